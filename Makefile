@@ -1,0 +1,51 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PEERS  := $(VENV)/.installed-peers
+RUN    ?= task=flipflop pe=cope
+
+.PHONY: help install run test test-slow test-gpu check format bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## create .venv and install pe-lab in it, editable, with what the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	@touch $@
+
+run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe=rope'
+	$(BIN)/pe-lab $(RUN)
+
+test: $(STAMP) ## the tests, a few minutes
+	$(BIN)/python -m pytest
+
+test-slow: $(PEERS) ## the published effects, trained: a quarter of an hour and more
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-gpu: $(STAMP) ## what needs a GPU
+	$(BIN)/python -m pytest -m gpu
+
+check: $(STAMP) ## lint, format, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(PEERS) ## our step against x-transformers' of equal size: ratios, and a dated JSON
+	$(BIN)/python -m benchmarks.step
+
+clean: ## remove what make made; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

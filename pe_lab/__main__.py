@@ -1,0 +1,6 @@
+"""``python -m pe_lab``."""
+
+
+from pe_lab.cli import entry
+
+entry()

@@ -1,0 +1,49 @@
+"""``pe-lab list``: what there is, one line each, from the docstrings and the yamls' headers."""
+
+import inspect
+from collections.abc import Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import yaml
+from hydra.utils import get_object
+from rich.table import Table
+
+from pe_lab.console import console
+from pe_lab.errors import UsageError
+
+GROUPS = ("pe", "task", "positions", "model", "experiment")
+
+
+def summary_line(text: str) -> str:
+    """What one yaml offers: the first line of its class's docstring, else of its header."""
+    target = (yaml.safe_load(text) or {}).get("_target_")
+    if target is not None:
+        return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
+    comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
+    return next((line for line in comments if not line.startswith("@package")), "")
+
+
+def _yamls(folder: Traversable, prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            found += _yamls(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            found.append((prefix + entry.name.removesuffix(".yaml"), entry.read_text()))
+    return found
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the table, of the named groups only where some are named."""
+    for word in words:
+        if word not in GROUPS:
+            raise UsageError(f"list {word}: there is no such group, choose from {', '.join(GROUPS)}")
+    conf = resources.files("pe_lab.conf")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in ("choice", "what it is"):
+        table.add_column(header, no_wrap=header == "choice")
+    for group in words or GROUPS:
+        for name, text in _yamls(conf / group):
+            table.add_row(f"{group}={name}", summary_line(text))
+    console().print(table)

@@ -1,0 +1,48 @@
+"""Checkpoints: tensors and plain data, written atomically, read without running any code."""
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pe_lab.errors import RunError, UsageError
+from pe_lab.runs import replace_file
+
+FORMAT = 1
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` so that a kill at any moment leaves the old file or the new one."""
+    try:
+        replace_file(path, lambda handle: torch.save({"format": FORMAT, **state}, handle))
+    except (OSError, RuntimeError) as error:
+        raise RunError(
+            f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
+            "make room or choose another runs_dir, then start the same line again"
+        ) from None
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state that ``save`` wrote; UsageError where the file is not one."""
+    remedy = "put back a copy, or remove the file to train this run from the start"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UsageError(
+            f"the checkpoint {path} holds more than tensors and plain data and is not opened: {remedy}"
+        ) from None
+    except (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        size = os.path.getsize(path) if path.exists() else 0
+        raise UsageError(
+            f"the checkpoint {path} ({size} bytes) cannot be read, it is cut off or no "
+            f"checkpoint ({str(error).splitlines()[0] if str(error) else 'empty'}): {remedy}"
+        ) from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise UsageError(
+            f"the checkpoint {path} has format {found}, this program reads {FORMAT}: {remedy}"
+        )
+    return state

@@ -1,0 +1,109 @@
+"""The one front door: key=value overrides train; a few verbs do the rest."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+HELP = """\
+pe-lab: compare positional encodings on tasks that ask whether they generalise.
+
+Train, measure in and out of domain:
+  pe-lab task=flipflop pe=cope                          one run, into runs/flipflop/cope/
+  pe-lab task=selective_copy pe=rope seed=1 train.steps=500
+  pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
+  pe-lab experiment=paper/flipflop pe=cope              a published setting (hours)
+A finished run is skipped, an unfinished one goes on; the same line can always be given again.
+
+Look:
+  pe-lab results [runs_dir=runs] [task=..] [pe=..]      one table over all runs
+  pe-lab list                                           what each of these is, one line each
+  pe-lab --cfg job task=.. pe=..                        every key of a run and its value
+
+Choices:
+{choices}
+
+Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
+  seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
+  tracker.wandb.mode=offline|online|disabled
+Your own encoding or task: one class, one yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
+Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --hydra-help.
+"""
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0 done, 1 failed, 2 wrong usage,
+    130 and 143 stopped by Ctrl-C and SIGTERM."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        sys.argv = [sys.argv[0], *words]
+    if not words or words[0] in ("-h", "--help", "help") or "--help" in words:
+        print(HELP.format(choices=_choices()), end="")
+        return 0
+    from pe_lab.errors import Interrupted, PeLabError
+
+    debug = "debug=true" in words
+    try:
+        _dispatch(words)
+        return 0
+    except PeLabError as error:
+        return _say(error, error.exit_status, debug)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        return getattr(stop, "exit_status", 130)
+    except BrokenPipeError:
+        # Who reads our output has seen enough; keep the interpreter from saying so at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        sentence = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _say(Exception(f"{sentence} (debug=true shows where)"), 1, debug)
+
+
+def _say(error: Exception, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"pe-lab: {error}", file=sys.stderr)
+    return status
+
+
+def _dispatch(words: list[str]) -> None:
+    verb, *rest = words
+    if verb == "results":
+        from pe_lab.results import show
+
+        show(rest)
+    elif verb == "list":
+        from pe_lab.catalogue import show
+
+        show(rest)
+    elif not verb.startswith(("-", "~", "+")) and "=" not in verb:
+        from pe_lab.errors import UsageError
+        from pe_lab.suggest import did_you_mean
+
+        raise UsageError(
+            f"{verb} is neither a command nor key=value: " + did_you_mean(verb, ("results", "list"))
+        )
+    else:
+        from pe_lab.launch import launch
+
+        launch(words)
+
+
+def _choices() -> str:
+    from pe_lab import __path__ as package
+
+    conf = next(path for base in package if (path := Path(base) / "conf").is_dir())
+    lines = []
+    for group in ("task", "pe", "positions", "model", "experiment"):
+        found = sorted(
+            str(path.relative_to(conf / group).with_suffix(""))
+            for path in (conf / group).rglob("*.yaml")
+        )
+        lines.append(f"  {group:<11}{' '.join(found)}")
+    return "\n".join(lines)

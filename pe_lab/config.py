@@ -1,0 +1,165 @@
+"""The keys of the closed groups: their types and limits. Their values stand in conf/.
+
+The open groups (``task``, ``pe``, ``positions``) name their class in ``_target_``; the
+signature of that class is their schema (see build.py). This module does not import torch:
+tab completion and every check of a command line go through it.
+"""
+
+import hashlib
+import json
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from omegaconf import OmegaConf
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+closed = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+
+
+def register_resolvers() -> None:
+    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline."""
+    OmegaConf.register_new_resolver("mul", lambda a, b: int(a * b), replace=True)
+    OmegaConf.register_new_resolver("add", lambda a, b: int(a + b), replace=True)
+
+
+@closed
+class ModelConfig:
+    """The transformer (conf/model/)."""
+
+    n_layers: PositiveInt
+    n_heads: PositiveInt
+    d_model: PositiveInt
+    d_ff: PositiveInt | None
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    norm: Literal["layernorm", "rmsnorm"]
+    norm_position: Literal["pre", "post"]
+    activation: Literal["relu", "gelu", "swiglu"]
+    tied_embeddings: bool
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelConfig":
+        if self.d_model % self.n_heads:
+            raise ValueError(
+                f"d_model={self.d_model} is not divisible by n_heads={self.n_heads}: "
+                "choose a multiple"
+            )
+        return self
+
+    @property
+    def ff_width(self) -> int:
+        """Width of the feed-forward layer: d_ff, or 4 d_model (8/3 d_model for SwiGLU)."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return round(8 * self.d_model / 3) if self.activation == "swiglu" else 4 * self.d_model
+
+
+@closed
+class TrainConfig:
+    """Optimisation (conf/train/)."""
+
+    steps: PositiveInt
+    batch_size: PositiveInt
+    accumulate: PositiveInt
+    optimizer: Literal["adamw", "adam"]
+    lr: PositiveFloat
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+    weight_decay: NonNegativeFloat
+    warmup: NonNegativeInt
+    schedule: Literal["constant", "linear", "cosine"]
+    clip: PositiveFloat | None
+    precision: Literal["float32", "bfloat16"]
+    stop_below: Annotated[float, Field(ge=0, le=1)] | None
+    patience: PositiveInt
+    checkpoint_every: PositiveInt
+    log_every: PositiveInt
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainConfig":
+        if self.warmup > self.steps:
+            raise ValueError(
+                f"warmup={self.warmup} is longer than steps={self.steps}: lower warmup"
+            )
+        if self.accumulate > self.batch_size:
+            raise ValueError(
+                f"accumulate={self.accumulate} parts of batch_size={self.batch_size} would be "
+                "empty: lower accumulate"
+            )
+        return self
+
+
+@closed
+class EvalConfig:
+    """Measuring (key ``eval`` of conf/config.yaml)."""
+
+    every: PositiveInt
+    sequences: PositiveInt
+    quick_sequences: PositiveInt
+    batch_tokens: PositiveInt
+    skip_too_long: bool
+    generate: bool
+
+
+@closed
+class WandbConfig:
+    """wandb (conf/tracker/)."""
+
+    mode: Literal["online", "offline", "disabled"]
+    project: str
+    entity: str | None
+    tags: list[str]
+    init_timeout: PositiveFloat
+
+
+@closed
+class TrackerConfig:
+    """Where a run is recorded besides its own folder (conf/tracker/)."""
+
+    wandb: WandbConfig
+
+
+@closed
+class Config:
+    """The whole configuration of one run, checked. The open groups stay plain mappings."""
+
+    task: dict[str, Any]
+    pe: dict[str, Any]
+    positions: dict[str, Any]
+    model: ModelConfig
+    train: TrainConfig
+    eval: EvalConfig
+    tracker: TrackerConfig
+    seed: NonNegativeInt
+    runs_dir: str
+    device: Literal["auto", "cpu", "cuda"]
+    threads: PositiveInt
+    deterministic: bool
+    force: bool
+    debug: bool
+    names: dict[str, str] = field(default_factory=dict)
+    """The chosen option of each group, as on the command line: task, pe, positions, ..."""
+
+
+# What does not change a run's numbers: two runs that differ only here are one run.
+OPERATIONAL = {
+    "": ("tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug", "names"),
+    "train": ("checkpoint_every", "log_every"),
+}
+
+
+def identity(resolved: dict[str, Any]) -> str:
+    """Eight hex digits of the whole resolved configuration, less what changes no number."""
+    kept = {key: value for key, value in resolved.items() if key not in OPERATIONAL[""]}
+    for group, keys in OPERATIONAL.items():
+        if group:
+            kept[group] = {k: v for k, v in kept[group].items() if k not in keys}
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

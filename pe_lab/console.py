@@ -1,0 +1,119 @@
+"""What a person sees in the terminal."""
+
+import functools
+import logging
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+logger = logging.getLogger("pe_lab")
+LINE_EVERY_S = 10.0
+
+
+@functools.cache
+def console() -> Console:
+    """The one console: tables, log lines and the progress bar must not tear each other.
+
+    Where the output is no terminal, wide enough for every table.
+    """
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+def log_handler() -> RichHandler:
+    """Log lines on the console, plain, from INFO up."""
+    return RichHandler(
+        logging.INFO, console(), show_time=False, show_level=False, show_path=False, rich_tracebacks=False
+    )
+
+
+class StepProgress:
+    """Step, loss, steps per second and the time left: a bar on a terminal, else a line now
+    and then."""
+
+    def __init__(self, name: str, steps: int, start: int) -> None:
+        self.name, self.steps, self.start = name, steps, start
+        self.began = self.line_at = time.monotonic()
+        self.live = console().is_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console(),
+            transient=True,
+            disable=not self.live,
+        )
+        self.shown = self.bar.add_task(name, total=steps, completed=start, facts="")
+
+    def __enter__(self) -> "StepProgress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def step(self, step: int, loss: float) -> None:
+        """The run has taken ``step`` steps and last logged this loss."""
+        now = time.monotonic()
+        rate = (step - self.start) / max(now - self.began, 1e-9)
+        if self.live:
+            self.bar.update(
+                self.shown, completed=step, facts=f"loss {loss:.4f}  {rate:.1f} steps/s"
+            )
+        elif now - self.line_at >= LINE_EVERY_S:
+            self.line_at = now
+            left = (self.steps - step) / max(rate, 1e-9)
+            logger.info(
+                "%s  step %d/%d  loss %.4f  %.1f steps/s  %.0f s left",
+                self.name, step, self.steps, loss, rate, left,
+            )  # fmt: skip
+
+    def doing(self, what: str) -> None:
+        """Something other than training is under way."""
+        if self.live:
+            self.bar.update(self.shown, facts=what)
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with enough digits to tell 0.03 from 0."""
+    if share is None:
+        return "-"
+    return f"{100 * share:.2f}" if 0 < share < 0.1 else f"{100 * share:.1f}"
+
+
+def split_table(summary: dict[str, Any]) -> Table:
+    """One row per split of a finished run."""
+    title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
+    table = Table(title=title, title_justify="left")
+    table.add_column("split")
+    for name in ("error", "95 % interval", "per sequence", "written", "scored", "guessing"):
+        table.add_column(name, justify="right")
+    metrics = summary["metrics"]
+    for split, where in summary["splits"].items():
+        if where is None:
+            reason = f"needs {summary['too_long'][split]} positions"
+            table.add_row(split, "not applicable", reason, *[""] * 4)
+            continue
+        low, high = metrics[f"{where}/error_low"], metrics[f"{where}/error_high"]
+        table.add_row(
+            split,
+            percent(metrics[f"{where}/error"]),
+            f"{percent(low)} .. {percent(high)}",
+            percent(metrics[f"{where}/error_seq"]),
+            percent(metrics.get(f"{where}/error_generated")),
+            str(metrics[f"{where}/n"]),
+            percent(metrics[f"{where}/guess"]),
+        )
+    if not any(key.endswith("/error_generated") for key in metrics):
+        _drop(table, "written")
+    return table
+
+
+def _drop(table: Table, header: str) -> None:
+    table.columns = [column for column in table.columns if column.header != header]

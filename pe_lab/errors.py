@@ -1,0 +1,36 @@
+"""What a user is told when something cannot be done: one sentence, and an exit status."""
+
+
+class PeLabError(Exception):
+    """A failure that one sentence explains; its subclasses name the exit status.
+
+    The message names the value, the key, the limit and the remedy. It takes one
+    argument, so that it pickles across worker processes.
+    """
+
+    exit_status = 1
+
+
+class UsageError(PeLabError):
+    """The request itself is wrong; nothing was done (exit status 2)."""
+
+    exit_status = 2
+
+
+class RunError(PeLabError):
+    """The work was begun and could not be finished (exit status 1)."""
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to stop; it has written its checkpoint (exit status 128 + signal).
+
+    Not an ``Exception``: a sweep must stop too, and Hydra lets it through.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+    @property
+    def exit_status(self) -> int:
+        return 128 + self.signum

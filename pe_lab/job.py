@@ -1,0 +1,250 @@
+"""One run, from a checked configuration to its summary."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from pe_lab.build import Plan, plan
+from pe_lab.config import Config, identity
+from pe_lab.console import StepProgress, console, split_table
+from pe_lab.data import evaluation_set
+from pe_lab.errors import Interrupted, UsageError
+from pe_lab.measure import place
+from pe_lab.runs import RunFolder, environment
+from pe_lab.signals import StopOnSignal
+from pe_lab.task import IN_DOMAIN, Batch
+from pe_lab.metrics_log import MetricsLog
+from pe_lab.tracking import Wandb
+from pe_lab.train import Trainer
+
+logger = logging.getLogger("pe_lab")
+
+
+def run(config: Config, overrides: Sequence[str] = (), sweep: str | None = None) -> dict[str, Any]:
+    """Do the run, or what is left of it, show its table and return its summary.
+
+    Args:
+        overrides: the command line's words, for the record.
+        sweep: name of the sweep that the run belongs to.
+
+    Raises:
+        PeLabError: it could not be done; the folder's status says so.
+        Interrupted: a signal came; the checkpoint is written.
+    """
+    planned = plan(config)
+    names = config.names
+    folder = RunFolder.of(
+        config.runs_dir, names["task"], names["pe"], config.seed, identity(asdict(config))
+    )
+    with folder.lock():
+        if config.force and (aside := folder.set_aside()):
+            logger.info("force=true: what was there is now %s", aside)
+        summary = folder.summary()
+        if summary is None:
+            summary = _execute(planned, folder, list(overrides), sweep)
+        else:
+            logger.info("%s is finished already; force=true runs it again", folder.path)
+    out = console()
+    out.print(split_table(summary))
+    out.print(f"written to  {folder.path}", soft_wrap=True)
+    out.print(f"look at it: pe-lab results runs_dir={config.runs_dir}", soft_wrap=True)
+    if (folder.path / "wandb").is_dir():
+        out.print(f"            wandb leet {folder.path / 'wandb'}", soft_wrap=True)
+    return summary
+
+
+def _execute(
+    planned: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
+) -> dict[str, Any]:
+    config = planned.config
+    device = _prepare(config)
+    sets = _evaluation_sets(planned)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with _logging_to(folder.log), StopOnSignal() as signals:
+        trainer = Trainer(planned, device, folder, sets, signals.stopping)
+        try:
+            if trainer.resume():
+                logger.info("going on from step %d, %s", trainer.step, folder.path)
+            _record_start(folder, config, overrides, device)
+            folder.set_status("running", trainer.step, config.train.steps)
+            log = MetricsLog(folder.metrics, trainer.metrics_bytes)
+            wandb = Wandb(
+                config.tracker.wandb,
+                folder.path,
+                run_id=folder.run_id,
+                name=folder.run_id,
+                group=sweep,
+                job_type=config.names["pe"],
+                tags=[*config.tracker.wandb.tags, config.names["task"], config.names["pe"]],
+                config=asdict(config),
+                after_step=log.already,
+            )
+            return _train_and_measure(trainer, log, wandb, overrides)
+        except Interrupted:
+            folder.set_status("interrupted", trainer.step, config.train.steps)
+            logger.warning("stopped by a signal; the same line goes on with %s", folder.path)
+            raise
+        except Exception as error:
+            logger.debug("the run failed", exc_info=True)
+            folder.set_status("failed", trainer.step, config.train.steps, str(error))
+            raise
+
+
+class _Rows:
+    """Rows go to the file first, then to the dashboard."""
+
+    def __init__(self, log: MetricsLog, wandb: Wandb) -> None:
+        self.log, self.wandb = log, wandb
+
+    @property
+    def size(self) -> int:
+        return self.log.size
+
+    def sync(self) -> None:
+        self.log.sync()
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.log.write(row)
+        self.wandb.log(row)
+
+
+def _train_and_measure(
+    trainer: Trainer, log: MetricsLog, wandb: Wandb, overrides: list[str]
+) -> dict[str, Any]:
+    folder, config = trainer.folder, trainer.plan.config
+    name = f"{config.names['task']} {config.names['pe']} seed {config.seed}"
+    exit_code, summary = 1, None
+    try:
+        with StepProgress(name, config.train.steps, trainer.step) as progress:
+            trainer.fit(_Rows(log, wandb), progress.step)
+            progress.doing("measuring")
+            summary = _summary(trainer, overrides)
+        log.sync()
+        folder.set_status("finished", trainer.step, config.train.steps)
+        folder.write_json("summary.json", summary)
+        exit_code = 0
+    finally:
+        log.close()
+        table = summary and _wandb_table(summary)
+        wandb.finish(summary["metrics"] if summary else {}, table, exit_code)
+    return summary
+
+
+def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
+    planned, config, began = trainer.plan, trainer.plan.config, time.perf_counter()
+    reference = trainer.sets[IN_DOMAIN]
+    metrics: dict[str, float] = {}
+    by: dict[str, Any] = {}
+    for split, data in trainer.sets.items():
+        answers = trainer.answers(split)
+        metrics |= answers.measured().metrics(split)
+        metrics[f"{place(split)}/guess"] = planned.task.split(split).guess(reference, data)
+        by[split] = answers.breakdown()
+        if config.eval.generate:
+            written = trainer.generated(split).measured().metrics(split)
+            for kind in ("error", "error_low", "error_high", "error_seq"):
+                metrics[f"{place(split)}/{kind}_generated"] = written[f"{place(split)}/{kind}"]
+    encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
+    metrics |= {
+        "params/total": sum(p.numel() for p in trainer.model.parameters()),
+        "params/encoding": sum(p.numel() for p in encoding.values()),
+        "time/train_s": trainer.seconds,
+        "time/measure_s": time.perf_counter() - began,
+    }
+    resolved = asdict(config)
+    names = resolved.pop("names")
+    return {
+        "task": names["task"],
+        "pe": names["pe"],
+        "seed": config.seed,
+        "run_id": trainer.folder.run_id,
+        "steps": trainer.step,
+        "names": names,
+        "overrides": overrides,
+        "splits": {s: place(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
+        "too_long": planned.too_long,
+        "metrics": metrics,
+        "by": by,
+        "config": resolved,
+    }
+
+
+def _wandb_table(summary: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    kinds = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
+    metrics = summary["metrics"]
+    rows = [
+        [split, *(metrics[f"{where}/{kind}"] for kind in kinds)]
+        for split, where in summary["splits"].items()
+        if where is not None
+    ]
+    return ["split", *kinds], rows
+
+
+def _prepare(config: Config) -> torch.device:
+    """Set what is global to the process; a sweep runs many jobs in one."""
+    torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    # Filling fresh memory is for finding bugs; it costs time and changes no result.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    # Far attention weights underflow, and arithmetic on denormals is slow.
+    torch.set_flush_denormal(True)
+    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
+    n = planned.config.eval.sequences
+    sets = {split: evaluation_set(planned.task, split, n) for split in planned.splits}
+    for split, data in sets.items():
+        if not data.scored[: planned.config.eval.quick_sequences].any():
+            raise UsageError(
+                f"the split {split} has nothing to score in eval.quick_sequences="
+                f"{planned.config.eval.quick_sequences} sequences: raise it, or change task.splits.{split}"
+            )
+    return sets
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Add what is logged, tracebacks too, to the run's own file."""
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+def _record_start(
+    folder: RunFolder, config: Config, overrides: list[str], device: torch.device
+) -> None:
+    """Add this start to the folder's record, and say what differs from the last one."""
+    facts, diff = environment(config.threads, device.type)
+    starts = folder.read_json("environment.json") or []
+    if not starts:
+        resolved = asdict(config)
+        folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+        folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
+    else:
+        exact = ("git_revision", "versions", "threads", "device", "gpu", "cpu_capability")
+        changed = [name for name in exact if starts[-1].get(name) != facts[name]]
+        if changed:
+            logger.warning(
+                "%s changed since this run was begun: its numbers may differ in the last digits",
+                ", ".join(changed),
+            )
+    if diff:
+        folder.write_text(f"git-{len(starts) + 1}.diff", diff)
+    folder.write_json("environment.json", [*starts, facts])

@@ -1,0 +1,116 @@
+"""The hooks of a positional encoding. An encoding overrides only what its paper changes.
+
+Shape letters, here and in every encoding:
+B batch (1 where all examples share it), T queries, S keys (the T queries are the last of
+them), E model width, H heads, D head width.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The sizes an encoding may depend on. The build hands them over; yaml never repeats them."""
+
+    d_model: int
+    n_heads: int
+    n_layers: int
+    vocab_size: int
+    train_len: int
+    """Tokens the model reads in one training sequence (the longest, where lengths vary)."""
+    max_len: int
+    """One more than the largest position that training or any evaluated split can hold."""
+    layer: int = 0
+    """The layer this instance serves; an embedding serves layer 0."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_heads
+
+    def at_layer(self, layer: int) -> "Dims":
+        return replace(self, layer=layer)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What attention can see besides q and k.
+
+    ``x_BSE`` is the attention's own input at every key, ``v_BHSD`` the values, ``pos_q_BT``
+    and ``pos_k_BS`` integer positions, ``mask_TS`` True where query t may see key s, and
+    ``carried`` whatever the layer below returned from ``carry`` (None in the first).
+    """
+
+    x_BSE: Tensor
+    v_BHSD: Tensor
+    pos_q_BT: Tensor
+    pos_k_BS: Tensor
+    mask_TS: Tensor
+    carried: Any = None
+
+
+class PositionalEncoding(nn.Module):
+    """NoPE, and the base of every encoding: each hook leaves its input alone.
+
+    Positions are always passed in, and queries and keys have their own: decoding with a key
+    cache needs nothing else, because the cache holds keys before ``rotate``. One instance
+    serves one layer, unless ``share_layers`` is set: then one instance serves all.
+
+    A subclass takes a ``Dims`` first and its yaml keys after it.
+    """
+
+    max_len: int | None = None
+    """Longest sequence it can encode; None: any."""
+    active: bool = True
+    """False: this layer goes without (the build puts NoPE in its place)."""
+    share_layers: bool = False
+    """True: one instance, so one set of parameters, serves every layer."""
+    shift_invariant: bool = False
+    """True: adding a constant to all positions changes nothing."""
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        """The token embeddings of the whole sequence so far, position added. Called once."""
+        return x_BSE
+
+    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        """The input of this layer's block."""
+        return x_BTE
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """Queries and keys, turned by their positions."""
+        return q_BHTD, k_BHSD
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        """(1 or B, H, T, S), added to the logits; finite everywhere, the mask comes later."""
+        return None
+
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene
+    ) -> Tensor:
+        """The whole logits, from the content term q.k / sqrt(D) and whatever else it needs."""
+        return content_BHTS
+
+    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        """Attention weights from logits; the default is softmax over what the mask allows."""
+        return logits_BHTS.masked_fill(~mask_TS, -torch.inf).softmax(-1)
+
+    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        """(B, H, T, D), added to weights @ v."""
+        return None
+
+    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
+        """What the next layer finds in ``Scene.carried``."""
+        return scene.carried
+
+    @classmethod
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the encoding changes any of the named hooks."""
+        return any(getattr(cls, hook) is not getattr(PositionalEncoding, hook) for hook in hooks)
+
+    @classmethod
+    def fused(cls) -> bool:
+        """Whether fused attention computes the same: nothing between q.k and weights @ v changes."""
+        return not cls.overrides("logits", "weights", "values", "carry")

@@ -1,0 +1,15 @@
+"""No positional encoding."""
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class NoPE(PositionalEncoding):
+    """No positional encoding: the causal mask alone leaks order.
+
+    Source: Haviv 2022 (2203.16634); Kazemnejad 2023 (2305.19466). No parameters, any length.
+    """
+
+    shift_invariant = True
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()

@@ -1,0 +1,148 @@
+"""A task: one rule, its vocabulary, a training distribution and named splits that change it.
+
+Shape letters: N sequences, T tokens the model reads.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, PositiveInt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+TRAIN = "train"
+IN_DOMAIN = "in_domain"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N sequences. The model reads ``tokens`` and at position t is to answer ``targets[:, t]``.
+
+    ``scored`` marks the answers that count. Sequences shorter than T are padded on the right:
+    ``lengths`` tells how many positions are real (T for all where None). ``tags`` name, per
+    position, a whole number by which the errors are also listed (brackets: distance, depth).
+    """
+
+    tokens: Ints
+    targets: Ints
+    scored: Bools
+    lengths: Ints | None = None
+    tags: Mapping[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: Ints | slice) -> "Batch":
+        """The named rows, as a batch."""
+        return Batch(
+            self.tokens[rows],
+            self.targets[rows],
+            self.scored[rows],
+            None if self.lengths is None else self.lengths[rows],
+            {name: tag[rows] for name, tag in self.tags.items()},
+        )
+
+    def real(self) -> Bools:
+        """True where a position is not padding."""
+        n, t = self.tokens.shape
+        if self.lengths is None:
+            return np.ones((n, t), dtype=bool)
+        return np.arange(t)[None, :] < self.lengths[:, None]
+
+
+class Stored(Protocol):
+    """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Ints) -> Batch: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A rule that draws sequences. Its fields are its yaml's keys; a split changes some of them.
+
+    A subclass is a frozen keyword-only dataclass. It gives the vocabulary, ``n_tokens`` and
+    ``sample``, and raises ValueError in ``__post_init__`` for values that do not fit together.
+    """
+
+    splits: dict[str, dict[str, Any]]
+    """Out-of-domain split -> the keys it changes. ``in_domain`` is the task unchanged."""
+    loss_on: Literal["scored", "all"] = "scored"
+    """Train on the scored answers only, or on every real position."""
+    train_sequences: PositiveInt | None = None
+    """None: an endless stream. n: a set of n sequences, drawn once, shuffled every epoch."""
+
+    generates: ClassVar[bool] = False
+    """Whether the scored answers are one run at the end, equally long in every row, that
+    the model can also write by itself (``eval.generate=true``)."""
+
+    def __post_init__(self) -> None:
+        for name, changes in self.splits.items():
+            if name in (TRAIN, IN_DOMAIN):
+                raise ValueError(f"a split cannot be called {name}; choose another name")
+            fixed = {"splits", "loss_on", "train_sequences", "files"} & changes.keys()
+            if fixed:
+                raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")
+
+    @property
+    @abstractmethod
+    def vocab(self) -> tuple[str, ...]:
+        """The tokens as a reader knows them; a token's number is its place here. The same in
+        every split: a split that needs more symbols has them here from the start."""
+
+    @property
+    @abstractmethod
+    def n_tokens(self) -> int:
+        """T, the most tokens the model reads in one sequence."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        """n sequences, drawn with ``rng`` alone and without a Python loop over them."""
+
+    def stored(self, split: str) -> Stored | None:
+        """The sequences of a split that are read, not drawn; None where there are none."""
+        return None
+
+    def split(self, name: str) -> Self:
+        """The task as the split has it."""
+        return self if name in (TRAIN, IN_DOMAIN) else replace(self, **self.splits[name], splits={})
+
+    def evaluated(self) -> list[str]:
+        """Names of the splits that are measured: in_domain first, then as the yaml has them."""
+        return [IN_DOMAIN, *self.splits]
+
+    def trained(self, batch: Batch) -> Bools:
+        """The positions whose answers the loss is taken over."""
+        return batch.scored if self.loss_on == "scored" else batch.real()
+
+    def correct(self, logits: Any, targets: Any) -> Any:
+        """(n, V) logits and (n,) targets, torch tensors, to (n,) bool: which answers are right."""
+        return logits.argmax(-1) == targets
+
+    def guess(self, reference: Batch, batch: Batch) -> float:
+        """Error of the best answer that does not read the sequence: the commonest scored
+        target of ``reference`` (in-domain sequences), given everywhere."""
+        commonest = np.bincount(reference.targets[reference.scored]).argmax()
+        return float((batch.targets[batch.scored] != commonest).mean())
+
+    def render(self, batch: Batch, row: int) -> str:
+        """One sequence as text: tokens, and below the scored places the answers."""
+        length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[row])
+        words = [self.vocab[i] for i in batch.tokens[row, :length]]
+        answers = [
+            self.vocab[i] if s else ""
+            for i, s in zip(batch.targets[row, :length], batch.scored[row, :length], strict=True)
+        ]
+        widths = [max(len(w), len(a)) for w, a in zip(words, answers, strict=True)]
+        lines = (
+            " ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
+            for cells in (words, answers)
+        )
+        return "\n".join(lines)

@@ -1,0 +1,209 @@
+"""Bracket sentences."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from pe_lab.task import Batch, Bools, Ints, Task
+
+Floats = npt.NDArray[np.float64]
+
+OPENING, CLOSING = "([{<", ")]}>"  # further types: (4 4), (5 5), ..
+ENOUGH = 0.8
+"""Of the probability on closing brackets, what the correct one must exceed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brackets(Task):
+    """Sentences of nested brackets: close the right one, or recall how a sentence began.
+
+    Dyck-(k, m): k types of brackets, at most m open at once. Outside all brackets the next
+    token opens one or ends the sentence (.), inside it opens or closes, each with 1/2; with m
+    open it closes; types are uniform. Sentences follow one another and are cut at length. An
+    outermost pair whose distance, opening to closing, is beyond max_gap is drawn again, so no
+    closing of any depth is farther (null: no limit).
+    (Hewitt 2020, arXiv 2010.07515; Yao 2021, arXiv 2105.11115.)
+
+    mode close. Scored: where a closing bracket is next, also by distance and depth (1 is
+    outermost); with beyond_gap only those farther from their opening than that. Right where
+    the correct one has more than 80 % of the probability on closing brackets.
+    Vocabulary: the brackets and the end. k 2, m 3, length 16, tokens over scored targets:
+
+        CLOSE
+
+    mode sentence. No sentence is empty, what follows the last end is cut off, and a query ?n,
+    n uniform from 1 to n_back or the number of sentences, asks for the first bracket of the
+    n-th sentence from the end. Scored: the answer, one token. A text without a whole sentence
+    is drawn again; shorter ones are padded on the right. Vocabulary: also ?1 .. and <pad>.
+
+        SENTENCE
+
+    Splits: long_x2 and long_x4 change the length, deep allows two more open brackets,
+    wide_gap (mode close) lifts max_gap and scores only closings beyond it. Metric: share of
+    wrong answers.
+    """
+
+    mode: Literal["close", "sentence"]
+    k: PositiveInt
+    m: PositiveInt
+    length: Annotated[int, Field(ge=5)]
+    """Tokens in a sequence, query and answer included; the model reads all but the last."""
+    max_gap: PositiveInt | None
+    beyond_gap: NonNegativeInt | None
+    n_back: PositiveInt
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, changes in self.splits.items():
+            if "beyond_gap" in changes and changes["beyond_gap"] is None:
+                raise ValueError(
+                    f"task.splits.{name}.beyond_gap is null, so that the split measures nothing "
+                    f"of its own; give task.max_gap a number or drop it: ~task.splits.{name}"
+                )
+        if self.beyond_gap is None:
+            return
+        if self.mode == "sentence":
+            raise ValueError(
+                f"task.beyond_gap is {self.beyond_gap}, but mode sentence scores no closings; "
+                "set it to null, or task.mode to close"
+            )
+        if self.max_gap is not None and self.beyond_gap >= self.max_gap:
+            raise ValueError(
+                f"task.beyond_gap is {self.beyond_gap}, but no gap is beyond task.max_gap, "
+                f"{self.max_gap}: nothing is scored; lower it or set max_gap to null"
+            )
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        opening = [OPENING[i] if i < len(OPENING) else f"({i}" for i in range(self.k)]
+        closing = [CLOSING[i] if i < len(CLOSING) else f"{i})" for i in range(self.k)]
+        queries = [f"?{n}" for n in range(1, self.n_back + 1)]
+        return (*opening, *closing, ".", *([*queries, "<pad>"] if self.mode == "sentence" else []))
+
+    @property
+    def n_tokens(self) -> int:
+        return self.length - 1
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        return self._close(rng, n) if self.mode == "close" else self._sentence(rng, n)
+
+    def correct(self, logits: Any, targets: Any) -> Any:
+        if self.mode == "sentence":
+            return super().correct(logits, targets)
+        closing = logits[:, self.k : 2 * self.k].softmax(-1)
+        return closing.gather(-1, targets[:, None] - self.k)[:, 0] > ENOUGH
+
+    def _close(self, rng: np.random.Generator, n: int) -> Batch:
+        text = self._text(rng, n, self.length)
+        gap, depth = text.gap[:, 1:], text.depth[:, 1:]
+        scored = gap > (self.beyond_gap or 0)
+        tags = {"distance": gap * scored, "depth": depth * scored}
+        return Batch(text.tokens[:, :-1], text.tokens[:, 1:], scored, tags=tags)
+
+    def _sentence(self, rng: np.random.Generator, n: int) -> Batch:
+        t = self.length - 2
+        text = self._text(rng, n, t)
+        tokens, ends = text.tokens, text.ends
+        while len(missing := np.flatnonzero(~ends.any(axis=1))):
+            again = self._text(rng, len(missing), t)
+            tokens[missing], ends[missing] = again.tokens, again.ends
+        n_sentences = ends.sum(axis=1)
+        back = 1 + (rng.random(n) * n_sentences.clip(max=self.n_back)).astype(np.int64)
+        sentence = ends.cumsum(axis=1) - ends
+        first = (sentence == (n_sentences - back)[:, None]).argmax(axis=1)
+        whole = t - ends[:, ::-1].argmax(axis=1)
+        row = np.arange(n)
+        sequences = np.full((n, self.length), len(self.vocab) - 1)
+        kept = np.arange(t) < whole[:, None]
+        sequences[:, :t][kept] = tokens[kept]
+        sequences[row, whole] = 2 * self.k + back
+        sequences[row, whole + 1] = tokens[row, first]
+        scored = np.arange(self.n_tokens) == whole[:, None]
+        tags = {"back": back[:, None] * scored}
+        return Batch(sequences[:, :-1], sequences[:, 1:], scored, whole + 1, tags)
+
+    def _text(self, rng: np.random.Generator, n: int, t: int) -> "_Text":
+        walk, u = self._walk, rng.random((t, n))
+        state = np.full(n, _BETWEEN)
+        states, opens = np.empty((t, n), dtype=np.int64), np.empty((t, n), dtype=bool)
+        for step in range(t):
+            states[step] = state
+            np.less(u[step], walk.chance[state], out=opens[step])
+            state = np.where(opens[step], walk.opened[state], walk.closed[state])
+        outside = (walk.depth[states] == 0).T
+        opens = np.ascontiguousarray(opens.T)
+        closes = ~(opens | outside)
+        depth = walk.depth[states].T + opens  # of the bracket at this place
+        opener = np.zeros((n, t), dtype=np.int64)
+        for level in range(1, self.m + 1):
+            last = np.where(opens & (depth == level), np.arange(t), 0)
+            np.maximum.accumulate(last, axis=1, out=last)
+            np.copyto(opener, last, where=closes & (depth == level))
+        kind = rng.integers(0, self.k, (n, t))
+        kind_closed = self.k + np.take_along_axis(kind, opener, axis=1)
+        tokens = np.where(opens, kind, np.where(closes, kind_closed, 2 * self.k))
+        gap = (np.arange(t) - opener) * closes
+        return _Text(tokens, ends=~opens & outside, gap=gap, depth=depth * closes)
+
+    @cached_property
+    def _walk(self) -> "_Walk":
+        """Left to right, a token depends on the depth and, where max_gap limits it, on the
+        steps left to the outermost pair. A pair too wide need not be drawn to be rejected:
+        from depth d with r steps left it is in time with probability p(r, d), and given that
+        it is, opens with probability p(r - 1, d + 1) / 2 p(r, d).
+        """
+        limit, used = (1, 0) if self.max_gap is None else (self.max_gap, 1)
+        in_time = np.ones((limit + 1, self.m + 2))
+        in_time[:, -1] = 0
+        if self.max_gap is not None:
+            in_time[0, 1:] = 0
+            for r in range(1, limit + 1):
+                in_time[r, 1:-1] = (in_time[r - 1, :-2] + in_time[r - 1, 2:]) / 2
+                in_time[r, self.m] = in_time[r - 1, self.m - 1]
+        r, d = (i.ravel() + 1 for i in np.indices((limit, self.m)))
+        later = (r - used).clip(1)
+        # No chance where p is 0: those states are never reached.
+        p = np.maximum(in_time[r, d], np.finfo(float).tiny)
+        first = 1.0 if self.mode == "sentence" else 0.5
+        begun = self._inside(limit, 1)
+        return _Walk(
+            chance=np.append([first, 0.5], in_time[r - used, d + 1] / 2 / p),
+            opened=np.append([begun, begun], self._inside(later, (d + 1).clip(max=self.m))),
+            closed=np.append(
+                [_BETWEEN, _BETWEEN], np.where(d == 1, _OUTSIDE, self._inside(later, d - 1))
+            ),
+            depth=np.append([0, 0], d),
+        )
+
+    def _inside(self, left: Any, depth: Any) -> Any:
+        """The state with so many steps left and so many brackets open."""
+        return 2 + (left - 1) * self.m + depth - 1
+
+
+_BETWEEN, _OUTSIDE = 0, 1
+"""The states with no bracket open: a sentence not begun, and one that can end or go on."""
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A Markov chain of bracket depths: per state the chance to open, where opening leads,
+    where closing (or ending the sentence) leads, and how many brackets are open."""
+
+    chance: Floats
+    opened: Ints
+    closed: Ints
+    depth: Ints
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Tokens, where sentences end, and at closing brackets the gap and the depth, else 0."""
+
+    tokens: Ints
+    ends: Bools
+    gap: Ints
+    depth: Ints

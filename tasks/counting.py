@@ -1,0 +1,164 @@
+"""Counting: the value of a variable after a program."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from pe_lab.task import Batch, Bools, Ints, Task
+
+VARIABLES = "abcdefghijklmnopqrstuvwxyz"
+MAX_VALUE = 10
+UNSET = MAX_VALUE + 1
+MOST_WORDS = 4  # in an operation, ``a = 0 ;``
+PRINT_WORDS = 3  # ``print a 3``
+_NOTHING, _PASS = 0, 1  # the first of ``_operations``
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Task):
+    """Follow a program that sets and increments variables, and say the value of one.
+
+    A program is a number of operations, uniform from min_ops to max_ops, each drawn by weight:
+    set one of the n_vars variables to 0, increment one that has been set, or pass. An operation
+    that cannot be done (increment beyond 10, or before any variable is set) is drawn again, a
+    program that sets nothing is drawn again whole. Then one of the set variables is printed.
+    Scored: its value. (Golovneva 2024, arXiv 2405.18719, section 5.3; word for word as the
+    published generator, facebookresearch/RAM projects/cope/scripts/count_data_gen.py.)
+
+    Vocabulary: <pad>, the words, the variables, 0 to 10. Here n_vars 2, 6 operations with
+    weights 1 : 1 : 1, tokens over scored targets:
+
+        b = 0 ; pass; pass; b ++; b ++; pass; print b
+                                                    2
+
+    A program of more than max_tokens tokens, answer included, loses its left end (null:
+    never); a shorter one is padded on the right.
+
+    Splits: longer and shorter change pass_weight and so the distance between what counts,
+    long_x2 doubles the operations. Metric: share of wrong values.
+    """
+
+    n_vars: Annotated[int, Field(ge=1, le=len(VARIABLES))]
+    min_ops: PositiveInt
+    max_ops: PositiveInt
+    set_weight: PositiveInt
+    increment_weight: NonNegativeInt
+    pass_weight: NonNegativeInt
+    max_tokens: Annotated[int, Field(ge=3)] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_ops > self.max_ops:
+            raise ValueError(
+                f"task.min_ops is {self.min_ops}, more than task.max_ops, {self.max_ops}; "
+                "lower the one or raise the other"
+            )
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        values = (str(value) for value in range(MAX_VALUE + 1))
+        return ("<pad>", "pass;", "=", ";", "++;", "print", *values, *VARIABLES[: self.n_vars])
+
+    @property
+    def n_tokens(self) -> int:
+        longest = MOST_WORDS * self.max_ops + PRINT_WORDS
+        return (longest if self.max_tokens is None else min(longest, self.max_tokens)) - 1
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        n_ops, first_set = self._lengths(rng, n)
+        operations, values = self._run(rng, n_ops - first_set)
+        # Nothing but pass before the first set, the print after the last operation.
+        program = np.full((n, int(n_ops.max()) + 1), _NOTHING)
+        place = np.arange(program.shape[1])
+        program[place < first_set[:, None]] = _PASS
+        running = (place >= first_set[:, None]) & (place < n_ops[:, None])
+        program[running] = operations[np.arange(operations.shape[1]) < (n_ops - first_set)[:, None]]
+        printed = _pick(values < UNSET, rng.random(n))
+        answer = values[np.arange(n), printed]
+        program[:, -1] = 2 + 2 * self.n_vars + printed * (MAX_VALUE + 1) + answer
+        return self._batch(program)
+
+    def _lengths(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
+        """Operations of each program, and which of them is its first set.
+
+        Drawing programs until one sets something favours long ones. The same distribution,
+        without the tries: until a variable is set only set and pass can be done, so the first
+        t are all pass with probability q^t, q = pass / (pass + set).
+        """
+        q = self.pass_weight / (self.pass_weight + self.set_weight)
+        sets_by = 1 - np.cumprod(np.full(self.max_ops, q))
+        lengths = np.cumsum(sets_by[self.min_ops - 1 :])
+        u, v = rng.random((2, n))
+        n_ops = self.min_ops + np.searchsorted(lengths, u * lengths[-1], side="right")
+        first_set = np.searchsorted(sets_by, v * sets_by[n_ops - 1], side="right")
+        return n_ops, first_set
+
+    def _run(self, rng: np.random.Generator, n_ops: Ints) -> tuple[Ints, Ints]:
+        """n_ops operations of each program from its first set on, and the values after them."""
+        n, t = len(n_ops), int(n_ops.max())
+        variable = rng.integers(0, self.n_vars, (t, n))
+        u, v = rng.random((2, t, n))
+        other = self.pass_weight + self.set_weight
+        is_set = v * other >= self.pass_weight
+        is_set[0] = True
+        ended = np.arange(t)[:, None] >= n_ops
+        is_set[ended] = False
+        grew = np.zeros((t, n), dtype=bool)
+        values = np.full((self.n_vars, n), UNSET)
+        row = np.arange(n)
+        values[variable[0], row] = 0
+        for step in range(1, t):
+            # Each set variable weighs increment / n_set, and the draw is repeated if it is at
+            # its greatest: the same as to weigh only those that can grow. All times n_set.
+            weights = self.increment_weight * (values < MAX_VALUE).cumsum(axis=0)
+            n_set = (values < UNSET).sum(axis=0)
+            x = u[step] * (weights[-1] + other * n_set)
+            grows = (x < weights[-1]) & ~ended[step]
+            which = np.where(grows, (weights <= x).sum(axis=0), variable[step])
+            old = values[which, row]
+            values[which, row] = np.where(grows, old + 1, np.where(is_set[step], 0, old))
+            grew[step], variable[step] = grows, which
+        # Numbers as in ``_operations``.
+        operations = np.where(is_set, 2 + variable, _PASS)
+        operations[grew] = 2 + self.n_vars + variable[grew]
+        return operations.T, values.T
+
+    def _operations(self) -> list[list[str]]:
+        """All there are, as words: nothing, pass, then set, increment, print by variable."""
+        names = VARIABLES[: self.n_vars]
+        return [
+            [],
+            ["pass;"],
+            *([name, "=", "0", ";"] for name in names),
+            *([name, "++;"] for name in names),
+            *(["print", name, str(value)] for name in names for value in range(MAX_VALUE + 1)),
+        ]
+
+    def _batch(self, program: Ints) -> Batch:
+        """The words of each program, cut on the left and padded on the right."""
+        number = {word: i for i, word in enumerate(self.vocab)}
+        operations = self._operations()
+        table = np.full((len(operations), MOST_WORDS), -1)
+        for i, words in enumerate(operations):
+            table[i, : len(words)] = [number[word] for word in words]
+        total = (table >= 0).sum(axis=1)[program].sum(axis=1)
+        longest = int(total.max())
+        sequences = np.zeros((len(program), longest), dtype=np.int64)
+        words = table[program]
+        # Both sides run row by row, left to right.
+        sequences[np.arange(longest) < total[:, None]] = words[words >= 0]
+        if self.max_tokens is not None and longest > self.max_tokens:
+            lost = (total - self.max_tokens).clip(0)
+            kept = lost[:, None] + np.arange(self.max_tokens)
+            sequences, total = np.take_along_axis(sequences, kept, axis=1), total - lost
+        scored = np.arange(sequences.shape[1] - 1) == (total - 2)[:, None]
+        return Batch(sequences[:, :-1], sequences[:, 1:], scored, lengths=total - 1)
+
+
+def _pick(among: Bools, u: npt.NDArray[np.float64]) -> Ints:
+    """Per row one of the True columns, uniformly."""
+    counts = among.cumsum(axis=1)
+    return (counts <= (u * counts[:, -1])[:, None]).sum(axis=1)

@@ -1,0 +1,116 @@
+"""Flip-Flop language modelling."""
+
+import difflib
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field
+
+from pe_lab.task import IN_DOMAIN, TRAIN, Batch, Ints, Probability, Stored, Task
+from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
+
+WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipFlop(Task):
+    """One bit of memory: say what was last written, however much is to be ignored since.
+
+    A sequence is pairs of an instruction and a bit. The first instruction is w (write), the
+    last r (read); each of the others is i (ignore) with probability p_ignore, else w or r
+    with equal chances. The bits after w and i are uniform; the bit after r repeats the last
+    written one. Scored: the bits after r. (Liu 2023, arXiv 2306.00946.)
+
+    Vocabulary: w r i 0 1. length 12, p_ignore 0.5, tokens over scored targets:
+
+        w 1 r 1 i 0 i 0 i 0 r
+            1               1
+
+    Splits: sparse and dense change p_ignore, long_x2 and long_x4 the length, sparse_x4 and
+    dense_x4 both. Metric: share of wrong bits.
+
+    ``files`` names text files to read instead of drawing: split (train, in_domain or one of
+    the splits) -> path, relative to the current folder, one sequence a row like ``w1i0i1r1``
+    as in the official data set (Hugging Face synthseq/flipflop). Such a split has the
+    length of its file.
+    """
+
+    length: Annotated[int, Field(ge=4)]
+    """Tokens in a sequence; the model reads all but the last."""
+    p_ignore: Probability
+    files: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length % 2 or self.length < 4:
+            raise ValueError(
+                f"task.length is {self.length}, but flip-flop sequences are pairs, at least a "
+                "write and a read; give an even length of at least 4"
+            )
+        known = [TRAIN, IN_DOMAIN, *self.splits]
+        for name in self.files:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(
+                    f"task.files.{name} names no split; the splits are {', '.join(known)}{hint}"
+                )
+        for name in self.files:
+            self._text(name).check()
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        return tuple(ALPHABET)
+
+    @property
+    def n_tokens(self) -> int:
+        return (self._text(TRAIN).width if TRAIN in self.files else self.length) - 1
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        pairs = self.length // 2
+        u = rng.random((n, pairs))
+        instruction = np.where(u < self.p_ignore, IGNORE, WRITE)
+        instruction[u >= self.p_ignore + (1 - self.p_ignore) / 2] = READ
+        instruction[:, 0], instruction[:, -1] = WRITE, READ
+        bit = rng.integers(0, 2, (n, pairs))
+        last_write = np.where(instruction == WRITE, np.arange(pairs), 0)
+        np.maximum.accumulate(last_write, axis=1, out=last_write)
+        memory = np.take_along_axis(bit, last_write, axis=1)
+        bit = np.where(instruction == READ, memory, bit)
+        return _batch(np.stack([instruction, ZERO + bit], axis=2).reshape(n, self.length))
+
+    def stored(self, split: str) -> Stored | None:
+        return _Sequences(self._text(split)) if split in self.files else None
+
+    def split(self, name: str) -> Self:
+        changes = {} if name in (TRAIN, IN_DOMAIN) else dict(self.splits[name])
+        if name in self.files:
+            changes["length"] = self._text(name).width
+        # Without ``files``: they were checked once, and a large one takes seconds.
+        return replace(self, **changes, splits={}, files={})
+
+    def _text(self, split: str) -> FlipFlopText:
+        return FlipFlopText(f"task.files.{split}", self.files[split])
+
+
+class _Sequences:
+    """The rows of a text file as sequences."""
+
+    def __init__(self, text: FlipFlopText) -> None:
+        self.rows = text.rows()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Ints) -> Batch:
+        return _batch(_TOKEN[self.rows[rows]])
+
+
+_TOKEN = np.zeros(256, dtype=np.int64)
+_TOKEN[list(ALPHABET.encode())] = np.arange(len(ALPHABET))
+
+
+def _batch(sequences: Ints) -> Batch:
+    tokens = sequences[:, :-1]
+    return Batch(tokens, sequences[:, 1:], tokens == READ)

@@ -1,0 +1,125 @@
+"""Flip-Flop sequences in a text file: one a row, like ``w1i0i1r1``, all equally long.
+
+The official training file has 1.6 million rows of 512 characters, so it is mapped, never
+read whole, and checked a piece at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+Chars = npt.NDArray[np.uint8]
+
+ALPHABET = "wri01"
+CHECKED_AT_ONCE = 1 << 24  # bytes
+
+# What a character can be, as flags, so that one look-up checks a row, its line end included.
+W, R, I, BIT, RETURN, NEWLINE = (1 << n for n in range(6))
+_KINDS = {"w": W, "r": R, "i": I, "0": BIT, "1": BIT, "\r": RETURN, "\n": NEWLINE}
+_KIND = bytes(_KINDS.get(chr(code), 0) for code in range(256))
+_NAMES = {W: "w", R: "r", W | R | I: "an instruction (w, r or i)", BIT: "a bit (0 or 1)"}
+
+
+@dataclass(frozen=True)
+class FlipFlopText:
+    """A file of sequences; ``key`` is the setting that names it."""
+
+    key: str
+    path: str
+
+    def check(self) -> None:
+        """Raise ValueError, with line and column, where the file is not of the form."""
+        if self.width < 4 or self.width % 2:
+            self._complain(0)
+        stride = len(self._first_line)
+        required = np.array(self._required, dtype=np.uint8)
+        step = max(1, CHECKED_AT_ONCE // stride) * stride
+        for start in range(0, len(self._data), step):
+            piece = self._data[start : start + step].tobytes().translate(_KIND)
+            kinds = np.frombuffer(piece, dtype=np.uint8)
+            whole = len(kinds) // stride
+            wrong = (kinds[: whole * stride].reshape(whole, stride) & required == 0).any(axis=1)
+            if wrong.any():
+                self._complain(start // stride + int(wrong.argmax()))
+            last = kinds[whole * stride :]  # the last row, where no line end follows it
+            if len(last) and (len(last) != self.width or not (last & required[: len(last)]).all()):
+                self._complain(start // stride + whole)
+
+    @property
+    def width(self) -> int:
+        """Characters in a sequence, as the first row has it."""
+        return len(_content(self._first_line))
+
+    def rows(self) -> Chars:
+        """The characters, a row a sequence, straight from the (checked) file."""
+        stride = len(self._first_line)
+        n = -(-len(self._data) // stride)
+        shape, strides = (n, self.width), (stride, 1)
+        return np.lib.stride_tricks.as_strided(self._data, shape, strides, writeable=False)
+
+    @cached_property
+    def _first_line(self) -> bytes:
+        return self._line_at(0)
+
+    @cached_property
+    def _data(self) -> Chars:
+        return np.memmap(self.path, dtype=np.uint8, mode="r")
+
+    @property
+    def _required(self) -> Sequence[int]:
+        """Per column the flags one of which its character must have."""
+        pairs = [W | R | I, BIT] * (self.width // 2)
+        pairs[0], pairs[-2] = W, R
+        return pairs + [_KIND[code] for code in self._first_line[self.width :]]
+
+    def _line_at(self, offset: int) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(offset)
+                line = file.readline()
+        except OSError as error:
+            raise ValueError(
+                f"{self.key} names {self.path}, which cannot be read ({error.strerror}); "
+                "give the path of a text file"
+            ) from error
+        if not line:
+            raise ValueError(f"{self.key}: {self.path} is empty; give a sequence a row")
+        return line
+
+    def _complain(self, row: int) -> NoReturn:
+        """Say what is wrong with this row, all before it being right."""
+        line = self._line_at(row * len(self._first_line))
+        content = _content(line)
+        where = f"{self.key}: {self.path}, line {row + 1}"
+        for column, code in enumerate(content, start=1):
+            if chr(code) not in ALPHABET:
+                found = content[column - 1 : column + 3].decode("utf-8", "replace")[0]
+                raise ValueError(
+                    f"{where}, column {column} holds {found!r}; "
+                    f"allowed are {', '.join(ALPHABET[:-1])} and {ALPHABET[-1]}"
+                )
+        if row == 0 and (self.width < 4 or self.width % 2):
+            raise ValueError(
+                f"{where} has {self.width} characters; a sequence is an even number of at "
+                "least 4: an instruction and a bit in turn, from a w to an r"
+            )
+        if len(content) != self.width:
+            raise ValueError(
+                f"{where} has {len(content)} characters, line 1 has {self.width}; "
+                "make all rows equally long"
+            )
+        for column, (code, kinds) in enumerate(zip(content, self._required, strict=False), start=1):
+            if not _KIND[code] & kinds:
+                raise ValueError(
+                    f"{where}, column {column} holds {chr(code)!r} where {_NAMES[kinds]} must "
+                    "stand: a sequence is an instruction and a bit in turn, from a w to an r"
+                )
+        raise ValueError(f"{where} and line 1 end differently; use either LF or CRLF throughout")
+
+
+def _content(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")

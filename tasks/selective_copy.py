@@ -1,0 +1,58 @@
+"""Selective copying."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from pe_lab.task import Batch, Task
+
+SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveCopy(Task):
+    """Copy the letters in order and leave out the blanks scattered among them.
+
+    n_copy letters, uniform over n_symbols, stand in order at places drawn uniformly among
+    n_copy + n_blank; the other places are blank. After a separator come the letters without
+    the blanks. Scored: the copy, which the model can also write by itself.
+    (Golovneva 2024, arXiv 2405.18719, section 5.2.)
+
+    Vocabulary: the letters, _ (blank) and | (separator). n_copy 4, n_blank 4, n_symbols 16,
+    tokens over scored targets:
+
+        _ _ b _ p o b _ | b p o
+                        b p o b
+
+    Splits: dense halves the blanks, sparse doubles them, long_x2 doubles letters and blanks.
+    Metric: share of wrong letters.
+    """
+
+    n_copy: PositiveInt
+    n_blank: NonNegativeInt
+    n_symbols: Annotated[int, Field(ge=1, le=len(SYMBOLS))]
+
+    generates: ClassVar[bool] = True
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        return (*SYMBOLS[: self.n_symbols], "_", "|")
+
+    @property
+    def n_tokens(self) -> int:
+        return 2 * self.n_copy + self.n_blank
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        blank, separator = self.n_symbols, self.n_symbols + 1
+        letters = rng.integers(0, self.n_symbols, (n, self.n_copy))
+        is_letter = np.zeros((n, self.n_copy + self.n_blank), dtype=bool)
+        is_letter[:, : self.n_copy] = True
+        rng.permuted(is_letter, axis=1, out=is_letter)
+        text = np.full(is_letter.shape, blank)
+        text[is_letter] = letters.ravel()  # row by row, left to right: the order is kept
+        sequences = np.concatenate([text, np.full((n, 1), separator), letters], axis=1)
+        scored = np.zeros((n, self.n_tokens), dtype=bool)
+        scored[:, -self.n_copy :] = True
+        return Batch(sequences[:, :-1], sequences[:, 1:], scored)
