@@ -9,7 +9,7 @@ import importlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import pydantic
 import torch
@@ -26,6 +26,7 @@ from pe_lab.suggest import did_you_mean
 from pe_lab.task import TRAIN, Task
 
 _CONFIG = TypeAdapter(Config)
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Plan:
 
 def plan(config: Config) -> Plan:
     """Everything that can be checked without training; UsageError says what is wrong."""
-    task: Task = build_task(config.task)
-    positions: Positions = instantiate(config.positions, "positions")
+    task = build_task(config.task)
+    positions = instantiate(config.positions, "positions", Positions)
     try:
         limits = {
             name: positions.limit(task.split(name).n_tokens, training=name == TRAIN)
@@ -95,12 +96,19 @@ def plan(config: Config) -> Plan:
 
 def build_task(section: dict[str, Any]) -> Task:
     """The task, with every split's changed keys checked too."""
-    task: Task = instantiate(section, "task")
+    task = instantiate(section, "task", Task)
     for name, changes in task.splits.items():
         key = f"task.splits.{name}"
         for changed in changes.keys() - section.keys():
-            raise UsageError(f"{key}.{changed} is no key of the task: " + did_you_mean(changed, section))
-        instantiate({**section, **changes, "splits": {}}, key)
+            raise UsageError(
+                f"{key}.{changed} is no key of the task: " + did_you_mean(changed, section)
+            )
+        changed_task = instantiate({**section, **changes, "splits": {}}, key, Task)
+        if changed_task.vocab != task.vocab:
+            raise UsageError(
+                f"{key} changes the vocabulary ({', '.join(changes)}), which one model cannot "
+                "follow: leave these keys to the task itself"
+            )
     return task
 
 
@@ -111,12 +119,10 @@ def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncod
         hooks = ("enter", "rotate", "bias", "logits", "weights", "values", "carry")
         return encoding.active and (layer == 0 or encoding.overrides(*hooks))
 
-    made = [instantiate(section, "pe", dims.at_layer(layer)) for layer in range(dims.n_layers)]
-    if not isinstance(made[0], PositionalEncoding):
-        raise UsageError(
-            f"pe._target_={section['_target_']} is no encoding: "
-            "let the class derive from pe_lab.pe.base.PositionalEncoding"
-        )
+    made = [
+        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
+        for layer in range(dims.n_layers)
+    ]
     serving = [layer for layer in range(dims.n_layers) if serves(made[layer], layer)]
     if not serving:
         return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
@@ -136,22 +142,27 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
         raise UsageError(_sentence(error, resolved, "")) from None
 
 
-def instantiate(section: dict[str, Any], key: str, *given: Any) -> Any:
+def instantiate(section: dict[str, Any], key: str, kind: type[Made], *given: Any) -> Made:
     """The object that ``section`` describes; ``given`` are arguments that no yaml holds.
 
     Args:
         section: ``_target_`` and the keyword arguments of that class.
         key: what the user calls the section, for messages.
+        kind: what that class must derive from.
 
     Raises:
         UsageError: no such class, a key it does not take or lacks, a value out of its limits.
     """
     target = _find(section, key)
+    if not (inspect.isclass(target) and issubclass(target, kind)):
+        raise UsageError(
+            f"{key}._target_={section['_target_']} is no {kind.__name__}: "
+            f"name a class that derives from {kind.__module__}.{kind.__name__}"
+        )
     values = {k: v for k, v in section.items() if k != "_target_"}
     signature = inspect.signature(target)
     names = list(signature.parameters)[len(given) :]
-    constructor = target.__init__ if inspect.isclass(target) else target
-    hints = get_type_hints(constructor, include_extras=True)
+    hints = get_type_hints(target.__init__, include_extras=True)
     fields: dict[str, Any] = {}
     for name in names:
         default = signature.parameters[name].default
@@ -199,15 +210,15 @@ def _at(values: Any, path: Sequence[int | str]) -> Any:
 
 
 def _sentence(
-    error: ValidationError, values: dict[str, Any], prefix: str, names: Sequence[str] = ()
+    error: ValidationError, values: dict[str, Any], prefix: str, names: Sequence[str] | None = None
 ) -> str:
     first = error.errors()[0]
     path = [prefix, *first["loc"]] if prefix else list(first["loc"])
     key = ".".join(str(part) for part in path)
     kind, context = first["type"], first.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = names or [k for k in _known(path[:-1]) if k]
-        return f"{key} is no key of {'.'.join(map(str, path[:-1])) or 'the configuration'}: " + (
+        known = _known(path[:-1]) if names is None else names
+        return f"{key}={first['input']} is no key of {'.'.join(map(str, path[:-1])) or 'the configuration'}: " + (
             did_you_mean(str(path[-1]), known)
         )
     if kind in ("missing", "missing_argument"):

@@ -38,7 +38,9 @@ def show(words: Sequence[str]) -> None:
     """Print the table, of the named groups only where some are named."""
     for word in words:
         if word not in GROUPS:
-            raise UsageError(f"list {word}: there is no such group, choose from {', '.join(GROUPS)}")
+            raise UsageError(
+                f"list {word}: there is no such group, choose from {', '.join(GROUPS)}"
+            )
     conf = resources.files("pe_lab.conf")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for header in ("choice", "what it is"):

@@ -1,6 +1,5 @@
 """Checkpoints: tensors and plain data, written atomically, read without running any code."""
 
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -32,10 +31,11 @@ def load(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UsageError(
-            f"the checkpoint {path} holds more than tensors and plain data and is not opened: {remedy}"
+            f"the checkpoint {path} holds more than tensors and plain data and is not opened: "
+            f"{remedy}"
         ) from None
     except (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        size = os.path.getsize(path) if path.exists() else 0
+        size = path.stat().st_size if path.exists() else 0
         raise UsageError(
             f"the checkpoint {path} ({size} bytes) cannot be read, it is cut off or no "
             f"checkpoint ({str(error).splitlines()[0] if str(error) else 'empty'}): {remedy}"

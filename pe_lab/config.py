@@ -7,7 +7,10 @@ tab completion and every check of a command line go through it.
 
 import hashlib
 import json
+import operator
+from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
@@ -26,9 +29,17 @@ closed = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 
 
 def register_resolvers() -> None:
-    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline."""
-    OmegaConf.register_new_resolver("mul", lambda a, b: int(a * b), replace=True)
-    OmegaConf.register_new_resolver("add", lambda a, b: int(a + b), replace=True)
+    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline.
+
+    What is no number comes back as it is: the key it was taken from is refused by its own name.
+    """
+    for name, result in (("mul", operator.mul), ("add", operator.add)):
+        OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
+
+
+def _whole(result: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    plain = isinstance(a, (int, float)) and not isinstance(a, bool)
+    return int(result(a, b)) if plain else a
 
 
 @closed

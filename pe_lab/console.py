@@ -24,10 +24,15 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
-def log_handler() -> RichHandler:
-    """Log lines on the console, plain, from INFO up."""
+def log_handler() -> logging.Handler:
+    """Log lines on the console from INFO up, without tearing the progress bar; plain lines
+    where the output is no terminal."""
+    if not console().is_terminal:
+        handler: logging.Handler = logging.StreamHandler(sys.stdout)
+        handler.setLevel(logging.INFO)
+        return handler
     return RichHandler(
-        logging.INFO, console(), show_time=False, show_level=False, show_path=False, rich_tracebacks=False
+        logging.INFO, console(), show_time=False, show_level=False, show_path=False, markup=False
     )
 
 

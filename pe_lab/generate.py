@@ -12,7 +12,9 @@ from pe_lab.task import Batch, Ints
 
 
 @torch.inference_mode()
-def greedy(model: Transformer, tokens_BT: torch.Tensor, pos_BS: torch.Tensor, n: int) -> torch.Tensor:
+def greedy(
+    model: Transformer, tokens_BT: torch.Tensor, pos_BS: torch.Tensor, n: int
+) -> torch.Tensor:
     """n tokens after the prompt ``tokens_BT``, each the likeliest; (B, n).
 
     ``pos_BS`` are the positions of the prompt and of the n - 1 answers that are read again.

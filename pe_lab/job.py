@@ -1,9 +1,11 @@
 """One run, from a checked configuration to its summary."""
 
+import ctypes
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,12 @@ from pe_lab.build import Plan, plan
 from pe_lab.config import Config, identity
 from pe_lab.console import StepProgress, console, split_table
 from pe_lab.data import evaluation_set
-from pe_lab.errors import Interrupted, UsageError
+from pe_lab.errors import Interrupted, RunError, UsageError
 from pe_lab.measure import place
+from pe_lab.metrics_log import MetricsLog
 from pe_lab.runs import RunFolder, environment
 from pe_lab.signals import StopOnSignal
 from pe_lab.task import IN_DOMAIN, Batch
-from pe_lab.metrics_log import MetricsLog
 from pe_lab.tracking import Wandb
 from pe_lab.train import Trainer
 
@@ -84,7 +86,7 @@ def _execute(
                 job_type=config.names["pe"],
                 tags=[*config.tracker.wandb.tags, config.names["task"], config.names["pe"]],
                 config=asdict(config),
-                after_step=log.already,
+                skip=log.cut,
             )
             return _train_and_measure(trainer, log, wandb, overrides)
         except Interrupted:
@@ -93,7 +95,9 @@ def _execute(
             raise
         except Exception as error:
             logger.debug("the run failed", exc_info=True)
-            folder.set_status("failed", trainer.step, config.train.steps, str(error))
+            # A full disk refuses this too; what failed first is what is told.
+            with suppress(RunError):
+                folder.set_status("failed", trainer.step, config.train.steps, str(error))
             raise
 
 
@@ -189,6 +193,7 @@ def _wandb_table(summary: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
 
 def _prepare(config: Config) -> torch.device:
     """Set what is global to the process; a sweep runs many jobs in one."""
+    keep_freed_memory()
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     # Filling fresh memory is for finding bugs; it costs time and changes no result.
@@ -199,6 +204,19 @@ def _prepare(config: Config) -> torch.device:
     return torch.device("cuda" if gpu else "cpu")
 
 
+def keep_freed_memory() -> None:
+    """Have glibc keep freed blocks instead of giving them back to the kernel.
+
+    Attention frees and takes large blocks at every step; fresh pages cost up to half of an
+    eager step (measured: docs/performance in the README). Elsewhere than glibc, nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
+
+
 def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
     n = planned.config.eval.sequences
     sets = {split: evaluation_set(planned.task, split, n) for split in planned.splits}
@@ -206,15 +224,28 @@ def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
         if not data.scored[: planned.config.eval.quick_sequences].any():
             raise UsageError(
                 f"the split {split} has nothing to score in eval.quick_sequences="
-                f"{planned.config.eval.quick_sequences} sequences: raise it, or change task.splits.{split}"
+                f"{planned.config.eval.quick_sequences} sequences: raise it, or change "
+                f"task.splits.{split}"
             )
     return sets
+
+
+class _RunLog(logging.Handler):
+    """Adds lines to a file as long as the disk takes them: nothing is told about a line lost."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError), open(self.path, "a") as file:
+            file.write(self.format(record) + "\n")
 
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """Add what is logged, tracebacks too, to the run's own file."""
-    handler = logging.FileHandler(path, delay=True)
+    handler = _RunLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = logger.level
     logger.addHandler(handler)
@@ -224,7 +255,6 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        handler.close()
 
 
 def _record_start(

@@ -7,10 +7,11 @@ with it becomes one sentence. torch is imported only once a configuration is the
 import logging
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from hydra import main as hydra_main
@@ -42,7 +43,7 @@ def launch(words: Sequence[str]) -> None:
         PeLabError, Interrupted: why not; of several failed jobs, a count after each was told.
     """
     register_resolvers()
-    args = get_args_parser().parse_args(list(words))
+    args = _arguments(words)
     os.environ["PE_LAB_PID"] = str(os.getpid())
     if args.shell_completion or args.hydra_help or args.info:
         return _hydra(_job)
@@ -63,6 +64,20 @@ def launch(words: Sequence[str]) -> None:
     for failure in failures:
         raise failure
     return None
+
+
+def _arguments(words: Sequence[str]) -> Any:
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message}: see pe-lab --hydra-help for the flags there are")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(list(words))
+    # Hydra reads sys.argv, and only takes overrides that stand together.
+    flags = [word for word in words if word not in args.overrides]
+    sys.argv = [sys.argv[0], *flags, *args.overrides]
+    return args
 
 
 def _hydra(job: Callable[[DictConfig], Any]) -> None:
@@ -114,7 +129,10 @@ def _names(choices: Any) -> dict[str, str]:
 def _checked(cfg: DictConfig, names: dict[str, str]) -> Config:
     from pe_lab.build import check
 
-    resolved = OmegaConf.to_container(cfg, resolve=True)
+    try:
+        resolved = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UsageError(_unresolved(cfg, error)) from None
     assert isinstance(resolved, dict)
     return check({str(key): value for key, value in resolved.items()}, names)
 
@@ -143,9 +161,7 @@ def _compose(args: Any) -> list[DictConfig]:
                 f"--config-dir {args.config_dir} is no folder: give the one that holds "
                 "your pe/ or task/ yamls"
             )
-        search_path.prepend(
-            "command-line", f"file://{folder}", SearchPathQuery(provider="schema")
-        )
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     hydra = Hydra.create_main_hydra2("pe-lab", search_path)
     try:
         parser = OverridesParser.create(config_loader=hydra.config_loader)
@@ -165,6 +181,14 @@ def _parse(parser: OverridesParser, words: list[str]) -> list[Override]:
         overrides = parser.parse_overrides(words)
     except HydraException as error:
         raise UsageError(f"{_first_line(error)}: quote values with special characters") from None
+    for override in overrides:
+        key, value = override.get_key_element().lstrip("+"), override.value()
+        # Hydra takes lists and numbers here and fails over them where no sentence can be made.
+        named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
+        if key in ("", *GROUPS) and not named:
+            raise UsageError(
+                f"{override.input_line} names no file: give key=NAME, see pe-lab list for the names"
+            )
     counts = Counter(override.get_key_element().lstrip("+") for override in overrides)
     for key, count in counts.items():
         if count > 1:
@@ -203,7 +227,7 @@ def _compose_job(hydra: Hydra, overrides: list[str]) -> DictConfig:
         raise UsageError(_missing(error)) from None
     except yaml.YAMLError as error:
         raise UsageError(_broken_yaml(error)) from None
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UsageError(_refused(hydra, overrides, error)) from None
 
 
@@ -223,7 +247,9 @@ def _broken_yaml(error: yaml.YAMLError) -> str:
     if mark is None:
         return f"a yaml file is broken: {_first_line(error)}"
     problem = getattr(error, "problem", None) or "it cannot be read"
-    return f"{mark.name} is no valid yaml at line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    return (
+        f"{mark.name} is no valid yaml at line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    )
 
 
 def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
@@ -236,12 +262,23 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
     given = next((word for word in overrides if word.startswith(f"{key}=")), key)
     others = [word for word in overrides if word != given]
     parent, _, last = key.rpartition(".")
-    config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
+    try:
+        config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
+    except HydraException:
+        return f"{given} is no key of the configuration: see pe-lab --cfg job for the keys"
     section = OmegaConf.select(config, parent) if parent else config
     if not isinstance(section, DictConfig):
         return f"{given}: there is no {parent} to hold it; see pe-lab --cfg job"
     known = [str(name) for name in section if str(name) not in ("hydra", "_target_")]
     return f"{given} is no key of {parent or 'the configuration'}: " + did_you_mean(last, known)
+
+
+def _unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    for part in str(error.full_key).split("."):
+        raw = raw[part]
+    reason = _first_line(error).rpartition("resolving interpolation: ")[2]
+    return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
 
 
 def _first_line(error: Exception) -> str:

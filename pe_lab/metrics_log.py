@@ -32,7 +32,7 @@ class MetricsLog:
 
     ``keep`` is the length in bytes that the checkpoint being resumed recorded (0: start
     anew). Rows beyond it will be written again, so the file is cut back to it; with None all
-    whole lines stay. ``already`` is the largest step the file held before that, -1 without any.
+    whole lines stay. ``cut`` is the number of whole rows that went.
 
     A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
     """
@@ -55,7 +55,7 @@ class MetricsLog:
             self._file.truncate(self.size)
         except OSError as error:
             raise self._trouble(error) from error
-        self.already = max(map(_step, content.split(b"\n")), default=-1)
+        self.cut = content[self.size :].count(b"\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row; one that does not fit on the disk leaves the file as it was."""
@@ -98,11 +98,3 @@ class MetricsLog:
             f"cannot write {self.path}: {error.strerror}: free space or give write access there, "
             "or set runs_dir to another disk, and run the same line again"
         )
-
-
-def _step(line: bytes) -> int:
-    """The step of a row; -1 for what a crash left that is no row."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return -1

@@ -18,7 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.config import ModelConfig
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import PositionalEncoding, Scene, additive
+
+# Up to so many keys, a CPU is faster with the two products and a softmax than with PyTorch's
+# fused attention, and so it is at any length where the bias is learned (measured: README).
+SHORT = 96
 
 
 @dataclass
@@ -92,19 +96,24 @@ class Attention(nn.Module):
     def _fused(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask_TS: Tensor
     ) -> Tensor:
-        square = bias is None and mask_TS.shape[0] == mask_TS.shape[1]
-        mask = None if square else mask_TS
+        dropout = self.dropout if self.training else 0.0
+        t, s = mask_TS.shape
+        learned = bias is not None and bias.requires_grad
+        if q.device.type == "cpu" and (learned or s <= SHORT):
+            added = additive(mask_TS, q.dtype)
+            added = added if bias is None else bias.to(q.dtype) + added
+            weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + added).softmax(-1)
+            return F.dropout(weights, dropout) @ v if dropout else weights @ v
         if bias is not None:
-            mask = bias.to(q.dtype).masked_fill(~mask_TS, -torch.inf)
-        return F.scaled_dot_product_attention(
-            q, k, v, mask, self.dropout if self.training else 0.0, is_causal=square
-        )
+            mask = bias.to(q.dtype) + additive(mask_TS, q.dtype)
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout)
+        if t == s:
+            return F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)
+        return F.scaled_dot_product_attention(q, k, v, mask_TS, dropout)
 
-    def _eager(
-        self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene
-    ) -> tuple[Tensor, Any]:
+    def _eager(self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene) -> tuple[Tensor, Any]:
         pe = self.encoding
-        content = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         logits = pe.logits(content, q, k, scene)
         if bias is not None:
             logits = logits + bias

@@ -1,4 +1,4 @@
-"""Where positions come from: an axis of its own, beside the encodings (config group ``positions``)."""
+"""Where positions come from: an axis of its own (config group ``positions``), no encoding."""
 
 from abc import ABC, abstractmethod
 
@@ -12,9 +12,7 @@ class Positions(ABC):
     """Gives every token of a batch its integer position, increasing from left to right."""
 
     @abstractmethod
-    def sample(
-        self, rng: np.random.Generator, n: int, length: int, *, training: bool
-    ) -> Ints:
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         """(1, length) where all n sequences share them, else (n, length)."""
 
     @abstractmethod
@@ -28,9 +26,7 @@ class Positions(ABC):
 class Sequential(Positions):
     """0, 1, .. T-1."""
 
-    def sample(
-        self, rng: np.random.Generator, n: int, length: int, *, training: bool
-    ) -> Ints:
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         return np.arange(length)[None, :]
 
     def limit(self, length: int, *, training: bool) -> int:
@@ -50,9 +46,7 @@ class Randomized(Positions):
     def _random(self, training: bool) -> bool:
         return training or self.evaluation
 
-    def sample(
-        self, rng: np.random.Generator, n: int, length: int, *, training: bool
-    ) -> Ints:
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         if not self._random(training):
             return np.arange(length)[None, :]
         self.limit(length, training=training)

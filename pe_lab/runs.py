@@ -39,7 +39,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             write(handle)
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(beside, path)
+        beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

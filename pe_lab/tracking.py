@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.config import WandbConfig
-from pe_lab.metrics_log import MetricsLog as MetricsLog
 
 log = logging.getLogger("pe_lab")
 
@@ -32,9 +31,9 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOT
 class Wandb:
     """One run in wandb, or nothing at all: whatever fails there is one warning, then silence.
 
-    It asks nothing, waits a bounded time, and keeps its files in ``folder/wandb``. Rows up to
-    ``after_step`` are left out: the process that this one continues has sent them. (Offline,
-    each process of a run leaves a folder of its own; `wandb sync` joins them by the run's id.)
+    It asks nothing, waits a bounded time, and keeps its files in ``folder/wandb``. The first
+    ``skip`` rows are left out: the process that this one continues has sent them. (Offline,
+    each process of a run leaves a folder of its own there; all bear the run's id.)
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class Wandb:
         job_type: str,
         tags: Sequence[str],
         config: dict[str, Any],
-        after_step: int,
+        skip: int,
     ) -> None:
         self._cfg = cfg
         self._folder = folder.absolute() / "wandb"
-        self._after_step = after_step
+        self._skip = skip
         self._defined: set[str] = set()
         self._run: Any = None
 
@@ -103,7 +102,8 @@ class Wandb:
 
     def log(self, row: dict[str, Any]) -> None:
         """Send a row; it has a key ``step``."""
-        if self._run is None or row["step"] <= self._after_step:
+        if self._skip or self._run is None:
+            self._skip = max(0, self._skip - 1)
             return
         try:
             if shutil.disk_usage(self._folder).free < FREE_BYTES:
@@ -114,7 +114,7 @@ class Wandb:
                     self._run.define_metric(key, step_metric="step", summary="min,last")
             self._defined.update(row)
             self._run.log(row)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._give_up("stopped", error)
 
     def finish(
@@ -195,7 +195,7 @@ def _bounded(work: Callable[[], Any], seconds: float) -> tuple[Any, BaseExceptio
             outcome.append((work(), None))
         # wandb calls sys.exit where its own process ended badly. Signals reach the main
         # thread, which waits below, so an interrupt is never caught here.
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             outcome.append((None, error))
 
     thread = threading.Thread(target=run, name="wandb", daemon=True)

@@ -252,7 +252,12 @@ class Trainer:
         data, positions = self._measured_on(split, None)
         tokens = self.plan.config.eval.batch_tokens
         return generated(
-            self.model, data, positions, batch_tokens=tokens, autocast=self.autocast, poll=self._poll
+            self.model,
+            data,
+            positions,
+            batch_tokens=tokens,
+            autocast=self.autocast,
+            poll=self._poll,
         )
 
     def _measured_on(self, split: str, n: int | None) -> tuple[Batch, Ints]:

@@ -33,14 +33,16 @@ class Brackets(Task):
     the correct one has more than 80 % of the probability on closing brackets.
     Vocabulary: the brackets and the end. k 2, m 3, length 16, tokens over scored targets:
 
-        CLOSE
+        . . [ ] ( ) [ ( ) ] [ ] . ( )
+            ]   )     ) ]   ]     )
 
     mode sentence. No sentence is empty, what follows the last end is cut off, and a query ?n,
     n uniform from 1 to n_back or the number of sentences, asks for the first bracket of the
     n-th sentence from the end. Scored: the answer, one token. A text without a whole sentence
     is drawn again; shorter ones are padded on the right. Vocabulary: also ?1 .. and <pad>.
 
-        SENTENCE
+        ( [ ] ) . [ ] . ( ) [ ] . ?2
+                                  [
 
     Splits: long_x2 and long_x4 change the length, deep allows two more open brackets,
     wide_gap (mode close) lifts max_gap and scores only closings beyond it. Metric: share of
@@ -54,7 +56,8 @@ class Brackets(Task):
     """Tokens in a sequence, query and answer included; the model reads all but the last."""
     max_gap: PositiveInt | None
     beyond_gap: NonNegativeInt | None
-    n_back: PositiveInt
+    n_back: PositiveInt | None
+    """Mode sentence: how far back a query can reach."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,12 +67,18 @@ class Brackets(Task):
                     f"task.splits.{name}.beyond_gap is null, so that the split measures nothing "
                     f"of its own; give task.max_gap a number or drop it: ~task.splits.{name}"
                 )
+        if (self.n_back is None) == (self.mode == "sentence"):
+            raise ValueError(
+                f"task.n_back is {'null' if self.n_back is None else self.n_back} in mode "
+                f"{self.mode}; it is a number in mode sentence and null in mode close: "
+                "take task=brackets_sentence or task=brackets"
+            )
         if self.beyond_gap is None:
             return
         if self.mode == "sentence":
             raise ValueError(
                 f"task.beyond_gap is {self.beyond_gap}, but mode sentence scores no closings; "
-                "set it to null, or task.mode to close"
+                "set it to null, or take task=brackets"
             )
         if self.max_gap is not None and self.beyond_gap >= self.max_gap:
             raise ValueError(
@@ -81,15 +90,17 @@ class Brackets(Task):
     def vocab(self) -> tuple[str, ...]:
         opening = [OPENING[i] if i < len(OPENING) else f"({i}" for i in range(self.k)]
         closing = [CLOSING[i] if i < len(CLOSING) else f"{i})" for i in range(self.k)]
-        queries = [f"?{n}" for n in range(1, self.n_back + 1)]
-        return (*opening, *closing, ".", *([*queries, "<pad>"] if self.mode == "sentence" else []))
+        text = (*opening, *closing, ".")
+        if self.n_back is None:
+            return text
+        return (*text, *(f"?{n}" for n in range(1, self.n_back + 1)), "<pad>")
 
     @property
     def n_tokens(self) -> int:
         return self.length - 1
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
-        return self._close(rng, n) if self.mode == "close" else self._sentence(rng, n)
+        return self._close(rng, n) if self.n_back is None else self._sentence(rng, n, self.n_back)
 
     def correct(self, logits: Any, targets: Any) -> Any:
         if self.mode == "sentence":
@@ -104,7 +115,7 @@ class Brackets(Task):
         tags = {"distance": gap * scored, "depth": depth * scored}
         return Batch(text.tokens[:, :-1], text.tokens[:, 1:], scored, tags=tags)
 
-    def _sentence(self, rng: np.random.Generator, n: int) -> Batch:
+    def _sentence(self, rng: np.random.Generator, n: int, n_back: int) -> Batch:
         t = self.length - 2
         text = self._text(rng, n, t)
         tokens, ends = text.tokens, text.ends
@@ -112,19 +123,22 @@ class Brackets(Task):
             again = self._text(rng, len(missing), t)
             tokens[missing], ends[missing] = again.tokens, again.ends
         n_sentences = ends.sum(axis=1)
-        back = 1 + (rng.random(n) * n_sentences.clip(max=self.n_back)).astype(np.int64)
+        back = 1 + (rng.random(n) * n_sentences.clip(max=n_back)).astype(np.int64)
         sentence = ends.cumsum(axis=1) - ends
         first = (sentence == (n_sentences - back)[:, None]).argmax(axis=1)
         whole = t - ends[:, ::-1].argmax(axis=1)
         row = np.arange(n)
-        sequences = np.full((n, self.length), len(self.vocab) - 1)
+        pad = len(self.vocab) - 1
+        sequences = np.full((n, self.length), pad)
         kept = np.arange(t) < whole[:, None]
         sequences[:, :t][kept] = tokens[kept]
         sequences[row, whole] = 2 * self.k + back
         sequences[row, whole + 1] = tokens[row, first]
-        scored = np.arange(self.n_tokens) == whole[:, None]
+        place = np.arange(self.n_tokens)
+        tokens = np.where(place <= whole[:, None], sequences[:, :-1], pad)  # no answer is read
+        scored = place == whole[:, None]
         tags = {"back": back[:, None] * scored}
-        return Batch(sequences[:, :-1], sequences[:, 1:], scored, whole + 1, tags)
+        return Batch(tokens, sequences[:, 1:], scored, whole + 1, tags)
 
     def _text(self, rng: np.random.Generator, n: int, t: int) -> "_Text":
         walk, u = self._walk, rng.random((t, n))
@@ -164,19 +178,19 @@ class Brackets(Task):
             for r in range(1, limit + 1):
                 in_time[r, 1:-1] = (in_time[r - 1, :-2] + in_time[r - 1, 2:]) / 2
                 in_time[r, self.m] = in_time[r - 1, self.m - 1]
-        r, d = (i.ravel() + 1 for i in np.indices((limit, self.m)))
-        later = (r - used).clip(1)
+        left, depth = (i.ravel() + 1 for i in np.indices((limit, self.m)))
+        later = (left - used).clip(1)
         # No chance where p is 0: those states are never reached.
-        p = np.maximum(in_time[r, d], np.finfo(float).tiny)
+        p = np.maximum(in_time[left, depth], np.finfo(float).tiny)
         first = 1.0 if self.mode == "sentence" else 0.5
         begun = self._inside(limit, 1)
         return _Walk(
-            chance=np.append([first, 0.5], in_time[r - used, d + 1] / 2 / p),
-            opened=np.append([begun, begun], self._inside(later, (d + 1).clip(max=self.m))),
+            chance=np.append([first, 0.5], in_time[left - used, depth + 1] / 2 / p),
+            opened=np.append([begun, begun], self._inside(later, (depth + 1).clip(max=self.m))),
             closed=np.append(
-                [_BETWEEN, _BETWEEN], np.where(d == 1, _OUTSIDE, self._inside(later, d - 1))
+                [_BETWEEN, _BETWEEN], np.where(depth == 1, _OUTSIDE, self._inside(later, depth - 1))
             ),
-            depth=np.append([0, 0], d),
+            depth=np.append([0, 0], depth),
         )
 
     def _inside(self, left: Any, depth: Any) -> Any:

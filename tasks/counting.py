@@ -142,8 +142,8 @@ class Counting(Task):
         number = {word: i for i, word in enumerate(self.vocab)}
         operations = self._operations()
         table = np.full((len(operations), MOST_WORDS), -1)
-        for i, words in enumerate(operations):
-            table[i, : len(words)] = [number[word] for word in words]
+        for i, operation in enumerate(operations):
+            table[i, : len(operation)] = [number[word] for word in operation]
         total = (table >= 0).sum(axis=1)[program].sum(axis=1)
         longest = int(total.max())
         sequences = np.zeros((len(program), longest), dtype=np.int64)
@@ -154,11 +154,13 @@ class Counting(Task):
             lost = (total - self.max_tokens).clip(0)
             kept = lost[:, None] + np.arange(self.max_tokens)
             sequences, total = np.take_along_axis(sequences, kept, axis=1), total - lost
-        scored = np.arange(sequences.shape[1] - 1) == (total - 2)[:, None]
-        return Batch(sequences[:, :-1], sequences[:, 1:], scored, lengths=total - 1)
+        place, last = np.arange(sequences.shape[1] - 1), (total - 2)[:, None]
+        tokens = sequences[:, :-1] * (place <= last)  # no answer is read
+        return Batch(tokens, sequences[:, 1:], place == last, lengths=total - 1)
 
 
 def _pick(among: Bools, u: npt.NDArray[np.float64]) -> Ints:
     """Per row one of the True columns, uniformly."""
     counts = among.cumsum(axis=1)
-    return (counts <= (u * counts[:, -1])[:, None]).sum(axis=1)
+    picked: Ints = (counts <= (u * counts[:, -1])[:, None]).sum(axis=1)
+    return picked

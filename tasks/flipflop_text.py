@@ -18,10 +18,11 @@ ALPHABET = "wri01"
 CHECKED_AT_ONCE = 1 << 24  # bytes
 
 # What a character can be, as flags, so that one look-up checks a row, its line end included.
-W, R, I, BIT, RETURN, NEWLINE = (1 << n for n in range(6))
-_KINDS = {"w": W, "r": R, "i": I, "0": BIT, "1": BIT, "\r": RETURN, "\n": NEWLINE}
+WRITE, READ, IGNORE, BIT, RETURN, NEWLINE = (1 << n for n in range(6))
+_KINDS = {"w": WRITE, "r": READ, "i": IGNORE, "0": BIT, "1": BIT, "\r": RETURN, "\n": NEWLINE}
 _KIND = bytes(_KINDS.get(chr(code), 0) for code in range(256))
-_NAMES = {W: "w", R: "r", W | R | I: "an instruction (w, r or i)", BIT: "a bit (0 or 1)"}
+INSTRUCTION = WRITE | READ | IGNORE
+_NAMES = {WRITE: "w", READ: "r", INSTRUCTION: "an instruction (w, r or i)", BIT: "a bit (0 or 1)"}
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class FlipFlopText:
     @property
     def _required(self) -> Sequence[int]:
         """Per column the flags one of which its character must have."""
-        pairs = [W | R | I, BIT] * (self.width // 2)
-        pairs[0], pairs[-2] = W, R
+        pairs = [INSTRUCTION, BIT] * (self.width // 2)
+        pairs[0], pairs[-2] = WRITE, READ
         return pairs + [_KIND[code] for code in self._first_line[self.width :]]
 
     def _line_at(self, offset: int) -> bytes:

@@ -52,6 +52,11 @@ class Scene:
     carried: Any = None
 
 
+def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where the mask allows, -inf elsewhere: adding it is cheaper than filling (B, H, T, S)."""
+    return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
+
+
 class PositionalEncoding(nn.Module):
     """NoPE, and the base of every encoding: each hook leaves its input alone.
 
@@ -87,15 +92,13 @@ class PositionalEncoding(nn.Module):
         """(1 or B, H, T, S), added to the logits; finite everywhere, the mask comes later."""
         return None
 
-    def logits(
-        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene
-    ) -> Tensor:
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
         """The whole logits, from the content term q.k / sqrt(D) and whatever else it needs."""
         return content_BHTS
 
     def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         """Attention weights from logits; the default is softmax over what the mask allows."""
-        return logits_BHTS.masked_fill(~mask_TS, -torch.inf).softmax(-1)
+        return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         """(B, H, T, D), added to weights @ v."""
@@ -112,5 +115,5 @@ class PositionalEncoding(nn.Module):
 
     @classmethod
     def fused(cls) -> bool:
-        """Whether fused attention computes the same: nothing between q.k and weights @ v changes."""
+        """Whether nothing changes between q.k and weights @ v, so that fused attention serves."""
         return not cls.overrides("logits", "weights", "values", "carry")

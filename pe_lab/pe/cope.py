@@ -1,0 +1,231 @@
+"""Contextual position encoding: positions that count what the context makes count."""
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import alibi_slopes
+from pe_lab.pe.relative import Relative
+from pe_lab.pe.rope import RoPE
+
+MLP_WIDTH = 64
+
+
+class CoPE(PositionalEncoding):
+    """Contextual positions: each query counts the tokens back to a key, weighted by gates.
+
+    Gates g_ij = sigmoid(q_i . k_j / sqrt(D)), positions p_ij = g_ij + g_i(j+1) + .. + g_ii, at
+    most npos - 1, logits_ij = q_i . k_j / sqrt(D) + q_i . e[p_ij], where a fractional position
+    interpolates the two rows around it. e (npos, D) starts at zero; a table for each layer,
+    shared by its heads. Any length; not absolute; causal: a gate counts only if the mask
+    allows it. "Contextual", not "Clipped RoPE" (2602.05258) of the same name.
+
+    Source: Golovneva 2024 (2405.18719): the defaults are its listing, the other choices its
+    sections 4 and 5 and appendix C, and the published code.
+
+    - ``gates``: ``sep_keys`` projects keys of its own from the attention's input, ``values``
+      takes sigmoid(q_i . v_j / sqrt(D)).
+    - ``every: K``: only each K-th layer counts (the K-th, 2 K-th, ..); the others keep what
+      ``combine`` adds and are NoPE without it.
+    - ``combine``: ``relative`` adds q_i . r[i - j] / sqrt(D); ``rope`` rotates the content
+      term; ``alibi_slope`` puts -m_h p_ij in the place of q_i . e[p_ij]. Gates never see the
+      addition. With ``rope`` they and e use q and k as they were before the rotation: a turned
+      q_i . e[p] would depend on the absolute i, and what counts should not depend on distance.
+    - ``position: mlp``: e[p] = W relu(w p / (npos - 1) + b) with 64 hidden units, evaluated at
+      the fractional position; W starts at zero.
+    - ``scale_positions: true`` divides the position term by sqrt(D) too, as the published code.
+
+    Where p is a whole number the logit has a kink; the gradient is that of the upper side.
+    """
+
+    shift_invariant = True
+
+    def __init__(
+        self,
+        dims: Dims,
+        npos: PositiveInt | None,
+        gates: Literal["keys", "sep_keys", "values"],
+        share_layers: bool,
+        every: PositiveInt,
+        combine: Literal["none", "relative", "rope", "alibi_slope"],
+        position: Literal["table", "mlp"],
+        scale_positions: bool,
+    ) -> None:
+        super().__init__()
+        if every > dims.n_layers:
+            raise ValueError(
+                f"every={every} leaves no layer to count in: set every to "
+                f"model.n_layers={dims.n_layers} or less"
+            )
+        everywhere = combine in ("relative", "rope")
+        if share_layers and every > 1 and everywhere:
+            raise ValueError(
+                f"share_layers=true cannot go with every={every} and combine={combine}, whose "
+                "layers differ: set share_layers=false or every=1"
+            )
+        if combine == "alibi_slope" and position == "mlp":
+            raise ValueError(
+                "position=mlp has no effect with combine=alibi_slope, which multiplies the "
+                "position by a slope: set position=table or another combine"
+            )
+        self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
+        self.npos = dims.train_len + 1 if npos is None else npos
+        self.counts = (dims.layer + 1) % every == 0
+        self.active = self.counts or everywhere
+        self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
+        self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
+        if self.relative is not None:
+            self.max_len = self.relative.max_len
+        if not self.counts:
+            return
+        self.gate_key = None
+        if gates == "sep_keys":
+            self.gate_key = nn.Linear(dims.d_model, dims.d_model)
+        self.position: nn.Module
+        if combine == "alibi_slope":
+            self.position = SlopePositions(dims.n_heads, self.npos)
+        elif position == "mlp":
+            self.position = MLPPositions(dims.head_dim, self.npos)
+        else:
+            self.position = TablePositions(dims.head_dim, self.npos)
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        return (q_BHTD, k_BHSD) if self.rope is None else self.rope.rotate(q_BHTD, k_BHSD, scene)
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        logits_BHTS = content_BHTS
+        if self.relative is not None:
+            logits_BHTS = self.relative.logits(content_BHTS, q_BHTD, k_BHSD, scene)
+        if not self.counts:
+            return logits_BHTS
+        if self.rope is not None:
+            q_BHTD = self.rope.turn(q_BHTD, -scene.pos_q_BT)
+        gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, scene)
+        # A running sum of many gates would drown its summands in half precision.
+        wide = torch.promote_types(gate_logits_BHTS.dtype, torch.float32)
+        term_BHTS: Tensor = self.position(q_BHTD.to(wide), gate_logits_BHTS.to(wide), scene.mask_TS)
+        if self.scale_positions:
+            term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
+        return logits_BHTS + term_BHTS
+
+    def _gate_logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene
+    ) -> Tensor:
+        if self.gates == "keys" and self.rope is None:
+            return content_BHTS
+        against_BHSD = k_BHSD
+        if self.gates == "values":
+            against_BHSD = scene.v_BHSD
+        elif self.gate_key is not None:
+            h = k_BHSD.shape[1]
+            against_BHSD = self.gate_key(scene.x_BSE).unflatten(-1, (h, -1)).transpose(1, 2)
+        elif self.rope is not None:
+            against_BHSD = self.rope.turn(k_BHSD, -scene.pos_k_BS)
+        product_BHTS: Tensor = q_BHTD @ against_BHSD.transpose(-1, -2)
+        return product_BHTS / math.sqrt(q_BHTD.shape[-1])
+
+
+class TablePositions(nn.Module):
+    """q_i . e[p_ij], e a learned table interpolated between whole positions."""
+
+    def __init__(self, head_dim: int, npos: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(npos, head_dim))
+
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        scores_BHTR = q_BHTD @ self.table.T
+        term: Tensor = CountAndPick.apply(  # type: ignore[no-untyped-call]
+            gate_logits_BHTS, scores_BHTR.to(gate_logits_BHTS.dtype), mask_TS
+        )[0]
+        return term
+
+
+class MLPPositions(nn.Module):
+    """q_i . e[p_ij], e a perceptron of the fractional position."""
+
+    def __init__(self, head_dim: int, npos: int) -> None:
+        super().__init__()
+        self.most = npos - 1
+        self.hidden = nn.Linear(1, MLP_WIDTH)
+        # No bias: it would add q_i . c to every key of a row, which softmax cannot see.
+        self.out = nn.Linear(MLP_WIDTH, head_dim, bias=False)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        share_BHTS = count(gate_logits_BHTS, mask_TS, self.most) / max(self.most, 1)
+        hidden_BHTSN = self.hidden(share_BHTS[..., None]).relu()
+        # q . (W h) = (q W) . h: no (T, S, D) tensor of vectors e.
+        q_BHTN = q_BHTD @ self.out.weight
+        term_BHTS: Tensor = (hidden_BHTSN @ q_BHTN[..., None]).squeeze(-1)
+        return term_BHTS
+
+
+class SlopePositions(nn.Module):
+    """-m_h p_ij with ALiBi's slopes m_h."""
+
+    slopes: Tensor
+
+    def __init__(self, n_heads: int, npos: int) -> None:
+        super().__init__()
+        self.most = npos - 1
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
+
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        return -self.slopes[:, None, None] * count(gate_logits_BHTS, mask_TS, self.most)
+
+
+def count(gate_logits_BHTS: Tensor, mask_TS: Tensor, most: int) -> Tensor:
+    """p_ij: the gates of row i summed from its last key back to j, at most ``most``."""
+    gates_BHTS = gate_logits_BHTS.sigmoid() * mask_TS
+    return gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=most)
+
+
+class CountAndPick(torch.autograd.Function):
+    """scores[p] for p = count(gate logits), linear between whole positions.
+
+    Autograd finds the same gradient in more passes over (B, H, T, S). Also returned, for the
+    backward only: gates, whole part and fraction of p, and the slope of scores at p.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        gates = gate_logits_BHTS.sigmoid().mul_(mask_TS)
+        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=scores_BHTR.shape[-1] - 1)
+        whole = p.long()
+        fraction = p.frac_()
+        # The last row has no next one: slope 0, and so no gradient where p is clamped.
+        slope = F.pad(scores_BHTR.diff(dim=-1), (0, 1)).gather(-1, whole)
+        return (
+            torch.addcmul(scores_BHTR.gather(-1, whole), fraction, slope),
+            gates,
+            whole,
+            fraction,
+            slope,
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        _, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[1], *saved)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BHTS: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+        scores_BHTR, gates, whole, fraction, slope = ctx.saved_tensors
+        # The gate at k is part of every p_ij with j <= k.
+        grad_gates = (grad_BHTS * slope).cumsum(-1)
+        grad_gate_logits = grad_gates.mul_(gates).mul_(1 - gates)
+        empty_BHTR = torch.zeros_like(scores_BHTR)
+        above = empty_BHTR.scatter_add(-1, whole, grad_BHTS * fraction)
+        grad_scores = empty_BHTR.scatter_add(-1, whole, grad_BHTS) - above
+        return grad_gate_logits, grad_scores + F.pad(above[..., :-1], (1, 0)), None

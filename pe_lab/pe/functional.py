@@ -1,0 +1,37 @@
+"""Stateless maths that several encodings share. Shape letters as in base.py; R table rows."""
+
+import torch
+from torch import Tensor
+
+
+def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
+    """i - j for every query and key, (B, T, S); 0 where the key lies ahead (masked anyway)."""
+    return (pos_q_BT[:, :, None] - pos_k_BS[:, None, :]).clamp(min=0)
+
+
+def pick(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
+    """scores[.., t, row[t, s]], (B, H, T, S): with scores = q @ table.T, q_i . table[row_ij].
+
+    Scoring every row first costs T * R, where looking up vectors would cost T * S * D.
+    """
+    b, h, t, _ = scores_BHTR.shape
+    return scores_BHTR.gather(-1, row_BTS[:, None].expand(b, h, t, -1))
+
+
+def frequencies(width: int, base: float) -> Tensor:
+    """base^(-2m/width) for the pair m, in float64: an angle of some thousand radians needs it."""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def interleave(even: Tensor, odd: Tensor) -> Tensor:
+    """even[0], odd[0], even[1], odd[1], .. along the last dimension."""
+    return torch.stack((even, odd), -1).flatten(-2)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """Press's m_h: 2^(-8h/H), h = 1..H; else those of the power of two below H, and then every
+    second one of the power of two above it."""
+    below = 2 ** (n_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+    between = [2 ** (-4 * h / below) for h in range(1, 2 * below + 1, 2)]
+    return slopes + between[: n_heads - below]

@@ -1,0 +1,35 @@
+"""A learned vector for every distance: the "relative PE" of the CoPE paper."""
+
+import math
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import distances, pick
+
+
+class Relative(PositionalEncoding):
+    """Learned row for every distance, added to the keys (relative PE of the CoPE paper).
+
+    logits_ij = q_i . (k_j + table[i - j]) / sqrt(D), table (max_len, D), no value term.
+    Source: Golovneva 2024 (2405.18719) after Shaw 2018 (1803.02155). As in the published code
+    all heads read one table, all layers too (``share_layers: false`` gives each its own), and
+    rows start normal with deviation 1/sqrt(D). A distance past ``max_len`` - 1 has no row and
+    is an error. Not absolute; causal: i - j < 0 has no row.
+    """
+
+    shift_invariant = True
+
+    def __init__(self, dims: Dims, max_len: PositiveInt | None, share_layers: bool) -> None:
+        super().__init__()
+        self.max_len = dims.max_len if max_len is None else max_len
+        self.share_layers = share_layers
+        d = dims.head_dim
+        self.table = nn.Parameter(torch.randn(self.max_len, d) / math.sqrt(d))
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
+        row_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
+        return content_BHTS + pick(q_BHTD @ self.table.T, row_BTS)

@@ -1,0 +1,52 @@
+"""Rotary position embedding."""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import frequencies, interleave
+
+
+class RoPE(PositionalEncoding):
+    """Queries and keys, rotated pair by pair by angles that grow with the position.
+
+    The pair m of q_i and k_i turns by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j depends
+    on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
+    2m + 1, as the paper and GPT-J; ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the
+    same encoding with the features in another order. No parameters, any length. Not absolute;
+    causal.
+    """
+
+    shift_invariant = True
+    frequencies: Tensor
+
+    def __init__(
+        self, dims: Dims, base: PositiveFloat, pairing: Literal["interleaved", "half"]
+    ) -> None:
+        super().__init__()
+        if dims.head_dim % 2:
+            raise ValueError(
+                f"d_model={dims.d_model} and n_heads={dims.n_heads} give heads of width "
+                f"{dims.head_dim}, but rotation needs pairs: choose an even d_model / n_heads"
+            )
+        self.pairing = pairing
+        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+
+    def turn(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
+        """Rotate by the positions; by their negatives, rotate back."""
+        wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+        angle = (pos_BT[..., None] * self.frequencies)[:, None]
+        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        if self.pairing == "half":
+            a, b = x_BHTD.chunk(2, -1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        else:
+            a, b = x_BHTD[..., 0::2], x_BHTD[..., 1::2]
+            turned = interleave(a * cos - b * sin, b * cos + a * sin)
+        return turned.to(x_BHTD.dtype)
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        return self.turn(q_BHTD, scene.pos_q_BT), self.turn(k_BHSD, scene.pos_k_BS)

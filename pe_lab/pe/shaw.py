@@ -1,0 +1,47 @@
+"""Shaw's relative position representations."""
+
+import math
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import distances, pick
+
+
+class Shaw(PositionalEncoding):
+    """Learned vectors of the clipped distance, added to keys and values.
+
+    logits_ij = q_i . (k_j + a^K[r]) / sqrt(D), out_i = sum_j w_ij (v_j + a^V[r]) with
+    r = min(i - j, clip); a^K and a^V are (clip + 1, D), one pair for each layer, shared by its
+    heads as in the paper. Source: Shaw 2018 (1803.02155), whose table has 2 clip + 1 rows: the
+    rows of i - j < 0 are left out, since a causal model never reads them. ``values: false``
+    drops a^V, which the paper found to cost nothing. Rows start normal with deviation
+    1/sqrt(D). Any length. Not absolute; causal.
+    """
+
+    shift_invariant = True
+
+    def __init__(self, dims: Dims, clip: PositiveInt, values: bool) -> None:
+        super().__init__()
+        self.clip = clip
+        shape, deviation = (clip + 1, dims.head_dim), 1 / math.sqrt(dims.head_dim)
+        self.key_table = nn.Parameter(torch.randn(shape) * deviation)
+        self.value_table = nn.Parameter(torch.randn(shape) * deviation) if values else None
+
+    def _rows(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
+        return distances(pos_q_BT, pos_k_BS).clamp(max=self.clip)
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
+        row_BTS = self._rows(scene.pos_q_BT, scene.pos_k_BS)
+        return content_BHTS + pick(q_BHTD @ self.key_table.T, row_BTS)
+
+    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        if self.value_table is None:
+            return None
+        # The weights of all keys at one clipped distance share a row: add them up first.
+        row_BTS = self._rows(pos_q_BT, pos_k_BS)[:, None].expand_as(weights_BHTS)
+        empty_BHTR = weights_BHTS.new_zeros(*weights_BHTS.shape[:-1], self.clip + 1)
+        return empty_BHTR.scatter_add(-1, row_BTS, weights_BHTS) @ self.value_table

@@ -1,0 +1,27 @@
+"""Sines and cosines of the absolute position."""
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import frequencies, interleave
+
+
+class Sinusoidal(PositionalEncoding):
+    """Fixed sines and cosines of the position, added to the token embeddings.
+
+    Feature 2m gets sin(i / base^(2m/E)), feature 2m + 1 the cosine (interleaved); an odd width
+    ends with a sine. Source: Vaswani 2017 (1706.03762). No parameters, any length. Absolute;
+    causal.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, dims: Dims, base: PositiveFloat) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", frequencies(dims.d_model, base), persistent=False)
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        angle = pos_BS[..., None] * self.frequencies
+        wave = interleave(angle.sin(), angle.cos())[..., : x_BSE.shape[-1]]
+        return x_BSE + wave.to(x_BSE.dtype)

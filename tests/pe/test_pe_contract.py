@@ -1,0 +1,225 @@
+"""What every encoding of conf/pe must keep; a new yaml is tested by existing."""
+
+import copy
+
+import pytest
+import torch
+from hydra.utils import get_object
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from variants import (
+    MAX_LEN,
+    SECTIONS,
+    TRAIN_LEN,
+    VARIANTS,
+    Section,
+    accepted,
+    dims,
+    model,
+    other_values,
+    scattered,
+    sequential,
+    tokens,
+)
+
+from pe_lab.build import build_encodings
+from pe_lab.model import Transformer
+
+every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
+KEYS = [(name, key) for name, section in SECTIONS.items() for key in section if key != "_target_"]
+
+
+def own_parameters(built: Transformer) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in built.named_parameters() if ".encoding." in name}
+
+
+def loss(hidden: Tensor) -> Tensor:
+    """A sum over features would not do: the last norm makes it constant."""
+    weight = torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)
+    return (hidden * weight).sin().sum()
+
+
+@every_variant
+def test_shape_dtype_and_no_look_ahead(section: Section) -> None:
+    built = model(section)
+    seen = tokens(2, TRAIN_LEN)
+    hidden = built(seen, sequential(TRAIN_LEN))
+    assert hidden.shape == (2, TRAIN_LEN, 16)
+    assert hidden.dtype == torch.float64
+    for t in range(TRAIN_LEN - 1):
+        changed = seen.clone()
+        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
+        again = built(changed, sequential(TRAIN_LEN))
+        assert torch.equal(again[:, : t + 1], hidden[:, : t + 1])
+        assert not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :])
+
+
+@every_variant
+def test_float32_and_bf16_autocast_are_finite(section: Section) -> None:
+    built = model(section)
+    exact = built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+    single = copy.deepcopy(built).float()
+    hidden = single(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+    assert hidden.dtype == torch.float32
+    torch.testing.assert_close(hidden.double(), exact, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = single(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+        loss(half).backward()
+    assert half.isfinite().all()
+    for parameter in own_parameters(single).values():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+
+
+@every_variant
+def test_four_times_the_training_length(section: Section) -> None:
+    built = model(section)
+    assert built(tokens(2, MAX_LEN), sequential(MAX_LEN)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [n for n, s in SECTIONS.items() if "max_len" in s])
+def test_past_max_len_is_an_error_not_a_guess(name: str) -> None:
+    built = model({**SECTIONS[name], "max_len": TRAIN_LEN})
+    assert {e.max_len for e in built.encodings} <= {None, TRAIN_LEN}
+    assert TRAIN_LEN in {e.max_len for e in built.encodings}
+    built(tokens(1, TRAIN_LEN), sequential(TRAIN_LEN))
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
+        built(tokens(1, TRAIN_LEN + 1), sequential(TRAIN_LEN + 1))
+
+
+@every_variant
+def test_gradient_reaches_every_parameter(section: Section) -> None:
+    built = model(section)
+    loss(built(tokens(3, MAX_LEN), sequential(MAX_LEN))).backward()
+    for name, parameter in own_parameters(built).items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 1e-8, name
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "none"])
+def test_differs_from_no_encoding(name: str) -> None:
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    assert (
+        model(VARIANTS[name])(seen, pos) - model(SECTIONS["none"])(seen, pos)
+    ).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "key"), KEYS)
+def test_every_key_changes_something(name: str, key: str) -> None:
+    section = SECTIONS[name]
+    seen, pos = tokens(2, MAX_LEN), sequential(MAX_LEN)
+    base = model(section)
+    tried = [{**section, key: v} for v in other_values(section, key)]
+    tried = [changed for changed in tried if accepted(changed, dims())]
+    assert tried, f"{name}.{key}: no other value is accepted"
+    for changed in tried:
+        other = model(changed)
+        more = sum(p.numel() for p in other.parameters()) != sum(
+            p.numel() for p in base.parameters()
+        )
+        assert more or (other(seen, pos) - base(seen, pos)).abs().max() > 1e-9, changed
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_yaml_and_signature_hold_the_same_keys(name: str) -> None:
+    hints = dict(get_object(SECTIONS[name]["_target_"]).__init__.__annotations__)
+    assert set(hints) - {"dims", "return"} == set(SECTIONS[name]) - {"_target_"}
+
+
+@every_variant
+def test_state_dict_round_trip(section: Section) -> None:
+    built, other = model(section, seed=0), model(section, seed=1)
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    other.load_state_dict(built.state_dict())
+    assert torch.equal(other(seen, pos), built(seen, pos))
+
+
+@every_variant
+def test_fused_equals_eager(section: Section) -> None:
+    fused = model(section)
+    eager = copy.deepcopy(fused)
+    for block in eager.blocks:
+        block.attention.fused = False  # type: ignore[union-attr]
+    seen = tokens(2, TRAIN_LEN)
+    for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)):
+        outs = [built(seen, pos) for built in (fused, eager)]
+        torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
+        grads = [
+            torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
+            for out, built in zip(outs, (fused, eager), strict=True)
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
+@every_variant
+def test_shifted_positions(section: Section) -> None:
+    built = model(section)
+    seen = tokens(2, TRAIN_LEN)
+    here = built(seen, sequential(TRAIN_LEN))
+    there = built(seen, sequential(TRAIN_LEN, offset=7))
+    if all(encoding.shift_invariant for encoding in built.encodings):
+        torch.testing.assert_close(there, here, rtol=1e-10, atol=1e-10)
+    else:
+        assert (there - here).abs().max() > 1e-3
+
+
+@every_variant
+def test_positions_of_each_sequence_alone(section: Section) -> None:
+    built = model(section)
+    seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, MAX_LEN)
+    together = built(seen, pos)
+    alone = torch.cat([built(seen[i : i + 1], pos[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+    shared = built(seen, pos[:1])
+    expanded = built(seen, pos[:1].expand(3, -1))
+    torch.testing.assert_close(shared, expanded, rtol=1e-12, atol=1e-12)
+
+
+@every_variant
+def test_decoding_with_a_key_cache(section: Section) -> None:
+    built = model(section)
+    seen = tokens(2, TRAIN_LEN)
+    for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)):
+        whole = built(seen, pos)
+        cache, parts, start = built.empty_cache(), [], 0
+        for end in (3, *range(4, TRAIN_LEN + 1)):
+            parts.append(built(seen[:, start:end], pos[:, :end], cache))
+            start = end
+        torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
+
+
+@every_variant
+def test_two_copies_under_vmap(section: Section) -> None:
+    copies = [model(section, seed) for seed in (0, 1)]
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    parameters, buffers = stack_module_state(copies)  # type: ignore[arg-type]
+
+    def objective(p: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
+        # tie_weights would swap a module that layers share twice, and leave it swapped.
+        return loss(functional_call(copies[0], (p, b), (seen, pos), tie_weights=False))
+
+    together = vmap(objective)(parameters, buffers)
+    grads = vmap(grad(objective))(parameters, buffers)
+    for i, built in enumerate(copies):
+        alone = loss(built(seen, pos))
+        torch.testing.assert_close(together[i], alone, rtol=1e-10, atol=1e-10)
+        alone.backward()
+        for name, parameter in own_parameters(built).items():
+            torch.testing.assert_close(grads[name][i], parameter.grad, rtol=1e-8, atol=1e-9)
+
+
+@every_variant
+@pytest.mark.parametrize(("batch", "length", "heads"), [(1, 1, 2), (1, 7, 2), (3, 13, 1)], ids=str)
+def test_small_and_odd_sizes(section: Section, batch: int, length: int, heads: int) -> None:
+    built = model(section, n_heads=heads)
+    hidden = built(tokens(batch, length), sequential(length))
+    assert hidden.shape == (batch, length, 16)
+    assert hidden.isfinite().all()
+
+
+@every_variant
+def test_sharing_is_one_set_of_parameters(section: Section) -> None:
+    encodings = build_encodings(section, dims())
+    serving = [e for e in encodings if not e.fused() or e.overrides("rotate", "bias", "enter")]
+    shared = bool(serving) and serving[0].share_layers
+    assert len(set(map(id, serving))) == (1 if shared else len(serving))

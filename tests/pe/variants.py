@@ -1,0 +1,120 @@
+"""Every encoding in conf/pe and every choice in its signature, found by looking."""
+
+from importlib import resources
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+import yaml
+from hydra.utils import get_object
+
+from pe_lab.build import build_encodings
+from pe_lab.config import ModelConfig
+from pe_lab.errors import UsageError
+from pe_lab.model import Transformer
+from pe_lab.pe.base import Dims
+
+Section = dict[str, Any]
+TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
+
+SECTIONS: dict[str, Section] = {
+    entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text())
+    for entry in sorted(resources.files("pe_lab.conf").joinpath("pe").iterdir(), key=str)
+    if entry.name.endswith(".yaml")
+}
+
+
+def other_values(section: Section, key: str) -> list[Any]:
+    """Other values of a key: the other choices, or other numbers to try."""
+    value = section[key]
+    hint = get_type_hints(get_object(section["_target_"]).__init__)[key]
+    if get_origin(hint) is Literal:
+        return [choice for choice in get_args(hint) if choice != value]
+    if isinstance(value, bool):
+        return [not value]
+    if value is None:
+        assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
+        return [MAX_LEN + 5]
+    return [2 * value + 1, value / 2]
+
+
+def accepted(section: Section, dims: Dims) -> bool:
+    try:
+        build_encodings(section, dims)
+    except UsageError:
+        return False
+    return True
+
+
+def dims(**changes: int) -> Dims:
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 3, "vocab_size": VOCAB}
+    return Dims(**{**sizes, "train_len": TRAIN_LEN, "max_len": MAX_LEN, **changes})
+
+
+def every_variant() -> dict[str, Section]:
+    """The default of each yaml, and each of its choices and switches turned alone."""
+    found: dict[str, Section] = {}
+    for name, section in SECTIONS.items():
+        found[name] = section
+        for key, value in section.items():
+            if key == "_target_" or (
+                isinstance(value, (int, float)) and not isinstance(value, bool)
+            ):
+                continue
+            for other in other_values(section, key):
+                changed = {**section, key: other}
+                if accepted(changed, dims()):
+                    found[f"{name}-{key}={other}"] = changed
+    return found
+
+
+VARIANTS = every_variant()
+
+
+def model(section: Section, seed: int = 0, **sizes: int) -> Transformer:
+    """A tiny model in float64; the trunk depends on the seed alone.
+
+    What starts at zero would hide its encoding: every parameter of an encoding is moved.
+    """
+    size = dims(**sizes)
+    cfg = ModelConfig(
+        n_layers=size.n_layers,
+        n_heads=size.n_heads,
+        d_model=size.d_model,
+        d_ff=24,
+        dropout=0.0,
+        norm="layernorm",
+        norm_position="pre",
+        activation="gelu",
+        tied_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    encodings = build_encodings(section, size)
+    for encoding in dict.fromkeys(encodings):
+        move_parameters(encoding)
+    torch.manual_seed(seed + 100)
+    built = Transformer(cfg, size.vocab_size, encodings)
+    # Larger queries and keys: at their initial size attention is nearly uniform.
+    for block in built.blocks:
+        block.attention.qkv.weight.data.mul_(3)  # type: ignore[union-attr, operator]
+    return built
+
+
+def move_parameters(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+
+
+def tokens(n: int, length: int, seed: int = 7) -> torch.Tensor:
+    return torch.randint(0, VOCAB, (n, length), generator=torch.Generator().manual_seed(seed))
+
+
+def sequential(length: int, offset: int = 0) -> torch.Tensor:
+    return torch.arange(offset, offset + length)[None]
+
+
+def scattered(n: int, length: int, limit: int, seed: int = 3) -> torch.Tensor:
+    """A sorted random subset of 0 .. limit-1 for each of n sequences."""
+    keys = torch.rand(n, limit, generator=torch.Generator().manual_seed(seed))
+    return keys.argsort(-1)[:, :length].sort(-1).values

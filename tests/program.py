@@ -1,0 +1,133 @@
+"""The program under test, small: in this process, as a command, or as a process to be killed."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+TINY = {
+    "task": "flipflop",
+    "task.length": "16",
+    "pe": "none",
+    "model.n_layers": "1",
+    "model.n_heads": "2",
+    "model.d_model": "16",
+    "train.steps": "20",
+    "train.batch_size": "8",
+    "train.warmup": "2",
+    "train.log_every": "1",
+    "train.checkpoint_every": "7",
+    "eval.every": "10",
+    "eval.sequences": "32",
+    "eval.quick_sequences": "8",
+    "tracker.wandb.mode": "disabled",
+}
+
+
+def tiny(*words: str) -> list[str]:
+    """A run of a second with these words; a key among them replaces the small one."""
+    given = {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
+    return [f"{key}={value}" for key, value in TINY.items() if key not in given] + list(words)
+
+
+def command(
+    *words: str, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``python -m pe_lab WORDS`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pe_lab", *words],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@dataclass
+class Process:
+    """The program in a process that shares nothing with this one; its output is in files."""
+
+    process: BaseProcess
+    cwd: Path
+
+    @property
+    def stderr(self) -> str:
+        return (self.cwd / "stderr").read_text()
+
+    @property
+    def status(self) -> int:
+        """Its exit status, once it has ended; minus the signal's number where one killed it."""
+        self.process.join(60)
+        assert self.process.exitcode is not None, "the process hangs"
+        return self.process.exitcode
+
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Until the condition holds."""
+        end = time.monotonic() + 60
+        while not condition():
+            assert self.process.is_alive(), f"ended too early:\n{self.stderr}"
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.001)
+
+    def send(self, signum: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signum)
+
+
+# Forked from a small server that has imported torch, and the compiler that its optimisers
+# import: seconds cheaper than a new interpreter.
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["pe_lab.job", "pe_lab.launch", "torch._dynamo"])
+
+
+def start(*words: str, cwd: Path) -> Process:
+    """Start the program; ``status`` waits for its end."""
+    process = _server.Process(target=_main, args=(words, cwd))
+    process.start()
+    return Process(process, cwd)
+
+
+def _main(words: tuple[str, ...], cwd: Path) -> None:
+    from pe_lab.cli import main
+
+    os.chdir(cwd)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.exit(main(words))
+
+
+def the_run(runs: Path) -> Path:
+    """The folder of the only run in there."""
+    (folder,) = (p for p in runs.glob("*/*/seed*") if "replaced" not in p.name)
+    return folder
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, less the times."""
+    return [_untimed(json.loads(line)) for line in (folder / "metrics.jsonl").open()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The run's result, less the times and the words that asked for it."""
+    content = json.loads((folder / "summary.json").read_text())
+    del content["overrides"], content["config"]["runs_dir"]
+    return {**content, "metrics": _untimed(content["metrics"])}
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """What status.json says."""
+    return json.loads((folder / "status.json").read_text())
+
+
+def _untimed(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not key.startswith("time/")}

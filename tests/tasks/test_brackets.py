@@ -1,0 +1,233 @@
+"""brackets against a stack machine, and its distribution against the rule."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pe_lab.streams import generator
+from pe_lab.task import Batch
+from pe_lab.tasks.brackets import Brackets
+
+
+def brackets(**keys):
+    close = {"mode": "close", "k": 2, "m": 3, "length": 40, "max_gap": None, "beyond_gap": None}
+    back = {"n_back": 4 if keys.get("mode") == "sentence" else None}
+    return Brackets(splits={}, **(close | back | keys))
+
+
+def replay(words, task):
+    """Per closing bracket place, gap and depth; per sentence its words; and the greatest depth."""
+    opening, closing = task.vocab[: task.k], task.vocab[task.k : 2 * task.k]
+    stack, closings, sentences, deepest = [], [], [[]], 0
+    for place, word in enumerate(words):
+        sentences[-1].append(word)
+        if word in opening:
+            stack.append((place, closing[opening.index(word)]))
+            deepest = max(deepest, len(stack))
+        elif word in closing:
+            opened, expected = stack.pop()
+            assert word == expected
+            closings.append((place, place - opened, len(stack) + 1))
+        else:
+            assert word == "."
+            assert not stack
+            sentences.append([])
+    return closings, sentences, deepest
+
+
+limits = st.none() | st.integers(1, 12)
+
+
+@given(
+    k=st.integers(1, 6),
+    m=st.integers(1, 5),
+    length=st.integers(5, 60),
+    max_gap=limits,
+    beyond=limits,
+    seed=st.integers(0, 2**32),
+)
+def test_close(sentences, k, m, length, max_gap, beyond, seed):
+    if beyond is not None and max_gap is not None and beyond >= max_gap:
+        beyond = None
+    task = brackets(k=k, m=m, length=length, max_gap=max_gap, beyond_gap=beyond)
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape == (8, length - 1)
+    assert len(task.vocab) == len(set(task.vocab)) == 2 * k + 1
+    for row, (words, scored, answers) in enumerate(sentences(task, batch)):
+        closings, _, deepest = replay(words, task)
+        assert deepest <= m
+        assert max_gap is None or all(gap <= max_gap for _, gap, _ in closings)
+        # The first token of all is read, never predicted.
+        wanted = {place - 1: (gap, d) for place, gap, d in closings if gap > (beyond or 0)}
+        assert scored == list(wanted)
+        assert answers == [words[t + 1] for t in wanted]
+        for t in range(length - 1):
+            tags = int(batch.tags["distance"][row, t]), int(batch.tags["depth"][row, t])
+            assert tags == wanted.get(t, (0, 0))
+
+
+@given(
+    k=st.integers(1, 6),
+    m=st.integers(1, 5),
+    length=st.integers(5, 60),
+    max_gap=limits,
+    n_back=st.integers(1, 8),
+    seed=st.integers(0, 2**32),
+)
+def test_sentence(sentences, k, m, length, max_gap, n_back, seed):
+    keys = {"k": k, "m": m, "length": length, "max_gap": max_gap}
+    task = Brackets(splits={}, mode="sentence", beyond_gap=None, n_back=n_back, **keys)
+    batch = task.sample(generator(seed), 8)
+    assert len(task.vocab) == len(set(task.vocab)) == 2 * k + 1 + n_back + 1
+    for row, (words, scored, answers) in enumerate(sentences(task, batch)):
+        *text, query, answer = words
+        _, whole, deepest = replay(text, task)
+        assert deepest <= m
+        assert whole.pop() == []  # the text ends with the end of a sentence
+        assert ["."] not in whole
+        back = int(query.removeprefix("?"))
+        assert 1 <= back <= min(n_back, len(whole))
+        assert [answer] == answers == [whole[-back][0]]
+        assert scored == [len(text)]
+        assert batch.tags["back"][row, len(text)] == back
+        assert batch.tags["back"][row].sum() == back
+
+
+def depths(tokens, k):
+    """The depth before each token."""
+    change = np.where(tokens < k, 1, np.where(tokens < 2 * k, -1, 0))
+    return np.cumsum(change, axis=1) - change
+
+
+def test_chances_to_open(assert_share):
+    task = brackets(k=3, m=4, length=101)
+    tokens = task.sample(generator(1), 2000).tokens
+    before = depths(tokens, 3)
+    for depth in range(5):
+        opens = tokens[before == depth] < 3
+        assert_share(opens.sum(), len(opens), 0.5 if depth < 4 else 0)
+    for kind in range(3):
+        assert_share((tokens[tokens < 3] == kind).sum(), (tokens < 3).sum(), 1 / 3)
+
+
+def test_a_limited_gap_is_a_redrawn_pair(assert_share):
+    """Outermost pairs are as those of the rule without a limit, the wide ones taken out."""
+
+    def pairs(max_gap):
+        task = brackets(k=1, m=3, length=400, max_gap=max_gap)
+        tokens = task.sample(generator(2, max_gap or 0), 600).tokens
+        found = []
+        for row, before in zip(tokens, depths(tokens, 1), strict=True):
+            outside = np.flatnonzero(before == 0)
+            # Pairs that begin late could be cut: only those of the first half count.
+            found += [
+                tuple(row[a:b])
+                for a, b in pairwise(outside)
+                if row[a] == 0 and a < 200 and b - a < 180
+            ]
+        return found
+
+    limited, free = pairs(9), [pair for pair in pairs(None) if len(pair) <= 10]
+    assert max(map(len, limited)) == 10
+    for shape in sorted(set(limited)):
+        a, b = limited.count(shape), free.count(shape)
+        if a + b >= 200:
+            assert_share(a, a + b, len(limited) / (len(limited) + len(free)))
+
+
+def test_queries_are_uniform(assert_share):
+    batch = brackets(mode="sentence", length=200).sample(generator(3), 4000)
+    back = batch.tags["back"][batch.scored]
+    for n in range(1, 5):
+        assert_share((back == n).sum(), 4000, 0.25)
+
+
+def test_right_is_more_than_four_fifths_of_the_closing_mass():
+    task = brackets(k=2)  # ( [ ) ] .
+    mass = torch.tensor(
+        [
+            [0.9, 0.0, 0.081, 0.019, 0.0],  # 81 % on ), though ( has more
+            [0.0, 0.0, 0.79, 0.21, 0.0],  # the greatest, but not enough
+            [0.0, 0.0, 0.81, 0.19, 0.0],  # the wrong one
+            [0.0, 0.0, 0.1, 0.9, 0.0],
+        ]
+    )
+    right = task.correct(mass.log(), torch.tensor([2, 2, 3, 3]))
+    assert right.tolist() == [True, False, False, True]
+    recall = brackets(mode="sentence")
+    assert recall.correct(mass.log(), torch.tensor([0, 2, 3, 3])).tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_guess_is_the_commonest_closing():
+    """An answer that reads nothing is right at most where all its mass is on one bracket."""
+    task = brackets(k=4, length=200)
+    batch = task.sample(generator(4), 500)
+    assert task.guess(batch, batch) == pytest.approx(0.75, abs=0.02)
+
+
+def test_drawings(drawings, sentences):
+    close, sentence = drawings(Brackets)
+    task = brackets(length=16)
+    words = [*close.splitlines()[0].split(), "."]
+    numbers = np.array([[task.vocab.index(word) for word in words]])
+    closings, _, _ = replay(words, task)
+    scored = np.isin(np.arange(15), [place - 1 for place, _, _ in closings])[None]
+    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == close
+
+    task = brackets(mode="sentence", length=20)
+    *text, query = sentence.splitlines()[0].split()
+    answer = sentence.splitlines()[1].strip()
+    assert replay(text, task)[1][-1 - int(query[1:])][0] == answer
+    numbers = np.array([[task.vocab.index(word) for word in [*text, query, answer]]])
+    scored = np.arange(numbers.shape[1] - 1)[None] == len(text)
+    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == sentence
+
+
+def test_splits(load):
+    task = load("brackets")
+    keys = ("k", "m", "length", "max_gap", "beyond_gap")
+    settings = {s: tuple(getattr(task.split(s), key) for key in keys) for s in task.evaluated()}
+    assert settings == {
+        "in_domain": (2, 3, 84, 15, None),
+        "long_x2": (2, 3, 168, 15, None),
+        "long_x4": (2, 3, 336, 15, None),
+        "deep": (2, 5, 84, 15, None),
+        "wide_gap": (2, 3, 84, None, 15),
+    }
+    wide = task.split("wide_gap").sample(generator(5), 500)
+    assert wide.tags["distance"][wide.scored].min() > 15
+    assert wide.scored.sum() > 100
+    assert load("brackets", "brackets").split("deep").m == 6
+    sentence = load("brackets_sentence")
+    assert list(sentence.splits) == ["long_x2", "long_x4", "deep"]
+    assert sentence.mode == "sentence"
+    for name in sentence.splits:
+        assert sentence.split(name).vocab == sentence.vocab
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"max_gap": 15, "beyond_gap": 15}, r"task\.beyond_gap is 15.*task\.max_gap, 15"),
+        ({"mode": "sentence", "beyond_gap": 3}, r"task\.beyond_gap is 3, but mode sentence"),
+        ({"mode": "sentence", "n_back": None}, r"n_back is null in mode sentence; .*_sentence"),
+        ({"n_back": 4}, r"task\.n_back is 4 in mode close"),
+    ],
+)
+def test_keys_must_fit(keys, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        brackets(**keys)
+
+
+def test_wide_gap_needs_a_limit(load):
+    with pytest.raises(ValueError, match=r"wide_gap\.beyond_gap is null.*~task\.splits\.wide_gap"):
+        load("brackets", max_gap=None)

@@ -1,0 +1,197 @@
+"""counting against an interpreter of the programs, and against the published generator's rule."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pe_lab.streams import generator
+from pe_lab.task import Batch
+from pe_lab.tasks.counting import Counting
+
+
+def counting(**keys):
+    small = {
+        "n_vars": 1,
+        "min_ops": 6,
+        "max_ops": 6,
+        "set_weight": 1,
+        "increment_weight": 7,
+        "pass_weight": 10,
+        "max_tokens": None,
+    }
+    return Counting(splits={}, **(small | keys))
+
+
+def run(words):
+    """The operations, what is printed, and the value it has."""
+    values, operations, place = {}, [], 0
+    while words[place] != "print":
+        if words[place] == "pass;":
+            operations.append("pass")
+            place += 1
+            continue
+        name = words[place]
+        assert name in "abcde"
+        if words[place + 1] == "++;":
+            assert name in values, "incremented before it was set"
+            values[name] += 1
+            assert values[name] <= 10
+            operations.append("increment")
+            place += 2
+        else:
+            assert words[place + 1 : place + 4] == ["=", "0", ";"]
+            values[name] = 0
+            operations.append("set")
+            place += 4
+    assert len(words) == place + 3
+    return operations, words[place + 1], values[words[place + 1]]
+
+
+@given(
+    n_vars=st.integers(1, 5),
+    min_ops=st.integers(1, 12),
+    more=st.integers(0, 30),
+    weights=st.tuples(st.integers(1, 9), st.integers(0, 50), st.integers(0, 60)),
+    seed=st.integers(0, 2**32),
+)
+def test_rule(sentences, n_vars, min_ops, more, weights, seed):
+    task = counting(
+        n_vars=n_vars,
+        min_ops=min_ops,
+        max_ops=min_ops + more,
+        **dict(zip(("set_weight", "increment_weight", "pass_weight"), weights, strict=True)),
+    )
+    for words, scored, answers in sentences(task, task.sample(generator(seed), 8)):
+        operations, printed, value = run(words)
+        assert min_ops <= len(operations) <= min_ops + more
+        assert printed in "abcde"[:n_vars]
+        assert answers == [str(value)]
+        assert scored == [len(words) - 2]
+
+
+def published(rng, task):
+    """A program as the published generator draws it, by trying: operations, print and value."""
+    weights = task.set_weight, task.increment_weight, task.pass_weight
+    while True:
+        values, operations = {}, []
+        n_ops = rng.randint(task.min_ops, task.max_ops)
+        while len(operations) < n_ops:
+            (kind,) = rng.choices(("set", "increment", "pass"), weights)
+            if kind == "set":
+                values[rng.choice("abcde"[: task.n_vars])] = 0
+            if kind == "increment":
+                if not values:
+                    continue
+                name = rng.choice(sorted(values))
+                if values[name] == 10:
+                    continue
+                values[name] += 1
+            operations.append(kind)
+        if values:
+            printed = rng.choice(sorted(values))
+            return operations, printed, values[printed]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"min_ops": 3, "max_ops": 20, "pass_weight": 50},
+        {"min_ops": 14, "max_ops": 24, "pass_weight": 1, "n_vars": 2},
+        {"min_ops": 1, "max_ops": 3, "pass_weight": 5, "n_vars": 3, "increment_weight": 2},
+        {"min_ops": 40, "max_ops": 40, "pass_weight": 1, "increment_weight": 9, "n_vars": 2},
+    ],
+)
+def test_distribution_is_the_published_generators(sentences, keys):
+    """Two samples, one by trying, agree in length, value, variable and kinds by place."""
+    task, n, tries = counting(**keys), 4000, random.Random(0)
+    ours = [run(words) for words, _, _ in sentences(task, task.sample(generator(2), n))]
+    theirs = [published(tries, task) for _ in range(n)]
+    for feature in (
+        lambda p: len(p[0]),
+        lambda p: p[1],
+        lambda p: p[2],
+        lambda p: p[0].count("set"),
+        lambda p: p[0].count("increment"),
+        lambda p: p[0][-1],
+        lambda p: (p[0].index("set"), len(p[0])),
+    ):
+        a, b = Counter(map(feature, ours)), Counter(map(feature, theirs))
+        keys_seen = [k for k in a | b if a[k] + b[k] >= 10]
+        chi2 = sum((a[k] - b[k]) ** 2 / (a[k] + b[k]) for k in keys_seen)
+        # The mean and variance of chi-square with as many degrees of freedom.
+        assert chi2 < len(keys_seen) + 4.5 * (2 * len(keys_seen)) ** 0.5
+
+
+def test_weights(sentences, assert_share):
+    """With room to grow and from the first set on, operations come as 1 : 7 : 50."""
+    task = counting(min_ops=10, max_ops=10, pass_weight=50)
+    later = Counter()
+    for words, _, _ in sentences(task, task.sample(generator(3), 8000)):
+        operations, _, _ = run(words)
+        later.update(operations[operations.index("set") + 1 :])
+    for kind, weight in ("set", 1), ("increment", 7), ("pass", 50):
+        assert_share(later[kind], later.total(), weight / 58)
+
+
+def test_long_programs_lose_their_left_end(sentences):
+    keys = {"min_ops": 4, "max_ops": 30, "n_vars": 2}
+    whole, cut = counting(**keys), counting(**keys, max_tokens=24)
+    assert whole.n_tokens == 4 * 30 + 3 - 1
+    assert cut.n_tokens == 23
+    pairs = zip(
+        sentences(whole, whole.sample(generator(4), 200)),
+        sentences(cut, cut.sample(generator(4), 200)),
+        strict=True,
+    )
+    n_cut = 0
+    for (words, _, answers), (cut_words, cut_scored, cut_answers) in pairs:
+        assert cut_words == words[-24:]
+        assert cut_answers == answers
+        assert cut_scored == [len(cut_words) - 2]
+        n_cut += len(words) > 24
+    assert 20 < n_cut < 180
+
+
+def test_drawing(drawings):
+    (drawing,) = drawings(Counting)
+    words = [*drawing.splitlines()[0].split(), drawing.splitlines()[1].strip()]
+    operations, _, value = run(words)
+    assert len(operations) == 6
+    assert words[-1] == str(value)
+    task = counting(n_vars=2)
+    numbers = np.array([[task.vocab.index(word) for word in words]])
+    scored = np.arange(len(words) - 1)[None] == len(words) - 2
+    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+
+
+def test_splits(load):
+    task = load("counting")
+    keys = ("pass_weight", "min_ops", "max_ops", "max_tokens")
+    settings = {s: tuple(getattr(task.split(s), k) for k in keys) for s in task.evaluated()}
+    assert settings == {
+        "in_domain": (10, 24, 48, 128),
+        "longer": (20, 24, 48, 128),
+        "shorter": (2, 24, 48, 128),
+        "long_x2": (10, 48, 96, 256),
+    }
+    paper = load("counting", "counting")
+    assert [paper.split(s).pass_weight for s in paper.splits] == [100, 10, 50]
+    assert paper.split("long_x2").max_ops == 1024
+    assert load("counting", "counting", n_vars=5).vocab[-1] == "e"
+
+
+def test_small_preset_is_hardly_ever_cut(load):
+    task = load("counting")
+    for split in task.evaluated():
+        assert (
+            task.split(split).sample(generator(5), 5000).lengths.max() < task.split(split).n_tokens
+        )
+
+
+def test_operations_must_be_a_range():
+    with pytest.raises(ValueError, match=r"task\.min_ops is 7, more than task\.max_ops, 6"):
+        counting(min_ops=7)

@@ -1,0 +1,259 @@
+"""Whatever is wrong is one sentence with value, key, limit and remedy, before any work is done."""
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from program import rows, state, summary, the_run, tiny
+
+Here = Callable[..., "object"]
+
+CONF = {
+    "task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\np_ignore: 0.5\n",
+    "task/bad_file.yaml": (
+        "_target_: pe_lab.tasks.flipflop.FlipFlop\n"
+        "length: 8\np_ignore: 0.5\nsplits: {}\nfiles: {in_domain: bad.txt}\n"
+    ),
+    "pe/no_target.yaml": "base: 3\n",
+}
+
+# The words, the exit status, and what the sentence must hold: value, key, limit, remedy.
+BAD = {
+    "typo in a choice": (["pe=rop"], ["pe=rop", "did you mean rope", "choices: "]),
+    "a choice far from any": (["task=xyzzy"], ["task=xyzzy", "choices: ", "flipflop"]),
+    "unknown key of an open group": (["pe=rope", "pe.bsae=3"], ["pe.bsae=3", "mean base"]),
+    "the same with a plus": (["pe=rope", "+pe.bsae=3"], ["pe.bsae=3", "mean base"]),
+    "a key where there are none": (["pe.nops=3"], ["pe.nops=3", "none to choose from"]),
+    "the same there": (["+pe.nops=3"], ["pe.nops=3", "none to choose from"]),
+    "unknown key of a closed group": (["train.stepz=1"], ["train.stepz=1", "mean steps"]),
+    "the same with a plus there": (["+train.stepz=1"], ["train.stepz=1", "mean steps"]),
+    "unknown group": (["trian=default"], ["trian=default", "mean train"]),
+    "unknown key at the top": (["+foo=1"], ["foo=1", "no key of the configuration", "force"]),
+    "deep unknown key": (["+tracker.wandb.mood=on"], ["tracker.wandb.mood=on", "mean mode"]),
+    "two of a group": (["pe=rope", "pe=none"], ["pe is given 2 times", "pe=rope", "-m pe=A,B"]),
+    "a key twice": (["seed=1", "seed=2"], ["seed is given 2 times", "keep one"]),
+    "a list of a group": (["pe=[rope,none]"], ["pe=[rope,none]", "give key=NAME"]),
+    "null for a group": (["task=null"], ["task=null", "give key=NAME"]),
+    "several without -m": (["seed=0,1"], ["seed=0,1", "add -m"]),
+    "a word": (["seed=1", "trian"], ["trian", "no key=value", "--help"]),
+    "an unknown verb": (["resluts"], ["resluts", "did you mean results"]),
+    "an unknown flag": (["--sedd", "seed=1"], ["--sedd", "--hydra-help"]),
+    "an unclosed quote": (["pe='none"], ["pe='none", "quote"]),
+    "no such folder": (["--config-dir", "nowhere", "seed=1"], ["nowhere", "no folder", "yamls"]),
+    "broken yaml": (
+        ["--config-dir", "conf", "task=broken"],
+        ["broken.yaml", "line 3, column 9", "expected ',' or ']'"],
+    ),
+    "text for a number": (["model.d_model=abc"], ["model.d_model=abc", "whole number"]),
+    "text where splits refer to it": (["task.length=abc"], ["abc", "task.length", "correct"]),
+    "heads that do not divide": (
+        ["model.d_model=30", "model.n_heads=4"],
+        ["d_model=30", "n_heads=4", "divisible", "choose a multiple"],
+    ),
+    "odd rotary width": (
+        ["pe=rope", "model.d_model=12", "model.n_heads=4"],
+        ["d_model=12", "n_heads=4", "width 3", "choose an even"],
+    ),
+    "zero size": (["model.n_layers=0"], ["model.n_layers=0", "greater than 0"]),
+    "negative size": (["train.batch_size=-3"], ["train.batch_size=-3", "greater than 0"]),
+    "zero sequences": (["eval.sequences=0"], ["eval.sequences=0", "greater than 0"]),
+    "a fraction of a step": (["train.steps=1.5"], ["train.steps=1.5", "whole number"]),
+    "a negative size of a task": (["task.length=-2"], ["task.length=-2", "at least 4"]),
+    "an odd length": (["task.length=15"], ["task.length", "15", "even"]),
+    "a negative key of an encoding": (["pe=rope", "pe.base=-1"], ["pe.base=-1", "greater than 0"]),
+    "an unknown choice of a key": (["model.norm=foo"], ["model.norm=foo", "'rmsnorm'"]),
+    "p_ignore too large": (["task.p_ignore=1.5"], ["task.p_ignore=1.5", "at most 1"]),
+    "p_ignore too small": (["task.p_ignore=-0.1"], ["task.p_ignore=-0.1", "at least 0"]),
+    "p_ignore of a split": (
+        ["task.splits.sparse.p_ignore=2"],
+        ["task.splits.sparse.p_ignore=2", "at most 1"],
+    ),
+    "unknown key of a split": (
+        ["+task.splits.sparse.p_ingore=0.1"],
+        ["task.splits.sparse.p_ingore", "did you mean p_ignore"],
+    ),
+    "a split longer than a learned table": (
+        ["pe=learned", "pe.max_len=32"],
+        ["pe.max_len=32", "long_x4 needs 63", "raise pe.max_len to 63", "eval.skip_too_long=true"],
+    ),
+    "a split longer than a relative table": (
+        ["pe=relative", "pe.max_len=32"],
+        ["pe.max_len=32", "long_x4 needs 63", "raise pe.max_len to 63", "eval.skip_too_long=true"],
+    ),
+    "training longer than the table": (
+        ["pe=learned", "pe.max_len=8", "eval.skip_too_long=true"],
+        ["pe.max_len=8", "train needs 15", "raise pe.max_len to"],
+    ),
+    "too few positions": (
+        ["positions=randomized", "positions.max=8"],
+        ["15 tokens", "8 different positions", "set positions.max to 15"],
+    ),
+    "a bad character in a task's file": (
+        ["--config-dir", "conf", "task=bad_file"],
+        ["task.files.in_domain", "bad.txt", "line 2, column 3", "'x'", "allowed are w, r, i, 0"],
+    ),
+    "a folder below a file": (
+        ["runs_dir=bad.txt/runs"],
+        ["runs_dir=bad.txt/runs", "cannot be written", "choose another"],
+    ),
+    "cuda without a GPU": (["device=cuda"], ["device=cuda", "no GPU", "device=auto"]),
+    "no _target_": (["--config-dir", "conf", "pe=no_target"], ["pe._target_", "dotted path"]),
+    "no such module": (["pe._target_=nowhere.PE"], ["pe._target_=nowhere.PE", "PYTHONPATH"]),
+    "no such class": (
+        ["pe=rope", "pe._target_=pe_lab.pe.rope.Rope"],
+        ["pe._target_=pe_lab.pe.rope.Rope", "did you mean RoPE"],
+    ),
+    "no encoding": (
+        ["pe._target_=pathlib.Path"],
+        ["pe._target_=pathlib.Path", "no PositionalEncoding", "derives from"],
+    ),
+    "no task": (["task._target_=pe_lab.pe.none.NoPE"], ["task._target_", "no Task", "derives"]),
+    "a wrong job of a sweep": (["-m", "seed=0,-1"], ["seed=-1", "at least 0"]),
+    "results of no folder": (["results", "runs_dir=nowhere"], ["runs_dir=nowhere", "no folder"]),
+    "results by an unknown key": (["results", "pee=rope"], ["pee=rope", "did you mean pe"]),
+    "a list of no group": (["list", "pee"], ["list pee", "choose from pe, task"]),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    for name, text in CONF.items():
+        path = tmp_path / "conf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "bad.txt").write_text("w1i0i1r1\nw0xxi1r0\n")
+
+
+@pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD)
+def test_one_sentence_and_nothing_done(
+    here: Here, tmp_path: Path, files: None, words: list[str], told: list[str]
+) -> None:
+    if "device=cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    verb = words[0] in ("results", "list", "resluts")
+    ended = here(*(words if verb else tiny(*words)))
+    assert ended.status == 2
+    assert ended.err.count("\n") == 1
+    assert ended.err.endswith("\n")
+    assert ended.out == ""
+    for part in told:
+        assert part in ended.err
+    assert "Traceback" not in ended.err
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+def test_debug_adds_the_traceback(here: Here) -> None:
+    ended = here(*tiny("pe=rop", "debug=true"))
+    assert ended.status == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1].startswith("pe-lab: pe=rop is not there")
+
+
+def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny("pe=learned", "pe.max_len=32", "eval.skip_too_long=true"))
+    assert ended.status == 0
+    result = summary(the_run(tmp_path / "runs"))
+    assert result["too_long"] == {"long_x4": 63, "sparse_x4": 63, "dense_x4": 63}
+    assert result["splits"]["long_x4"] is None
+    assert not [key for key in result["metrics"] if "_x4" in key]
+    assert re.search(r"long_x4 .*not applicable .*needs 63", ended.out)
+    assert re.search(r"│ learned +│.*n/a", here("results").out)
+
+
+def unfinished(here: Here, tmp_path: Path) -> Path:
+    """The folder of a run that has a checkpoint and no summary."""
+    assert here(*tiny()).status == 0
+    folder = the_run(tmp_path / "runs")
+    (folder / "summary.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("size", [0, 100, -1])
+def test_a_truncated_checkpoint(here: Here, tmp_path: Path, size: int) -> None:
+    checkpoint = unfinished(here, tmp_path) / "checkpoint.pt"
+    content = checkpoint.read_bytes()[:size]
+    checkpoint.write_bytes(content)
+    ended = here(*tiny())
+    assert ended.status == 2
+    assert ended.err.count("\n") == 1
+    for part in (f"seed0-{checkpoint.parent.name[-8:]}/checkpoint.pt ({len(content)} bytes)",
+                 "cut off", "remove the file"):  # fmt: skip
+        assert part in ended.err
+    assert checkpoint.read_bytes() == content
+
+
+class Malice:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return Path.touch, (Path("executed"),)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", ["torch", "pickle"])
+def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind: str) -> None:
+    checkpoint = unfinished(here, tmp_path) / "checkpoint.pt"
+    if kind == "torch":
+        torch.save({"format": 1, "step": Malice()}, checkpoint)
+    else:
+        checkpoint.write_bytes(pickle.dumps(Malice()))
+    ended = here(*tiny())
+    assert ended.status == 2
+    assert ended.err.count("\n") == 1
+    assert "holds more than tensors" in ended.err
+    assert "remove the file" in ended.err
+    assert not (tmp_path / "executed").exists()
+    # The file does what it is meant to do where it is trusted.
+    torch.load(checkpoint, weights_only=False) if kind == "torch" else pickle.loads(
+        checkpoint.read_bytes()
+    )
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_checkpoint_of_other_sizes(here: Here, tmp_path: Path) -> None:
+    folder = unfinished(here, tmp_path)
+    state_dict = torch.load(folder / "checkpoint.pt", weights_only=True)
+    state_dict["model"]["head.weight"] = torch.zeros(5, 8)
+    torch.save(state_dict, folder / "checkpoint.pt")
+    ended = here(*tiny())
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "does not fit this run" in ended.err
+
+
+def test_a_broken_summary_is_named(here: Here, tmp_path: Path) -> None:
+    folder = unfinished(here, tmp_path)
+    (folder / "summary.json").write_text('{"task": ')
+    ended = here(*tiny())
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "summary.json cannot be read" in ended.err
+    assert "summary.json cannot be read" in here("results").out
+
+
+def test_an_encoding_that_raises(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from pe_lab.pe.base import PositionalEncoding\n"
+        "class Mine(PositionalEncoding):\n"
+        "    '''Fails.'''\n"
+        "    def __init__(self, dims):\n"
+        "        super().__init__()\n"
+        "    def embed(self, x, tokens, pos):\n"
+        "        raise RuntimeError('the wave broke')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ended = here(*tiny("pe._target_=mine.Mine"))
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "RuntimeError: the wave broke" in ended.err
+    assert "debug=true" in ended.err
+    folder = the_run(tmp_path / "runs")
+    assert (state(folder)["state"], state(folder)["step"]) == ("failed", 0)
+    assert "the wave broke" in state(folder)["error"]
+    log = (folder / "log.txt").read_text()
+    assert "Traceback" in log
+    assert 'mine.py", line 7, in embed' in log
+    assert not (folder / "summary.json").exists()
+    assert json.loads((folder / "environment.json").read_text())
+    assert rows(folder) == []

@@ -1,0 +1,212 @@
+"""A run that is stopped, however rudely, ends with the numbers of one that never was."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from program import Process, rows, start, state, summary, the_run, tiny
+
+LONG_MEASURING = ("eval.sequences=3000", "eval.batch_tokens=64")
+
+
+def finished(*words: str, cwd: Path) -> Path:
+    """The folder of a run that ends by itself."""
+    cwd.mkdir(exist_ok=True)
+    run = start(*tiny(*words), cwd=cwd)
+    assert run.status == 0, run.stderr
+    return the_run(cwd / "runs")
+
+
+def metrics_size(cwd: Path) -> int:
+    return sum(path.stat().st_size for path in cwd.glob("runs/*/*/*/metrics.jsonl"))
+
+
+def step(cwd: Path) -> int:
+    return max((state(p.parent)["step"] for p in cwd.glob("runs/*/*/*/status.json")), default=-1)
+
+
+def same(folder: Path, other: Path) -> None:
+    assert len(rows(other)) >= 15
+    assert rows(folder) == rows(other)
+    assert summary(folder) == summary(other)
+    assert state(folder)["state"] == "finished"
+
+
+CASES = {
+    "dropout, randomized positions": (
+        "pe=learned", "model.dropout=0.2", "positions=randomized", "positions.max=64",
+        "train.log_every=3",
+    ),
+    "accumulated, finite set": (
+        "pe=alibi", "train.accumulate=2", "task.train_sequences=20", "train.optimizer=adam",
+        "train.stop_below=1", "train.patience=4", "eval.every=4", "train.precision=bfloat16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_killed_again_and_again(tmp_path: Path, words: tuple[str, ...]) -> None:
+    whole = finished(*words, "train.steps=40", cwd=tmp_path / "whole")
+    cwd = tmp_path / "killed"
+    cwd.mkdir()
+    kills = 0
+    # Bytes of metrics at which it is killed: before the first checkpoint, just after one and
+    # between two; each start goes beyond the last, or the run would not end.
+    for size in (1, 1000, 1400, 2600, 4200, 5400):
+        run = start(*tiny(*words, "train.steps=40"), cwd=cwd)
+        run.wait_for(lambda size=size: metrics_size(cwd) >= size or step(cwd) == 40)
+        run.send(signal.SIGKILL)
+        assert run.status == -signal.SIGKILL
+        kills += step(cwd) < 40
+    assert kills >= 4
+    same(finished(*words, "train.steps=40", cwd=cwd), whole)
+    assert len(list(the_run(cwd / "runs").glob(".*.part"))) == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
+    words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
+    whole = finished(*words, cwd=tmp_path / "whole")
+    cwd = tmp_path / "stopped"
+    cwd.mkdir()
+    run = start(*tiny(*words), cwd=cwd)
+    run.wait_for(lambda: metrics_size(cwd) > 800)
+    run.send(signum)
+    assert run.status == 128 + signum
+    assert "Traceback" not in run.stderr
+    folder = the_run(cwd / "runs")
+    stopped = state(folder)
+    assert stopped["state"] == "interrupted"
+    assert 0 < stopped["step"] < 60
+    assert rows(folder)[-1]["step"] == stopped["step"]
+    assert (folder / "checkpoint.pt").exists()
+    assert "the same line goes on" in (cwd / "stdout").read_text()
+    same(finished(*words, cwd=cwd), whole)
+    assert f"going on from step {stopped['step']}" in (cwd / "stdout").read_text()
+
+
+def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
+    words = ("train.steps=10", *LONG_MEASURING)
+    cwd = tmp_path / "stopped"
+    cwd.mkdir()
+    run = start(*tiny(*words), cwd=cwd)
+    run.wait_for(lambda: step(cwd) == 10)
+    run.send(signal.SIGTERM)
+    assert run.status == 143
+    folder = the_run(cwd / "runs")
+    assert (state(folder)["state"], state(folder)["step"]) == ("interrupted", 10)
+    assert not (folder / "summary.json").exists()
+    before = rows(folder)
+    finished(*words, cwd=cwd)
+    assert rows(folder) == before
+    whole = finished(*words, cwd=tmp_path / "whole")
+    assert (rows(folder), summary(folder)) == (rows(whole), summary(whole))
+
+
+def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
+    words = tiny("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
+    run = start(*words, cwd=tmp_path)
+    run.wait_for(lambda: metrics_size(tmp_path) > 800)
+    run.send(signal.SIGINT)
+    assert run.status == 130
+    assert state(the_run(tmp_path / "runs"))["state"] == "interrupted"
+
+
+def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    # The rate is harmless until the warm-up has let it grow.
+    words = ("train.lr=1e30", "train.clip=null", "train.steps=20", "train.warmup=20",
+             "train.checkpoint_every=1", "train.optimizer=adam")  # fmt: skip
+    run = start(*tiny(*words), cwd=tmp_path)
+    assert run.status == 1
+    assert run.stderr.count("\n") == 1
+    folder = the_run(tmp_path / "runs")
+    for part in ("is not finite at step", "train.lr=1e+30", "train.clip=None", "lower train.lr",
+                 "the last good checkpoint is kept", str(folder.name)):  # fmt: skip
+        assert part in run.stderr
+    failed = state(folder)
+    assert failed["state"] == "failed"
+    assert failed["error"] in run.stderr
+    assert all(math.isfinite(row["train/loss"]) for row in rows(folder))
+    import torch
+
+    good = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert good["step"] == failed["step"] > 0
+    assert all(bool(tensor.isfinite().all()) for tensor in good["model"].values())
+    again = start(*tiny(*words), cwd=tmp_path)
+    assert (again.status, again.stderr) == (1, run.stderr)
+
+
+def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(tmp_path: Path) -> None:
+    folder = finished("train.steps=5", cwd=tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    finished("train.steps=5", cwd=tmp_path)
+    assert "finished already; force=true" in (tmp_path / "stdout").read_text()
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+
+    for number in (1, 2):
+        finished("train.steps=5", "force=true", cwd=tmp_path)
+        aside = folder.with_name(f"{folder.name}.replaced-{number}")
+        assert (aside / "summary.json").exists()
+    first = folder.with_name(f"{folder.name}.replaced-1")
+    assert {p.name: p.read_bytes() for p in first.iterdir() if p.is_file()} == before
+    same_numbers = (rows(first), summary(first)["metrics"])
+    assert (rows(folder), summary(folder)["metrics"]) == same_numbers
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    words = tiny("train.steps=10", *LONG_MEASURING)
+    first = start(*words, cwd=tmp_path)
+    first.wait_for(lambda: step(tmp_path) == 10)
+    (tmp_path / "second").mkdir()
+    second = start(*words, f"runs_dir={tmp_path / 'runs'}", cwd=tmp_path / "second")
+    assert second.status == 1
+    assert second.stderr.count("\n") == 1
+    assert f"is being written by process {first.process.pid} on {os.uname().nodename}" in (
+        second.stderr
+    )
+    assert "wait for it" in second.stderr
+    assert not list(tmp_path.glob("runs/*/*/*/summary.json"))
+    first.send(signal.SIGKILL)
+    assert first.status == -signal.SIGKILL
+    # The lock went with the process.
+    finished("train.steps=10", *LONG_MEASURING, cwd=tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root can mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+# Room in bytes: for the first files and nothing else, for some rows, for one checkpoint.
+@pytest.mark.parametrize("room", [0, 16_000, 90_000, 140_000])
+def test_a_full_disk_loses_nothing(tmp_path: Path, small_disk: Path, room: int) -> None:
+    whole = finished(cwd=tmp_path / "whole")
+    ballast = small_disk / "ballast"
+    with ballast.open("wb") as file:
+        file.write(b"\0" * (1_000_000 - room))
+
+    def run() -> Process:
+        return start(*tiny(f"runs_dir={small_disk / 'runs'}"), cwd=tmp_path)
+
+    full = run()
+    assert full.status == 1, full.stderr
+    assert full.stderr.count("\n") == 1, full.stderr
+    assert re.search("disk/runs/.*No space left on device.*choose another runs_dir", full.stderr)
+    ballast.unlink()
+    again = run()
+    assert again.status == 0, again.stderr
+    same(the_run(small_disk / "runs"), whole)
