@@ -9,13 +9,13 @@ import importlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import pydantic
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 
-from pe_lab.config import Config
+from pe_lab.config import Config, validated
 from pe_lab.errors import UsageError
 from pe_lab.model import Transformer
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -24,9 +24,6 @@ from pe_lab.positions import Positions
 from pe_lab.streams import torch_seed
 from pe_lab.suggest import did_you_mean
 from pe_lab.task import TRAIN, Task
-
-_CONFIG = TypeAdapter(Config)
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Plan:
 def plan(config: Config) -> Plan:
     """Everything that can be checked without training; UsageError says what is wrong."""
     task = build_task(config.task)
-    positions = instantiate(config.positions, "positions", Positions)
+    positions: Positions = instantiate(config.positions, "positions", Positions)
     try:
         limits = {
             name: positions.limit(task.split(name).n_tokens, training=name == TRAIN)
@@ -96,7 +93,7 @@ def plan(config: Config) -> Plan:
 
 def build_task(section: dict[str, Any]) -> Task:
     """The task, with every split's changed keys checked too."""
-    task = instantiate(section, "task", Task)
+    task: Task = instantiate(section, "task", Task)
     for name, changes in task.splits.items():
         key = f"task.splits.{name}"
         for changed in changes.keys() - section.keys():
@@ -137,12 +134,12 @@ def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncod
 def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     """The resolved configuration as a ``Config``; UsageError where a closed group is wrong."""
     try:
-        return _CONFIG.validate_python({**resolved, "names": names})
+        return validated({**resolved, "names": names})
     except ValidationError as error:
         raise UsageError(_sentence(error, resolved, "")) from None
 
 
-def instantiate(section: dict[str, Any], key: str, kind: type[Made], *given: Any) -> Made:
+def instantiate(section: dict[str, Any], key: str, kind: type, *given: Any) -> Any:
     """The object that ``section`` describes; ``given`` are arguments that no yaml holds.
 
     Args:
@@ -205,7 +202,7 @@ def _find(section: dict[str, Any], key: str) -> Any:
 
 def _at(values: Any, path: Sequence[int | str]) -> Any:
     for part in path:
-        values = values[part] if isinstance(values, list) else values.get(part)
+        values = values[int(part)] if isinstance(values, list) else values.get(part)
     return values
 
 
@@ -218,9 +215,9 @@ def _sentence(
     kind, context = first["type"], first.get("ctx", {})
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known(path[:-1]) if names is None else names
-        return f"{key}={first['input']} is no key of {'.'.join(map(str, path[:-1])) or 'the configuration'}: " + (
-            did_you_mean(str(path[-1]), known)
-        )
+        parent = ".".join(map(str, path[:-1])) or "the configuration"
+        remedy = did_you_mean(str(path[-1]), known)
+        return f"{key}={first['input']} is no key of {parent}: {remedy}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing: set it"
     if kind == "value_error":

@@ -21,6 +21,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    TypeAdapter,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -95,10 +96,6 @@ class TrainConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
-        if self.warmup > self.steps:
-            raise ValueError(
-                f"warmup={self.warmup} is longer than steps={self.steps}: lower warmup"
-            )
         if self.accumulate > self.batch_size:
             raise ValueError(
                 f"accumulate={self.accumulate} parts of batch_size={self.batch_size} would be "
@@ -157,6 +154,20 @@ class Config:
     debug: bool
     names: dict[str, str] = field(default_factory=dict)
     """The chosen option of each group, as on the command line: task, pe, positions, ..."""
+
+
+_CONFIG = TypeAdapter(Config)
+
+
+def validated(resolved: dict[str, Any]) -> Config:
+    """The resolved configuration, checked; raises pydantic's ValidationError."""
+    return _CONFIG.validate_python(resolved)
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """The configuration as nested mappings, as resolved, types settled."""
+    resolved: dict[str, Any] = _CONFIG.dump_python(config)
+    return resolved
 
 
 # What does not change a run's numbers: two runs that differ only here are one run.

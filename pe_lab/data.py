@@ -5,8 +5,6 @@ alone. So any worker, process or resumed run draws the same batch, and every enc
 measured on the same sequences.
 """
 
-from typing import cast
-
 import numpy as np
 
 from pe_lab.streams import generator
@@ -40,7 +38,7 @@ class TrainData:
         wanted = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
         rows = [self._shuffled(int(e), len(finite)) for e in np.unique(wanted // len(finite))]
         first = int(wanted[0] // len(finite)) * len(finite)
-        return cast(Ints, np.concatenate(rows)[wanted - first])
+        return np.concatenate(rows)[wanted - first]
 
     def _shuffled(self, epoch: int, n: int) -> Ints:
         if self._order is None or self._order[0] != epoch:

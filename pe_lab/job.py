@@ -2,11 +2,11 @@
 
 import ctypes
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.build import Plan, plan
-from pe_lab.config import Config, identity
+from pe_lab.config import Config, identity, plain
 from pe_lab.console import StepProgress, console, split_table
 from pe_lab.data import evaluation_set
 from pe_lab.errors import Interrupted, RunError, UsageError
@@ -43,7 +43,7 @@ def run(config: Config, overrides: Sequence[str] = (), sweep: str | None = None)
     planned = plan(config)
     names = config.names
     folder = RunFolder.of(
-        config.runs_dir, names["task"], names["pe"], config.seed, identity(asdict(config))
+        config.runs_dir, names["task"], names["pe"], config.seed, identity(plain(config))
     )
     with folder.lock():
         if config.force and (aside := folder.set_aside()):
@@ -85,7 +85,7 @@ def _execute(
                 group=sweep,
                 job_type=config.names["pe"],
                 tags=[*config.tracker.wandb.tags, config.names["task"], config.names["pe"]],
-                config=asdict(config),
+                config=plain(config),
                 skip=log.cut,
             )
             return _train_and_measure(trainer, log, wandb, overrides)
@@ -136,7 +136,7 @@ def _train_and_measure(
         exit_code = 0
     finally:
         log.close()
-        table = summary and _wandb_table(summary)
+        table = _wandb_table(summary) if summary else None
         wandb.finish(summary["metrics"] if summary else {}, table, exit_code)
     return summary
 
@@ -162,7 +162,7 @@ def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "time/train_s": trainer.seconds,
         "time/measure_s": time.perf_counter() - began,
     }
-    resolved = asdict(config)
+    resolved = plain(config)
     names = resolved.pop("names")
     return {
         "task": names["task"],
@@ -174,7 +174,8 @@ def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "overrides": overrides,
         "splits": {s: place(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
         "too_long": planned.too_long,
-        "metrics": metrics,
+        # JSON has no nan; out of domain a loss may be one.
+        "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         "by": by,
         "config": resolved,
     }
@@ -197,7 +198,7 @@ def _prepare(config: Config) -> torch.device:
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     # Filling fresh memory is for finding bugs; it costs time and changes no result.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # Far attention weights underflow, and arithmetic on denormals is slow.
     torch.set_flush_denormal(True)
     gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
@@ -264,7 +265,7 @@ def _record_start(
     facts, diff = environment(config.threads, device.type)
     starts = folder.read_json("environment.json") or []
     if not starts:
-        resolved = asdict(config)
+        resolved = plain(config)
         folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
     else:

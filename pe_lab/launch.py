@@ -31,7 +31,7 @@ from pe_lab.config import Config, register_resolvers
 from pe_lab.errors import PeLabError, UsageError
 
 CONFIG = "pkg://pe_lab.conf"
-GROUPS = ("task", "pe", "positions", "model", "train", "tracker", "experiment")
+GROUPS = ("task", "pe", "positions", "model", "train", "preset", "tracker", "experiment")
 
 logger = logging.getLogger("pe_lab")
 
@@ -143,10 +143,8 @@ def _check(cfg: DictConfig) -> None:
     from pe_lab.runs import check_writable
 
     names = _names(cfg.hydra.runtime.choices)
-    cfg = cfg.copy()
-    with_struct_off = OmegaConf.to_container(cfg, resolve=False)
-    del with_struct_off["hydra"]  # type: ignore[union-attr, arg-type]
-    config = _checked(OmegaConf.create(with_struct_off), names)
+    ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
+    config = _checked(OmegaConf.create(ours), names)
     plan(config)
     check_writable(config.runs_dir)
 

@@ -138,8 +138,11 @@ def answer(
                 )
                 logits = model.unembed(hidden.flatten(0, 1)[at])
             targets = torch.from_numpy(part.targets).to(device).flatten()[at]
-            wrong.append((~task.correct(logits.float(), targets)).cpu().numpy())
-            losses.append(F.cross_entropy(logits.double(), targets, reduction="none").cpu().numpy())
+            loss = F.cross_entropy(logits.double(), targets, reduction="none")
+            # argmax takes a nan for the largest: by chance it would be right.
+            right = task.correct(logits.float(), targets) & ~loss.isnan()
+            wrong.append((~right).cpu().numpy())
+            losses.append(loss.cpu().numpy())
     finally:
         model.train(was_training)
     row, position = np.nonzero(data.scored)

@@ -20,10 +20,6 @@ from torch import Tensor, nn
 from pe_lab.config import ModelConfig
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 
-# Up to so many keys, a CPU is faster with the two products and a softmax than with PyTorch's
-# fused attention, and so it is at any length where the bias is learned (measured: README).
-SHORT = 96
-
 
 @dataclass
 class LayerCache:
@@ -68,6 +64,7 @@ class Attention(nn.Module):
         self.n_heads, self.dropout = cfg.n_heads, cfg.dropout
         self.encoding = encoding
         self.fused = encoding.fused()
+        self.learned_bias = encoding.overrides("bias") and any(True for _ in encoding.parameters())
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
@@ -98,14 +95,12 @@ class Attention(nn.Module):
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         t, s = mask_TS.shape
-        learned = bias is not None and bias.requires_grad
-        if q.device.type == "cpu" and (learned or s <= SHORT):
-            added = additive(mask_TS, q.dtype)
-            added = added if bias is None else bias.to(q.dtype) + added
-            weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + added).softmax(-1)
-            return F.dropout(weights, dropout) @ v if dropout else weights @ v
         if bias is not None:
             mask = bias.to(q.dtype) + additive(mask_TS, q.dtype)
+            if q.device.type == "cpu" and self.learned_bias:
+                # No fused kernel gives this gradient here; PyTorch's own detour is slower.
+                weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + mask).softmax(-1)
+                return F.dropout(weights, dropout) @ v
             return F.scaled_dot_product_attention(q, k, v, mask, dropout)
         if t == s:
             return F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)
@@ -141,7 +136,8 @@ class FeedForward(nn.Module):
             h = F.silu(gate) * value
         else:
             h = F.relu(h) if self.activation == "relu" else F.gelu(h)
-        return self.out(h)
+        mixed: Tensor = self.out(h)
+        return mixed
 
 
 class Block(nn.Module):
@@ -228,8 +224,10 @@ class Transformer(nn.Module):
         carried = None
         for i, block in enumerate(self.blocks):
             x, carried = block(x, pos_BS, mask_TS, carried, cache and cache.layers[i])
-        return self.norm(x)
+        hidden: Tensor = self.norm(x)
+        return hidden
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """(.., E) hidden states to (.., V) logits."""
-        return self.head(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits

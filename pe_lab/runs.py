@@ -191,7 +191,7 @@ def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
             return ""
 
     ours = git("ls-files", "pe_lab/runs.py").strip() != ""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
         try:
             versions[name] = metadata.version(name)

@@ -28,8 +28,8 @@ logger = logging.getLogger("pe_lab")
 
 
 def learning_rate(cfg: TrainConfig, step: int) -> float:
-    """The rate of the step with this number (from 0): linear warm-up, then the schedule,
-    which would reach zero at step ``cfg.steps``."""
+    """The rate of the step with this number (from 0): linear warm-up, then the schedule, which
+    would reach zero at step ``cfg.steps``. A run shorter than its warm-up never gets beyond it."""
     if step < cfg.warmup:
         return cfg.lr * (step + 1) / cfg.warmup
     done = (step - cfg.warmup) / max(1, cfg.steps - cfg.warmup)
@@ -198,7 +198,7 @@ class Trainer:
             part = batch if len(rows) == n else batch.take(rows)
             with self.autocast():
                 part_loss = summed_loss(self.model, part, counted[rows], pos.to(self.device))
-            (part_loss / total).backward()
+            torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
         norm = nn.utils.clip_grad_norm_(
             self.model.parameters(), math.inf if cfg.clip is None else cfg.clip

@@ -1,28 +1,19 @@
 """What every test may use."""
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from program import Here, Outcome
 
 from pe_lab.cli import main
-
-
-@dataclass
-class Outcome:
-    """How a command line ended."""
-
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture
 def here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Outcome]]:
+) -> Iterator[Here]:
     """``here(*words)``: the command line in this process, from an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pe-lab"])

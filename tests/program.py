@@ -34,8 +34,10 @@ TINY = {
 
 
 def tiny(*words: str) -> list[str]:
-    """A run of a second with these words; a key among them replaces the small one."""
+    """A run of a second with these words; a key among them replaces the small one, and with
+    another task goes its length."""
     given = {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
+    given |= {"task.length"} if "task" in given else set()
     return [f"{key}={value}" for key, value in TINY.items() if key not in given] + list(words)
 
 
@@ -51,6 +53,18 @@ def command(
         text=True,
         timeout=120,
     )
+
+
+@dataclass
+class Outcome:
+    """How a command line ended that ran in this process."""
+
+    status: int
+    out: str
+    err: str
+
+
+Here = Callable[..., Outcome]
 
 
 @dataclass

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from program import Process, rows, start, state, summary, the_run, tiny
 
-LONG_MEASURING = ("eval.sequences=3000", "eval.batch_tokens=64")
+LONG_MEASURING = ("eval.sequences=800", "eval.batch_tokens=64")
 
 
 def finished(*words: str, cwd: Path) -> Path:

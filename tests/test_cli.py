@@ -1,0 +1,256 @@
+"""The command line as a person uses it."""
+
+import inspect
+import json
+import re
+import statistics
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from program import ROOT, Here, command, rows, state, summary, the_run, tiny
+
+ESCAPE = "\x1b"
+
+
+def test_list_has_every_encoding_and_task(here: Here) -> None:
+    ended = here("list", "pe", "task")
+    assert ended.status == 0
+    listed = dict(re.split(" +", line, maxsplit=1) for line in ended.out.splitlines()[1:])
+    wanted = {}
+    for group in ("pe", "task"):
+        for path in (ROOT / "conf" / group).glob("*.yaml"):
+            module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
+            docstring = inspect.getdoc(getattr(import_module(module), name))
+            wanted[f"{group}={path.stem}"] = docstring.splitlines()[0]
+    assert {key: line.strip() for key, line in listed.items()} == wanted
+    assert "experiment=paper/flipflop" in here("list").out
+
+
+def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny("pe=rope", "seed=3"), "--cfg", "job")
+    assert ended.status == 0
+    shown = yaml.safe_load(ended.out)
+    assert (shown["seed"], shown["pe"]["_target_"]) == (3, "pe_lab.pe.rope.RoPE")
+    assert shown["train"]["steps"] == 20
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tab_completion(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("pe-lab")
+    script = (
+        f'PATH={program.parent}:$PATH; eval "$(pe-lab -sc install=bash)"\n'
+        "for line in 'pe-lab task=flipflop pe=r' 'pe-lab train.ste'; do\n"
+        "  COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line)\n"
+        "  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); hydra_bash_completion; echo ${COMPREPLY[@]}\n"
+        "done\n"
+    )
+    ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["pe=relative pe=rope", "train.steps="], ended.stderr
+
+
+def table(out: str, title: str) -> dict[str, dict[str, str]]:
+    """The rows of the table below this title, by their first cells."""
+    lines = out[out.index(title) :].splitlines()[1:]
+    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
+    cells = [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[:end]]
+    header, *body = [row for row in cells if row]
+    return {row[0]: dict(zip(header, row, strict=True)) for row in body if row[0]}
+
+
+def test_results(here: Here, tmp_path: Path) -> None:
+    short = ("train.steps=3", "train.warmup=1")
+    assert here("-m", *tiny(*short, "seed=0,1,2", "pe=none,rope")).status == 0
+    assert here(*tiny(*short, "task=brackets")).status == 0
+    failing = tiny("train.lr=1e30", "train.clip=null", "seed=7")
+    assert here(*failing).status == 1
+    other = tiny("seed=8")
+    assert here(*other).status == 0
+    folder = next((tmp_path / "runs").glob("flipflop/none/seed8-*"))
+    (folder / "summary.json").unlink()
+
+    out = here("results").out
+    found = table(out, "flipflop: error in %")
+    splits = ["in_domain", "sparse", "dense", "long_x2", "long_x4", "sparse_x4", "dense_x4"]
+    for pe in ("none", "rope"):
+        assert found[pe]["seeds"] == "0,1,2"
+        files = (tmp_path / "runs" / "flipflop" / pe).glob("seed[012]-*/summary.json")
+        metrics = [json.loads(path.read_text())["metrics"] for path in files]
+        assert len(metrics) == 3
+        for split in splits:
+            key = "in_domain/error" if split == "in_domain" else f"ood/{split}/error"
+            errors = [100 * m[key] for m in metrics]
+            mean, spread = map(float, found[pe][split].split(" ± "))
+            # As many digits as are printed.
+            assert mean == pytest.approx(statistics.mean(errors), abs=0.051)
+            assert spread == pytest.approx(statistics.stdev(errors), abs=0.051)
+    for split in splits:
+        assert 30 < float(found["(guessing)"][split]) < 70
+    assert "±" not in table(out, "brackets: error in %")["none"]["in_domain"]
+    assert re.search(r"none/seed7-\w{8}  failed at step \d+ of 20: .*not finite", out)
+    assert re.search(r"none/seed8-\w{8}  finished at step 20 of 20", out)
+
+    assert "rope" not in here("results", "pe=none").out
+    only = here("results", "task=brackets,counting", f"runs_dir={tmp_path / 'runs'}").out
+    assert "flipflop:" not in only
+    assert "brackets:" in only
+    assert "no runs in" in here("results", "task=counting").out
+
+
+def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
+    words = ("model.dropout=0.1", "train.steps=12")
+    # The first job must leave nothing behind for the second: seeds, threads, deterministic mode.
+    assert here("-m", *tiny(*words, "pe=learned,rope", "seed=0,1")).status == 0
+    swept = {path.name: path for path in (tmp_path / "runs").glob("flipflop/*/seed*")}
+    assert len(swept) == 4
+    assert here(*tiny(*words, "pe=rope", "seed=1", "runs_dir=alone")).status == 0
+    alone = the_run(tmp_path / "alone")
+    assert rows(alone) == rows(swept[alone.name])
+    assert summary(alone) == summary(swept[alone.name])
+    before = (swept[alone.name] / "summary.json").stat().st_mtime_ns
+    assert "finished already" in here(*tiny(*words, "pe=rope", "seed=1")).out
+    assert (swept[alone.name] / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_failing_job_does_not_stop_a_sweep(here: Here, tmp_path: Path) -> None:
+    ended = here("-m", *tiny("train.lr=1e30,1e-3", "train.clip=null"))
+    assert ended.status == 1
+    assert ended.err.splitlines()[-1] == "pe-lab: 1 of 2 jobs failed, each is told above"
+    assert "Traceback" not in ended.err
+    assert re.search(r"failed: pe-lab .*train.lr=1e\+30 .*not finite", " ".join(ended.out.split()))
+    states = [state(path)["state"] for path in (tmp_path / "runs").glob("flipflop/none/seed*")]
+    assert sorted(states) == ["failed", "finished"]
+
+
+MINE = '''
+from dataclasses import dataclass
+import torch
+from pydantic import PositiveInt
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.task import Batch, Task
+import numpy as np
+
+class Waves(PositionalEncoding):
+    """Mine."""
+    def __init__(self, dims: Dims, period: PositiveInt):
+        super().__init__()
+        self.period = period
+        self.table = torch.nn.Parameter(torch.randn(period, dims.d_model))
+    def embed(self, x, tokens, pos):
+        return x + self.table[pos % self.period]
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Task):
+    """Also mine."""
+    length: PositiveInt
+    @property
+    def vocab(self):
+        return "0", "1"
+    @property
+    def n_tokens(self):
+        return self.length
+    def sample(self, rng, n):
+        tokens = rng.integers(0, 2, (n, self.length))
+        return Batch(tokens, tokens.cumsum(1) % 2, np.ones((n, self.length), bool))
+'''
+
+
+def test_somebodys_encoding_and_task(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").write_text(MINE)
+    for group, text in (
+        ("pe", "_target_: mine.Waves\nperiod: 3\n"),
+        ("task", "_target_: mine.Parity\nlength: 6\nsplits: {longer: {length: 9}}\n"),
+    ):
+        (tmp_path / "yamls" / group).mkdir(parents=True)
+        (tmp_path / "yamls" / group / f"my_{group}.yaml").write_text(text)
+    path = {"PYTHONPATH": str(tmp_path / "lib")}
+    words = ["--config-dir", "yamls", *tiny("pe=my_pe", "task=my_task")]
+    ended = command(*words, "pe.period=4", cwd=tmp_path, env=path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    folder = the_run(tmp_path / "runs")
+    assert folder.parts[-3:-1] == ("my_task", "my_pe")
+    result = summary(folder)
+    assert result["metrics"]["params/encoding"] == 4 * 16
+    assert list(result["splits"]) == ["in_domain", "longer"]
+    # Piped: tables without escapes.
+    assert "│ longer " in ended.stdout
+    assert ESCAPE not in ended.stdout
+    wrong = command(*words, "pe.period=0", cwd=tmp_path, env=path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "pe.period=0" in wrong.stderr
+
+
+# Runs its arguments on a terminal and copies what they write there.
+TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def test_on_a_terminal(tmp_path: Path) -> None:
+    words = tiny("train.steps=60", "train.log_every=5")
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINAL, sys.executable, "-m", "pe_lab", *words],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+    )
+    out = ended.stdout.decode()
+    assert ended.returncode == 0, out
+    plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out)
+    assert len(re.findall(r" \d+/60 loss \d\.\d{4}  \d+\.\d steps/s \d:\d\d:\d\d", plain)) >= 2
+    screen = Screen(out)
+    # The bar is gone, and what stays can be read.
+    assert "steps/s" not in screen.text
+    assert "loss" not in screen.text
+    found = table(screen.text, "flipflop, none, seed 0: error in %")
+    result = summary(the_run(tmp_path / "runs"))["metrics"]
+    assert list(found) == ["in_domain", "sparse", "dense", "long_x2", "long_x4", "sparse_x4",
+                           "dense_x4"]  # fmt: skip
+    for split, row in found.items():
+        where = "in_domain" if split == "in_domain" else f"ood/{split}"
+        assert float(row["error"]) == pytest.approx(100 * result[f"{where}/error"], abs=0.051)
+        assert float(row["guessing"]) == pytest.approx(100 * result[f"{where}/guess"], abs=0.051)
+        assert int(row["scored"]) == result[f"{where}/n"]
+    assert f"written to  runs/flipflop/none/{the_run(tmp_path / 'runs').name}" in screen.text
+    assert ESCAPE in out
+    for name in ("log.txt", "metrics.jsonl", "status.json"):
+        path = the_run(tmp_path / "runs") / name
+        assert not path.exists() or ESCAPE not in path.read_text()
+
+
+class Screen:
+    """What a terminal shows after this output: enough of one for rich's progress bar."""
+
+    def __init__(self, out: str) -> None:
+        self.lines, self.row, self.column = [[]], 0, 0
+        for piece in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\s\S]", out):
+            self._take(piece)
+
+    @property
+    def text(self) -> str:
+        return "\n".join("".join(line).rstrip() for line in self.lines)
+
+    def _take(self, piece: str) -> None:
+        if piece == "\n":
+            self.row += 1
+            if self.row == len(self.lines):
+                self.lines.append([])
+        elif piece == "\r":
+            self.column = 0
+        elif not piece.startswith(ESCAPE):
+            line = self.lines[self.row]
+            line.extend(" " * (self.column + 1 - len(line)))
+            line[self.column] = piece
+            self.column += 1
+        elif piece.endswith("A"):
+            self.row -= int(piece[2:-1] or 1)
+        elif piece.endswith("K"):
+            assert piece[2:-1] == "2"
+            self.lines[self.row] = []
+        else:
+            assert piece[-1] in "mhl", f"unknown escape {piece!r}"
