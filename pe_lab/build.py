@@ -167,7 +167,7 @@ def instantiate(section: dict[str, Any], key: str, kind: type, *given: Any) -> A
         # The prefix keeps clear of the names that pydantic has taken for itself.
         field = pydantic.Field(... if required else default, alias=name)
         fields[f"field_{name}"] = (hints.get(name, Any), field)
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     schema = pydantic.create_model(target.__name__, __config__=config, **fields)
     try:
         checked = schema.model_validate(values)
@@ -232,6 +232,7 @@ def _sentence(
         "int_from_float": "a whole number",
         "float_parsing": "a number",
         "float_type": "a number",
+        "finite_number": "a finite number",
         "bool_parsing": "true or false",
         "bool_type": "true or false",
         "literal_error": "{expected}",

@@ -26,7 +26,9 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-closed = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+closed = dataclass(
+    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
+)
 
 
 def register_resolvers() -> None:

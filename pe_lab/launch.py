@@ -20,6 +20,7 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
@@ -29,6 +30,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import Config, register_resolvers
 from pe_lab.errors import PeLabError, UsageError
+from pe_lab.runs import check_writable
+from pe_lab.suggest import did_you_mean
 
 CONFIG = "pkg://pe_lab.conf"
 GROUPS = ("task", "pe", "positions", "model", "train", "preset", "tracker", "experiment")
@@ -50,8 +53,8 @@ def launch(words: Sequence[str]) -> None:
     jobs = _compose(args)
     if args.cfg:
         return _hydra(_job)
-    for cfg in jobs:
-        _check(cfg)
+    for runs_dir in {_check(cfg).runs_dir for cfg in jobs}:
+        check_writable(runs_dir)
     failures: list[Exception] = []
     if args.multirun:
         try:
@@ -74,6 +77,8 @@ def _arguments(words: Sequence[str]) -> Any:
 
     parser.error = refuse  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(list(words))
+    if args.multirun and args.cfg:
+        raise UsageError("--cfg shows one job, -m runs many: give the line without one of them")
     # Hydra reads sys.argv, and only takes overrides that stand together.
     flags = [word for word in words if word not in args.overrides]
     sys.argv = [sys.argv[0], *flags, *args.overrides]
@@ -137,16 +142,15 @@ def _checked(cfg: DictConfig, names: dict[str, str]) -> Config:
     return check({str(key): value for key, value in resolved.items()}, names)
 
 
-def _check(cfg: DictConfig) -> None:
+def _check(cfg: DictConfig) -> Config:
     """Whatever can be known to be wrong with a job before any work is done."""
     from pe_lab.build import plan
-    from pe_lab.runs import check_writable
 
     names = _names(cfg.hydra.runtime.choices)
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
     config = _checked(OmegaConf.create(ours), names)
     plan(config)
-    check_writable(config.runs_dir)
+    return config
 
 
 def _compose(args: Any) -> list[DictConfig]:
@@ -222,22 +226,26 @@ def _compose_job(hydra: Hydra, overrides: list[str]) -> DictConfig:
             "config", overrides, run_mode=RunMode.RUN, with_log_configuration=False
         )
     except MissingConfigException as error:
-        raise UsageError(_missing(error)) from None
+        raise UsageError(_missing(hydra, error)) from None
     except yaml.YAMLError as error:
         raise UsageError(_broken_yaml(error)) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UsageError(_refused(hydra, overrides, error)) from None
 
 
-def _missing(error: MissingConfigException) -> str:
-    from pe_lab.suggest import did_you_mean
-
+def _missing(hydra: Hydra, error: MissingConfigException) -> str:
     if not error.missing_cfg_file:
         return _first_line(error)
-    group, _, name = str(error.missing_cfg_file).rpartition("/")
-    if not error.options:
-        return f"{group}={name}: there is no such file and no group {group}"
-    return f"{group}={name} is not there: " + did_you_mean(name, error.options)
+    group, _, name = str(error.missing_cfg_file).partition("/")
+    return f"{group}={name} is not there: " + did_you_mean(name, _options(hydra, group))
+
+
+def _options(hydra: Hydra, group: str) -> list[str]:
+    """Every choice of a group, those in folders below it too."""
+    options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
+    for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
+        options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+    return options
 
 
 def _broken_yaml(error: yaml.YAMLError) -> str:
@@ -251,8 +259,6 @@ def _broken_yaml(error: yaml.YAMLError) -> str:
 
 
 def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
-    from pe_lab.suggest import did_you_mean
-
     found = re.match(r"Could not override '([^']+)'", str(error))
     if found is None:
         return " ".join(str(error).split("\n")[:2])

@@ -44,7 +44,7 @@ BAD = {
         ["broken.yaml", "line 3, column 9", "expected ',' or ']'"],
     ),
     "text for a number": (["model.d_model=abc"], ["model.d_model=abc", "whole number"]),
-    "text where splits refer to it": (["task.length=abc"], ["abc", "task.length", "correct"]),
+    "text where splits refer to it": (["task.length=abc"], ["task.length=abc", "whole number"]),
     "heads that do not divide": (
         ["model.d_model=30", "model.n_heads=4"],
         ["d_model=30", "n_heads=4", "divisible", "choose a multiple"],
