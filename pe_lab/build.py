@@ -39,6 +39,12 @@ class Plan:
     too_long: dict[str, int]
     """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
 
+    def sequences(self, split: str, most: int) -> int:
+        """How many sequences of a split to measure, where ``most`` of the training length are:
+        fewer of longer ones, so that all splits read equally many tokens."""
+        length = self.task.split(split).n_tokens
+        return max(1, most * min(length, self.dims.train_len) // length)
+
     def model(self) -> Transformer:
         """The model with its initial weights. The trunk and the encodings are drawn from
         streams of their own: with one seed, every encoding starts from the same trunk."""

@@ -54,7 +54,7 @@ def _finite(task: Task, seed: int) -> Stored | None:
 
 
 def evaluation_set(task: Task, split: str, n: int) -> Batch:
-    """The first n sequences of a split's fixed set (fewer where its file holds fewer)."""
+    """n sequences of a split, always the same n (fewer where its file holds fewer)."""
     stored = task.stored(split)
     if stored is not None:
         return stored.take(np.arange(min(n, len(stored))))

@@ -219,14 +219,15 @@ def keep_freed_memory() -> None:
 
 
 def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
-    n = planned.config.eval.sequences
-    sets = {split: evaluation_set(planned.task, split, n) for split in planned.splits}
-    for split, data in sets.items():
-        if not data.scored[: planned.config.eval.quick_sequences].any():
+    sizes = planned.config.eval
+    sets = {}
+    for split in planned.splits:
+        n, quick = (planned.sequences(split, m) for m in (sizes.sequences, sizes.quick_sequences))
+        sets[split] = evaluation_set(planned.task, split, n)
+        if not sets[split].scored[:quick].any():
             raise UsageError(
-                f"the split {split} has nothing to score in eval.quick_sequences="
-                f"{planned.config.eval.quick_sequences} sequences: raise it, or change "
-                f"task.splits.{split}"
+                f"the split {split} has nothing to score in its first {quick} sequences: raise "
+                f"eval.quick_sequences={sizes.quick_sequences}, or change task.splits.{split}"
             )
     return sets
 

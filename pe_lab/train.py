@@ -222,10 +222,10 @@ class Trainer:
         self.log.write({"step": self.step, **row})
 
     def _measure_quickly(self) -> None:
-        n = self.plan.config.eval.quick_sequences
+        most = self.plan.config.eval.quick_sequences
         row: dict[str, Any] = {"step": self.step}
         for split in self.sets:
-            measured = self.answers(split, n).measured()
+            measured = self.answers(split, self.plan.sequences(split, most)).measured()
             row |= {k: v for k, v in measured.metrics(split).items() if not k.endswith("n_seq")}
             if split == IN_DOMAIN:
                 error = measured.error

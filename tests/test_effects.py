@@ -1,0 +1,54 @@
+"""The published effects, trained: `make test-slow`. What is asserted was seen with these settings;
+the numbers are in the README."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+CONF = Path(__file__).resolve().parent.parent / "conf"
+ENCODINGS = sorted(path.stem for path in (CONF / "pe").glob("*.yaml"))
+
+
+def errors(folder: Path, *words: str) -> dict[str, dict[str, list[float]]]:
+    """encoding -> split -> the errors of its seeds, after a sweep in a process of its own."""
+    given = [*words, "tracker.wandb.mode=disabled"]
+    subprocess.run([sys.executable, "-m", "pe_lab", "-m", *given], cwd=folder, check=True)
+    found: dict[str, dict[str, list[float]]] = {}
+    for path in sorted((folder / "runs").glob("*/*/seed*/summary.json")):
+        summary = json.loads(path.read_text())
+        for split, where in summary["splits"].items():
+            error = summary["metrics"][f"{where}/error"]
+            found.setdefault(summary["pe"], {}).setdefault(split, []).append(error)
+    return found
+
+
+def test_flipflop_cope_generalises_where_rope_does_not(tmp_path: Path) -> None:
+    seen = errors(tmp_path, "task=flipflop", "pe=cope,rope", "seed=0,1,2")
+    for split in ("in_domain", "sparse", "dense"):
+        assert max(seen["cope"][split]) <= 0.005
+    assert max(seen["rope"]["in_domain"]) <= 0.01
+    assert max(seen["cope"]["sparse_x4"]) < min(seen["rope"]["sparse_x4"])
+
+
+def test_selective_copy_cope_copies_at_any_share_of_blanks(tmp_path: Path) -> None:
+    seen = errors(tmp_path, "task=selective_copy", "pe=cope,rope", "seed=0,1,2")
+    for split in ("in_domain", "dense", "sparse"):
+        assert max(seen["cope"][split]) <= 0.001
+    for split in ("dense", "sparse"):
+        assert min(seen["rope"][split]) > 0.5
+
+
+@pytest.mark.parametrize("task", ["counting", "brackets"])
+def test_the_best_encoding_learns_the_task(tmp_path: Path, task: str) -> None:
+    seen = errors(tmp_path, f"task={task}", "pe=cope,alibi")
+    assert min(error for splits in seen.values() for error in splits["in_domain"]) <= 0.02
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_encoding_beats_guessing(tmp_path: Path, pe: str) -> None:
+    seen = errors(tmp_path, "task=flipflop", f"pe={pe}")
+    assert seen[pe]["in_domain"][0] < 0.3  # guessing: 0.5
