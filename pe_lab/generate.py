@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pe_lab.measure import Answers, chunks
+from pe_lab.measure import Answers, chunks, evaluating
 from pe_lab.model import Transformer
 from pe_lab.task import Batch, Ints
 
@@ -49,19 +49,13 @@ def generated(
     scored = np.flatnonzero(data.scored[0])
     first, n = int(scored[0]), len(scored)
     assert (np.flatnonzero(data.scored.all(0)) == np.arange(first, first + n)).all()
-    was_training = model.training
-    model.eval()
     wrong = []
-    try:
-        for rows in chunks(data, batch_tokens):
-            poll()
-            pos = positions if len(positions) == 1 else positions[rows]
-            prompt = torch.from_numpy(data.tokens[rows, : first + 1]).to(device)
+    with evaluating(model):
+        for part, pos in chunks(data, positions, batch_tokens, poll):
+            prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(device)
             with autocast():
-                answers = greedy(model, prompt, torch.from_numpy(pos).to(device), n)
-            wrong.append(answers.cpu().numpy() != data.targets[rows, first : first + n])
-    finally:
-        model.train(was_training)
+                answers = greedy(model, prompt, pos.to(device), n)
+            wrong.append(answers.cpu().numpy() != part.targets[:, first : first + n])
     row, position = np.nonzero(data.scored)
     flat = np.concatenate(wrong).ravel()
     return Answers(flat, np.full(len(flat), np.nan), row, position, {})

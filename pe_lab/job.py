@@ -1,9 +1,7 @@
 """One run, from a checked configuration to its summary."""
 
-import ctypes
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,9 +16,10 @@ from pe_lab.config import Config, identity, plain
 from pe_lab.console import StepProgress, console, split_table
 from pe_lab.data import evaluation_set
 from pe_lab.errors import Interrupted, RunError, UsageError
+from pe_lab.machine import environment, prepare
 from pe_lab.measure import place
 from pe_lab.metrics_log import MetricsLog
-from pe_lab.runs import RunFolder, environment
+from pe_lab.runs import RunFolder
 from pe_lab.signals import StopOnSignal
 from pe_lab.task import IN_DOMAIN, Batch
 from pe_lab.tracking import Wandb
@@ -66,14 +65,19 @@ def _execute(
     planned: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
 ) -> dict[str, Any]:
     config = planned.config
-    device = _prepare(config)
+    device = prepare(config)
     sets = _evaluation_sets(planned)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.make()
     with _logging_to(folder.log), StopOnSignal() as signals:
         trainer = Trainer(planned, device, folder, sets, signals.stopping)
         try:
             if trainer.resume():
                 logger.info("going on from step %d, %s", trainer.step, folder.path)
+            if config.train.warmup >= config.train.steps:
+                logger.warning(
+                    "train.warmup=%d is not over at the last step, %d: the rate never gets to "
+                    "train.lr", config.train.warmup, config.train.steps,
+                )  # fmt: skip
             _record_start(folder, config, overrides, device)
             folder.set_status("running", trainer.step, config.train.steps)
             log = MetricsLog(folder.metrics, trainer.metrics_bytes)
@@ -88,10 +92,11 @@ def _execute(
                 config=plain(config),
                 skip=log.cut,
             )
-            return _train_and_measure(trainer, log, wandb, overrides)
+            summary = _train_and_measure(trainer, log, wandb, overrides)
         except Interrupted:
             folder.set_status("interrupted", trainer.step, config.train.steps)
-            logger.warning("stopped by a signal; the same line goes on with %s", folder.path)
+            line = "the same line without force=true" if config.force else "the same line"
+            logger.warning("stopped by a signal; %s goes on with %s", line, folder.path)
             raise
         except Exception as error:
             logger.debug("the run failed", exc_info=True)
@@ -99,6 +104,11 @@ def _execute(
             with suppress(RunError):
                 folder.set_status("failed", trainer.step, config.train.steps, str(error))
             raise
+        # A signal that came too late to stop this run is still meant for the sweep.
+        late = signals.stopping()
+    if late is not None:
+        raise late
+    return summary
 
 
 class _Rows:
@@ -190,32 +200,6 @@ def _wandb_table(summary: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
         if where is not None
     ]
     return ["split", *kinds], rows
-
-
-def _prepare(config: Config) -> torch.device:
-    """Set what is global to the process; a sweep runs many jobs in one."""
-    keep_freed_memory()
-    torch.set_num_threads(config.threads)
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
-    # Filling fresh memory is for finding bugs; it costs time and changes no result.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # Far attention weights underflow, and arithmetic on denormals is slow.
-    torch.set_flush_denormal(True)
-    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks instead of giving them back to the kernel.
-
-    Attention frees and takes large blocks at every step; fresh pages cost up to half of an
-    eager step (measured: docs/performance in the README). Elsewhere than glibc, nothing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        trim_threshold, mmap_max = -1, -4
-        mallopt(mmap_max, 0)
-        mallopt(trim_threshold, 2**31 - 1)
 
 
 def _evaluation_sets(planned: Plan) -> dict[str, Batch]:

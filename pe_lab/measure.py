@@ -1,13 +1,15 @@
 """Measuring a model on a split: error, its interval, and where the errors are."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from pe_lab.model import Transformer
 from pe_lab.positions import Positions
@@ -92,10 +94,28 @@ class Answers:
         return table
 
 
-def chunks(data: Batch, batch_tokens: int) -> list[slice]:
-    """Rows to measure at once: at most batch_tokens tokens, at least one row."""
+@contextmanager
+def evaluating(model: Transformer) -> Iterator[None]:
+    """Without dropout inside, as it was after."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def chunks(
+    data: Batch, positions: Ints, batch_tokens: int, poll: Callable[[], None]
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What to measure at once, at most batch_tokens tokens but at least one row, and its
+    positions; ``poll`` is called before each."""
     size = max(1, batch_tokens // data.tokens.shape[1])
-    return [slice(i, min(i + size, len(data))) for i in range(0, len(data), size)]
+    for start in range(0, len(data), size):
+        poll()
+        rows = slice(start, start + size)
+        pos = positions if len(positions) == 1 else positions[rows]
+        yield data.take(rows), torch.from_numpy(pos)
 
 
 def fixed_positions(positions: Positions, split: str, n: int, length: int) -> Ints:
@@ -123,19 +143,12 @@ def answer(
         poll: called between chunks; may raise to stop.
     """
     device = model.head.weight.device
-    was_training = model.training
-    model.eval()
     wrong, losses = [], []
-    try:
-        for rows in chunks(data, batch_tokens):
-            poll()
-            part = data.take(rows)
+    with evaluating(model):
+        for part, pos in chunks(data, positions, batch_tokens, poll):
             at = torch.from_numpy(np.flatnonzero(part.scored)).to(device)
-            pos = positions if len(positions) == 1 else positions[rows]
             with autocast():
-                hidden = model(
-                    torch.from_numpy(part.tokens).to(device), torch.from_numpy(pos).to(device)
-                )
+                hidden = model(torch.from_numpy(part.tokens).to(device), pos.to(device))
                 logits = model.unembed(hidden.flatten(0, 1)[at])
             targets = torch.from_numpy(part.targets).to(device).flatten()[at]
             loss = F.cross_entropy(logits.double(), targets, reduction="none")
@@ -143,8 +156,6 @@ def answer(
             right = task.correct(logits.float(), targets) & ~loss.isnan()
             wrong.append((~right).cpu().numpy())
             losses.append(loss.cpu().numpy())
-    finally:
-        model.train(was_training)
     row, position = np.nonzero(data.scored)
     return Answers(
         np.concatenate(wrong),

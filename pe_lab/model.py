@@ -96,11 +96,13 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         t, s = mask_TS.shape
         if bias is not None:
-            mask = bias.to(q.dtype) + additive(mask_TS, q.dtype)
-            if q.device.type == "cpu" and self.learned_bias:
-                # No fused kernel gives this gradient here; PyTorch's own detour is slower.
-                weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + mask).softmax(-1)
-                return F.dropout(weights, dropout) @ v
+            mask = bias + additive(mask_TS, bias.dtype)
+            # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
+            # slower; half precision would round far biases by up to a quarter.
+            if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
+                logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+                weights = (logits + mask).softmax(-1)
+                return F.dropout(weights, dropout).to(v.dtype) @ v
             return F.scaled_dot_product_attention(q, k, v, mask, dropout)
         if t == s:
             return F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)

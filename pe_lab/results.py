@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.config import identity
+from pe_lab.config import comparable, identity
 from pe_lab.console import console, percent
 from pe_lab.errors import UsageError
-from pe_lab.runs import run_folders
+from pe_lab.runs import RunFolder, run_folders
 from pe_lab.suggest import did_you_mean
 
 KEYS = ("runs_dir", "task", "pe")
@@ -36,11 +36,15 @@ def show(words: Sequence[str]) -> None:
 
 
 def _parse(words: Sequence[str]) -> dict[str, str]:
-    given = {}
+    given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
+        if key == "debug":
+            continue
         if not equals or key not in KEYS:
             raise UsageError(f"results {word}: " + did_you_mean(key, KEYS) + "; give key=value")
+        if key in given:
+            raise UsageError(f"results {word}: {key} is given twice, keep one")
         given[key] = value
     return given
 
@@ -56,18 +60,23 @@ def _collect(
         if task not in chosen.get("task", {task}) or pe not in chosen.get("pe", {pe}):
             continue
         try:
-            summary, status = folder.summary(), folder.status()
+            summary = folder.summary()
+            if summary is None:
+                unfinished.append(_unfinished(folder))
+            else:
+                finished[task].append(summary)
         except UsageError as error:
             broken.append(str(error))
-            continue
-        if summary is not None:
-            finished[task].append(summary)
-        else:
-            state = status.get("state", "not begun")
-            told = f": {status['error']}" if status.get("error") else ""
-            step = f" at step {status['step']} of {status['steps']}" if status else ""
-            unfinished.append(f"{folder.path}  {state}{step}{told}")
     return finished, unfinished, broken
+
+
+def _unfinished(folder: RunFolder) -> str:
+    status = folder.status()
+    if not status:
+        return f"{folder.path}  not begun"
+    state = "killed" if folder.killed() else status["state"]
+    told = f": {status['error']}" if status.get("error") else ""
+    return f"{folder.path}  {state} at step {status['step']} of {status['steps']}{told}"
 
 
 def _table(task: str, summaries: list[dict[str, Any]]) -> Table:
@@ -79,23 +88,52 @@ def _table(task: str, summaries: list[dict[str, Any]]) -> Table:
         title=f"{task}: error in %, mean ± standard deviation over seeds", title_justify="left"
     )
     table.add_column("encoding")
-    table.add_column("settings")
+    table.add_column("where they differ")
     table.add_column("seeds")
     for split in splits:
         table.add_column(split, justify="right")
+    told = _settings(summaries)
     for (pe, _), runs in sorted(settings.items(), key=lambda item: item[0]):
         seeds = ",".join(str(seed) for seed in sorted(run["seed"] for run in runs))
-        table.add_row(pe, _setting(runs[0]), seeds, *(_cell(runs, split) for split in splits))
+        table.add_row(pe, told[runs[0]["run_id"]], seeds, *(_cell(runs, split) for split in splits))
     table.add_section()
     guesses = [_guess(summaries, split) for split in splits]
     table.add_row("(guessing)", "", "", *guesses, style="dim")
     return table
 
 
-def _setting(run: dict[str, Any]) -> str:
-    """The overrides that make this setting another than the default."""
-    told = ("task=", "pe=", "seed=", "runs_dir=", "force=", "debug=", "threads=", "tracker.")
-    return " ".join(word for word in run["overrides"] if not word.startswith(told))
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and their values."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _settings(summaries: list[dict[str, Any]]) -> dict[str, str]:
+    """run id -> the keys, with values, in which the runs of the table differ: those of an
+    encoding are compared among its own runs."""
+    flat = {run["run_id"]: _flat(comparable(run["config"])) for run in summaries}
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    scope = {run["run_id"]: run["pe"] for run in summaries}
+    for run_id, config in flat.items():
+        for key, value in config.items():
+            values[scope[run_id] if key.startswith("pe.") else "", key].add(str(value))
+    told = {}
+    for run_id, config in flat.items():
+        differing = [
+            f"{key}={value}"
+            for key, value in config.items()
+            if len(values[scope[run_id] if key.startswith("pe.") else "", key]) > 1
+            and key not in ("seed", "pe._target_")
+        ]
+        # Most splits follow from the task's own keys.
+        own = [word for word in differing if not word.startswith("task.splits.")]
+        told[run_id] = " ".join(own or differing)
+    return told
 
 
 def _cell(runs: list[dict[str, Any]], split: str) -> str:

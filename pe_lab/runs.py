@@ -1,7 +1,7 @@
 """A run's folder: runs/<task>/<pe>/seed<k>-<hash8>/, what lies in it, and who may write it.
 
 config.yaml, overrides.yaml    what was asked for, resolved and as given
-environment.json, git.diff     with what it ran
+environment.json, git-<n>.diff with what its n-th start ran
 metrics.jsonl                  one row a measurement
 checkpoint.pt                  the state to go on from
 status.json                    running, interrupted, failed or finished
@@ -11,15 +11,11 @@ summary.json                   the result; there only once the run is finished
 
 import json
 import os
-import platform
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import metadata
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -78,8 +74,9 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """A name for the run that is unique in its runs_dir, also outside of it."""
-        return "-".join(self.path.parts[-3:])
+        """A name for the run, unique in its runs_dir; one begun anew by force has a number."""
+        again = len(list(self.path.parent.glob(f"{self.path.name}.replaced-*")))
+        return "-".join(self.path.parts[-3:]) + (f"-again-{again}" if again else "")
 
     @property
     def metrics(self) -> Path:
@@ -99,10 +96,12 @@ class RunFolder:
 
         The lock lies beside the folder and belongs to the process: a kill releases it.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
+        except OSError as error:
+            raise self._refused(error) from None
         except Timeout:
             status = self.status()
             raise RunError(
@@ -121,8 +120,24 @@ class RunFolder:
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.replaced-{number}")).exists():
             number += 1
-        self.path.rename(aside)
+        try:
+            self.path.rename(aside)
+        except OSError as error:
+            raise self._refused(error) from None
         return aside
+
+    def make(self) -> None:
+        """Create the folder where it is not there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self.path} cannot be written ({error.strerror}): see what is there, or choose "
+            "another runs_dir"
+        )
 
     def write_text(self, name: str, text: str) -> None:
         """A file in the folder, atomically; RunError where the disk refuses."""
@@ -159,13 +174,28 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
-        return self.read_json("status.json") or {}
+        return self._mapping("status.json", "state", "step", "steps") or {}
+
+    def killed(self) -> bool:
+        """Whether the run says that it is running and no process holds it."""
+        if self.status().get("state") != "running":
+            return False
+        with suppress(RunError), self.lock():
+            return True
+        return False
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
-        summary = self.read_json("summary.json")
-        assert summary is None or isinstance(summary, dict)
-        return summary
+        return self._mapping("summary.json", "task", "pe", "seed", "splits", "metrics", "config")
+
+    def _mapping(self, name: str, *keys: str) -> dict[str, Any] | None:
+        found = self.read_json(name)
+        if found is None or (isinstance(found, dict) and found.keys() >= set(keys)):
+            return found
+        raise UsageError(
+            f"{self.path / name} does not hold {', '.join(keys)}: put back a copy or remove the "
+            "run's folder"
+        )
 
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:
@@ -175,39 +205,3 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
         for path in sorted(runs_dir.glob("*/*/seed*"))
         if _NAME.fullmatch(path.name) and path.is_dir()
     ]
-
-
-def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
-    """With what a run is made, and the git diff of an uncommitted program ("" where clean)."""
-    import torch
-
-    source = Path(__file__).resolve().parent.parent
-
-    def git(*words: str) -> str:
-        try:
-            asked = ["git", "-C", str(source), *words]
-            return subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-
-    ours = git("ls-files", "pe_lab/runs.py").strip() != ""
-    versions: dict[str, str | None] = {}
-    for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    facts = {
-        "command": sys.argv,
-        "git_revision": git("rev-parse", "HEAD").strip() or None if ours else None,
-        "python": platform.python_version(),
-        "versions": versions,
-        "platform": platform.platform(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": threads,
-        "device": device,
-        "gpu": gpu,
-        "host": socket.gethostname(),
-    }
-    return facts, git("diff", "HEAD") if ours else ""

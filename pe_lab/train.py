@@ -39,7 +39,8 @@ def learning_rate(cfg: TrainConfig, step: int) -> float:
 
 
 def make_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Fused AdamW or Adam. Weight decay on matrices (two dimensions or more) only."""
+    """Fused AdamW or Adam. Weight decay on matrices only (two dimensions or more), those of an
+    encoding too."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
@@ -168,9 +169,11 @@ class Trainer:
             if self.step % self.config.log_every == 0 or self.step == self.config.steps:
                 self._log_loss()
             show(self.step, self.last_loss)
-            if self.step % self.config.checkpoint_every == 0 or self.step == self.config.steps:
+            if self.step % self.config.checkpoint_every == 0:
                 self.save()
             self._poll()
+        # What is measured at the end is what the checkpoint holds, also after an early stop.
+        self.save()
 
     def _done(self) -> bool:
         every = self.plan.config.eval.every
@@ -192,6 +195,11 @@ class Trainer:
         positions = self.plan.positions.sample(rng, n, t, training=True)
         counted = self.plan.task.trained(batch)
         total = int(counted.sum())
+        if total == 0:
+            raise RunError(
+                f"no answer is scored in the training batch of step {self.step + 1}: raise "
+                f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
+            )
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in np.array_split(np.arange(n), cfg.accumulate):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])

@@ -1,0 +1,79 @@
+"""The machine a run is made on: what is set for the whole process, and what is recorded of it."""
+
+import ctypes
+import os
+import platform
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pe_lab.config import Config
+
+
+def prepare(config: Config) -> torch.device:
+    """Set what is global to the process; a sweep runs many jobs in one."""
+    keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    if config.deterministic:
+        # cuBLAS reads it once, when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    # Filling fresh memory is for finding bugs; it costs time and changes no result.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # Far attention weights underflow, and arithmetic on denormals is slow.
+    torch.set_flush_denormal(True)
+    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed blocks instead of giving them back to the kernel.
+
+    Attention frees and takes large blocks at every step; fresh pages cost up to half of an
+    eager step (`make bench` measures with and without). Elsewhere than glibc, nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
+
+
+def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
+    """With what a run is made, and the git diff of an uncommitted program ("" where clean)."""
+    source = Path(__file__).resolve().parent.parent
+
+    def git(*words: str) -> str:
+        try:
+            asked = ["git", "-C", str(source), *words]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+
+    ours = git("ls-files", "pe_lab/runs.py").strip() != ""
+    versions: dict[str, str | None] = {}
+    for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    facts = {
+        "command": sys.argv,
+        "git_revision": git("rev-parse", "HEAD").strip() or None if ours else None,
+        "git_untracked": git("ls-files", "--others", "--exclude-standard").split() if ours else [],
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+        "device": device,
+        "gpu": gpu,
+        "host": socket.gethostname(),
+    }
+    return facts, git("diff", "HEAD") if ours else ""

@@ -1,0 +1,122 @@
+"""Run folders: what is read back, what is odd in them, and who holds them."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import Here, tiny
+
+from pe_lab.errors import RunError, UsageError
+from pe_lab.runs import RunFolder, run_folders
+from pe_lab.tracking import Wandb
+
+FOLDER = "runs/flipflop/rope/seed0-01234567"
+
+
+def only_run() -> RunFolder:
+    (folder,) = run_folders(Path("runs"))
+    return folder
+
+
+def test_the_checkpoint_of_an_early_stop_is_the_model_that_was_measured(here: Here) -> None:
+    done = here(
+        *tiny("train.steps=20", "train.checkpoint_every=5", "eval.every=7", "train.patience=1"),
+        "train.stop_below=1",
+    )
+    assert done.status == 0, done.err
+    summary = only_run().summary()
+    assert summary is not None
+    assert summary["steps"] == 7
+    assert torch.load(only_run().checkpoint, weights_only=True)["step"] == 7
+
+
+def test_a_signal_after_the_last_measurement_stops_the_sweep(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Wandb.finish
+
+    def interrupted(self: Wandb, *words: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        finish(self, *words)
+
+    monkeypatch.setattr(Wandb, "finish", interrupted)
+    assert here("-m", *tiny("seed=0,1")).status == 130
+    summary, status = only_run().summary(), only_run().status()
+    assert summary is not None
+    assert status["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("summary.json", "3"),
+        ("summary.json", "{"),
+        ("status.json", '{"state": "running"}'),
+        ("status.json", "\0"),
+    ],
+)
+def test_one_odd_file_does_not_hide_the_other_runs(here: Here, name: str, content: str) -> None:
+    assert here(*tiny()).status == 0
+    Path(FOLDER).mkdir(parents=True)
+    (Path(FOLDER) / name).write_text(content)
+    done = here("results")
+    assert done.status == 0, done.err
+    assert "in_domain" in done.out
+    assert f"{FOLDER}/{name}" in done.out
+
+
+def test_a_killed_run_is_told_from_a_running_one(here: Here) -> None:
+    folder = RunFolder(Path(FOLDER))
+    folder.make()
+    folder.set_status("running", 3, 9)
+    with folder.lock():
+        assert not folder.killed()
+    assert folder.killed()
+    assert f"{FOLDER}  killed at step 3 of 9" in here("results").out
+
+
+def test_a_file_in_the_way_of_a_folder_is_one_sentence(here: Here) -> None:
+    Path("runs/flipflop").mkdir(parents=True)
+    Path("runs/flipflop/rope").write_text("")
+    done = here(*tiny("pe=rope"))
+    assert done.status == 1
+    assert done.err.count("\n") == 1
+    assert "runs/flipflop/rope/seed0-" in done.err
+
+
+def test_a_run_begun_anew_has_an_id_of_its_own(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / FOLDER)
+    ids = {folder.run_id}
+    for _ in range(2):
+        folder.make()
+        assert folder.set_aside() is not None
+        ids.add(folder.run_id)
+    assert len(ids) == 3
+
+
+def test_nothing_to_train_on_is_told_as_that(here: Here) -> None:
+    # Of five tokens, now and then none is a closing bracket.
+    words = ["task=brackets", "task.length=6", "~task.splits.wide_gap", "train.batch_size=1"]
+    done = here(*tiny(*words, "train.steps=60"))
+    assert done.status == 1
+    assert "no answer is scored in the training batch" in done.err
+    assert "train.lr" not in done.err
+
+
+def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / FOLDER)
+    assert folder.summary() is None
+    assert folder.status() == {}
+    folder.make()
+    (folder.path / "summary.json").write_text(json.dumps({"task": "flipflop"}))
+    with pytest.raises(UsageError, match=r"summary\.json does not hold"):
+        folder.summary()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be written"):
+        RunFolder(tmp_path / "file" / FOLDER).make()
