@@ -216,7 +216,7 @@ def child(args: argparse.Namespace) -> None:
     torch.set_flush_denormal(True)
     sizes = [s for s in SIZES if s[2] in args.lengths and not (args.quick and s[0] == "large")]
     todo = [(size, encoding) for size in sizes for encoding in args.encodings]
-    seconds = 1.0 if args.quick else 8.0
+    seconds = 1.0 if args.quick else 4.0
     rows = [
         {"size": name} | compare(model, encoding, length, batch, seconds)
         for (name, model, length, batch), encoding in track(

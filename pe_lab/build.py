@@ -106,7 +106,8 @@ def build_task(section: dict[str, Any]) -> Task:
             raise UsageError(
                 f"{key}.{changed} is no key of the task: " + did_you_mean(changed, section)
             )
-        changed_task = instantiate({**section, **changes, "splits": {}}, key, Task)
+        kept = {k: v for k, v in {**section, **changes}.items() if k not in task.fixed}
+        changed_task = instantiate({**kept, "splits": {}}, key, Task)
         if changed_task.vocab != task.vocab:
             raise UsageError(
                 f"{key} changes the vocabulary ({', '.join(changes)}), which one model cannot "

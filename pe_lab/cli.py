@@ -31,6 +31,9 @@ Your own encoding or task: one class, one yaml, pe-lab --config-dir FOLDER pe=NA
 Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --hydra-help.
 """
 
+# What a YAML reader takes for true.
+DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
+
 
 def entry() -> None:
     """The console script."""
@@ -43,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:
         sys.argv = [sys.argv[0], *words]
-    if not words or words[0] in ("-h", "--help", "help") or "--help" in words:
+    if not words or words[0] == "help" or {"-h", "--help"} & set(words):
         print(HELP.format(choices=_choices()), end="")
         return 0
     from pe_lab.errors import Interrupted, PeLabError
 
-    debug = "debug=true" in words
+    debug = any(word.lower() in DEBUG for word in words)
     try:
         _dispatch(words)
         return 0

@@ -148,7 +148,7 @@ class Config:
     eval: EvalConfig
     tracker: TrackerConfig
     seed: NonNegativeInt
-    runs_dir: str
+    runs_dir: Annotated[str, Field(min_length=1)]
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
     deterministic: bool
@@ -176,14 +176,25 @@ def plain(config: Config) -> dict[str, Any]:
 OPERATIONAL = {
     "": ("tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug", "names"),
     "train": ("checkpoint_every", "log_every"),
+    "eval": ("batch_tokens",),
 }
+# What changes none either while train.stop_below is null.
+STOPPING = {"train": ("patience",), "eval": ("every",)}
 
 
-def identity(resolved: dict[str, Any]) -> str:
-    """Eight hex digits of the whole resolved configuration, less what changes no number."""
+def comparable(resolved: dict[str, Any]) -> dict[str, Any]:
+    """The resolved configuration less what changes no number."""
     kept = {key: value for key, value in resolved.items() if key not in OPERATIONAL[""]}
     for group, keys in OPERATIONAL.items():
         if group:
+            if resolved["train"]["stop_below"] is None:
+                keys += STOPPING[group]
             kept[group] = {k: v for k, v in kept[group].items() if k not in keys}
-    text = json.dumps(kept, sort_keys=True, ensure_ascii=True)
+    return kept
+
+
+def identity(resolved: dict[str, Any], contents: dict[str, str] | None = None) -> str:
+    """Eight hex digits of what is comparable in a configuration, and of what its files hold."""
+    named = {**comparable(resolved), **({"contents": contents} if contents else {})}
+    text = json.dumps(named, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -41,9 +41,8 @@ def run(config: Config, overrides: Sequence[str] = (), sweep: str | None = None)
     """
     planned = plan(config)
     names = config.names
-    folder = RunFolder.of(
-        config.runs_dir, names["task"], names["pe"], config.seed, identity(plain(config))
-    )
+    known_by = identity(plain(config), planned.task.contents())
+    folder = RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, known_by)
     with folder.lock():
         if config.force and (aside := folder.set_aside()):
             logger.info("force=true: what was there is now %s", aside)

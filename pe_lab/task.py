@@ -79,6 +79,8 @@ class Task(ABC):
     train_sequences: PositiveInt | None = None
     """None: an endless stream. n: a set of n sequences, drawn once, shuffled every epoch."""
 
+    fixed: ClassVar[frozenset[str]] = frozenset({"splits", "loss_on", "train_sequences"})
+    """Keys that no split can change; where a subclass adds one, it has a default."""
     generates: ClassVar[bool] = False
     """Whether the scored answers are one run at the end, equally long in every row, that
     the model can also write by itself (``eval.generate=true``)."""
@@ -87,8 +89,7 @@ class Task(ABC):
         for name, changes in self.splits.items():
             if name in (TRAIN, IN_DOMAIN):
                 raise ValueError(f"a split cannot be called {name}; choose another name")
-            fixed = {"splits", "loss_on", "train_sequences", "files"} & changes.keys()
-            if fixed:
+            if fixed := self.fixed & changes.keys():
                 raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")
 
     @property
@@ -109,6 +110,10 @@ class Task(ABC):
     def stored(self, split: str) -> Stored | None:
         """The sequences of a split that are read, not drawn; None where there are none."""
         return None
+
+    def contents(self) -> dict[str, str]:
+        """Split -> digest of what ``stored`` reads for it: part of what identifies a run."""
+        return {}
 
     def split(self, name: str) -> Self:
         """The task as the split has it."""

@@ -29,8 +29,9 @@ class Brackets(Task):
     (Hewitt 2020, arXiv 2010.07515; Yao 2021, arXiv 2105.11115.)
 
     mode close. Scored: where a closing bracket is next, also by distance and depth (1 is
-    outermost); with beyond_gap only those farther from their opening than that. Right where
-    the correct one has more than 80 % of the probability on closing brackets.
+    outermost); with beyond_gap only those farther from their opening than that (meant for
+    splits: in training a batch may have none). Right where the correct one has more than 80 %
+    of the probability on closing brackets.
     Vocabulary: the brackets and the end. k 2, m 3, length 16, tokens over scored targets:
 
         . . [ ] ( ) [ ( ) ] [ ] . ( )
@@ -80,10 +81,15 @@ class Brackets(Task):
                 f"task.beyond_gap is {self.beyond_gap}, but mode sentence scores no closings; "
                 "set it to null, or take task=brackets"
             )
-        if self.max_gap is not None and self.beyond_gap >= self.max_gap:
+        # What lies between a bracket and its closing one is pairs, none where m is 1.
+        room = self.length if self.max_gap is None else min(self.length, self.max_gap + 1)
+        farthest = 1 if self.m == 1 else room // 2 * 2 - 1
+        if self.beyond_gap >= farthest:
             raise ValueError(
-                f"task.beyond_gap is {self.beyond_gap}, but no gap is beyond task.max_gap, "
-                f"{self.max_gap}: nothing is scored; lower it or set max_gap to null"
+                f"task.beyond_gap is {self.beyond_gap}, but no gap is beyond {farthest} with "
+                f"task.m={self.m}, task.length={self.length} and task.max_gap="
+                f"{'null' if self.max_gap is None else self.max_gap}: nothing is scored; lower "
+                "it, or drop the split that sets it, like ~task.splits.wide_gap"
             )
 
     @property

@@ -1,12 +1,13 @@
 """Flip-Flop language modelling."""
 
-import difflib
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self
+from functools import cached_property
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field
 
+from pe_lab.suggest import did_you_mean
 from pe_lab.task import IN_DOMAIN, TRAIN, Batch, Ints, Probability, Stored, Task
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
@@ -33,7 +34,8 @@ class FlipFlop(Task):
     ``files`` names text files to read instead of drawing: split (train, in_domain or one of
     the splits) -> path, relative to the current folder, one sequence a row like ``w1i0i1r1``
     as in the official data set (Hugging Face synthseq/flipflop). Such a split has the
-    length of its file.
+    length of its file; those of train and in_domain are to have ``length``, the length of
+    what is drawn.
     """
 
     length: Annotated[int, Field(ge=4)]
@@ -41,23 +43,32 @@ class FlipFlop(Task):
     p_ignore: Probability
     files: dict[str, str] = field(default_factory=dict)
 
+    fixed: ClassVar[frozenset[str]] = Task.fixed | {"files"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length % 2 or self.length < 4:
+        if self.length % 2:
             raise ValueError(
-                f"task.length is {self.length}, but flip-flop sequences are pairs, at least a "
-                "write and a read; give an even length of at least 4"
+                f"task.length is {self.length}, but flip-flop sequences are pairs of an "
+                "instruction and a bit; give an even length"
             )
         known = [TRAIN, IN_DOMAIN, *self.splits]
         for name in self.files:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"task.files.{name} names no split: {did_you_mean(name, known)}")
+        if TRAIN in self.files and self.train_sequences is not None:
+            raise ValueError(
+                f"task.train_sequences={self.train_sequences} is not allowed with "
+                "task.files.train, which is the whole training set: set "
+                "task.train_sequences=null, or shorten the file"
+            )
+        self.contents()  # a file is checked while its digest is taken
+        for name, text in self._texts.items():
+            if name in (TRAIN, IN_DOMAIN) and text.width != self.length:
                 raise ValueError(
-                    f"task.files.{name} names no split; the splits are {', '.join(known)}{hint}"
+                    f"task.files.{name} holds sequences of {text.width} tokens, "
+                    f"task.length={self.length}: set task.length={text.width}"
                 )
-        for name in self.files:
-            self._text(name).check()
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -65,7 +76,7 @@ class FlipFlop(Task):
 
     @property
     def n_tokens(self) -> int:
-        return (self._text(TRAIN).width if TRAIN in self.files else self.length) - 1
+        return self.length - 1
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         pairs = self.length // 2
@@ -81,17 +92,21 @@ class FlipFlop(Task):
         return _batch(np.stack([instruction, ZERO + bit], axis=2).reshape(n, self.length))
 
     def stored(self, split: str) -> Stored | None:
-        return _Sequences(self._text(split)) if split in self.files else None
+        return _Sequences(self._texts[split]) if split in self.files else None
+
+    def contents(self) -> dict[str, str]:
+        return {split: text.digest for split, text in self._texts.items()}
 
     def split(self, name: str) -> Self:
         changes = {} if name in (TRAIN, IN_DOMAIN) else dict(self.splits[name])
         if name in self.files:
-            changes["length"] = self._text(name).width
+            changes["length"] = self._texts[name].width
         # Without ``files``: they were checked once, and a large one takes seconds.
         return replace(self, **changes, splits={}, files={})
 
-    def _text(self, split: str) -> FlipFlopText:
-        return FlipFlopText(f"task.files.{split}", self.files[split])
+    @cached_property
+    def _texts(self) -> dict[str, FlipFlopText]:
+        return {name: FlipFlopText(f"task.files.{name}", path) for name, path in self.files.items()}
 
 
 class _Sequences:

@@ -51,8 +51,8 @@ limits = st.none() | st.integers(1, 12)
     seed=st.integers(0, 2**32),
 )
 def test_close(sentences, k, m, length, max_gap, beyond, seed):
-    if beyond is not None and max_gap is not None and beyond >= max_gap:
-        beyond = None
+    gaps = range(1, min(length, 2 if m == 1 else length, (max_gap or length) + 1), 2)
+    beyond = None if beyond is None else min(beyond, gaps[-1] - 1)
     task = brackets(k=k, m=m, length=length, max_gap=max_gap, beyond_gap=beyond)
     batch = task.sample(generator(seed), 8)
     assert batch.tokens.shape == (8, length - 1)
@@ -217,7 +217,10 @@ def test_splits(load):
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
-        ({"max_gap": 15, "beyond_gap": 15}, r"task\.beyond_gap is 15.*task\.max_gap, 15"),
+        ({"max_gap": 15, "beyond_gap": 15}, r"task\.beyond_gap is 15.*task\.max_gap=15"),
+        ({"max_gap": 16, "beyond_gap": 15}, r"beyond 15 with.*nothing is scored; lower it"),
+        ({"length": 16, "beyond_gap": 15}, r"beyond 15 with.*task\.length=16.*task\.max_gap=null"),
+        ({"m": 1, "beyond_gap": 1}, r"no gap is beyond 1 with task\.m=1.*~task\.splits"),
         ({"mode": "sentence", "beyond_gap": 3}, r"task\.beyond_gap is 3, but mode sentence"),
         ({"mode": "sentence", "n_back": None}, r"n_back is null in mode sentence; .*_sentence"),
         ({"n_back": 4}, r"task\.n_back is 4 in mode close"),
@@ -226,6 +229,22 @@ def test_splits(load):
 def test_keys_must_fit(keys, complaint):
     with pytest.raises(ValueError, match=complaint):
         brackets(**keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"max_gap": 15, "beyond_gap": 14, "length": 16},
+        {"max_gap": 16, "beyond_gap": 14, "length": 84},
+        {"beyond_gap": 2, "length": 5},
+        {"m": 1, "beyond_gap": 0},
+    ],
+)
+def test_the_farthest_gap_is_scored(keys):
+    """As far as ``beyond_gap`` can go, and then just one gap is left."""
+    batch = brackets(**{"m": 2, "length": 40} | keys).sample(generator(6), 20_000)
+    gaps = batch.tags["distance"][batch.scored]
+    assert gaps.min() == keys["beyond_gap"] + 1
 
 
 def test_wide_gap_needs_a_limit(load):

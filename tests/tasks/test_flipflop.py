@@ -1,5 +1,6 @@
 """flipflop against a replay of the memory, and its text files."""
 
+import hashlib
 import re
 import time
 
@@ -8,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pe_lab.build import build_task
+from pe_lab.data import TrainData, evaluation_set
+from pe_lab.errors import UsageError
 from pe_lab.streams import generator
 from pe_lab.task import Batch
 from pe_lab.tasks.flipflop import FlipFlop
@@ -77,10 +81,17 @@ def test_splits(load):
     assert load("flipflop", recipe="flipflop").split("long_x4").length == 2048
 
 
-@pytest.mark.parametrize("length", [2, 63])
-def test_length_must_be_pairs(length):
-    with pytest.raises(ValueError, match=f"task.length is {length}, .* even length"):
-        FlipFlop(splits={}, length=length, p_ignore=0.5)
+def built(**keys):
+    """The task as the program builds it."""
+    target = {"_target_": "pe_lab.tasks.flipflop.FlipFlop"}
+    return build_task(target | {"splits": {}, "length": 64, "p_ignore": 0.8} | keys)
+
+
+def test_length_must_be_pairs():
+    with pytest.raises(UsageError, match=r"task\.length is 63, .* even length"):
+        built(length=63)
+    with pytest.raises(UsageError, match=r"task\.length=2 .* at least 4"):
+        built(length=2)
 
 
 GOOD = ["w1i0i1r1", "w0w1r1r1", "w1r1i0r1"]
@@ -109,12 +120,57 @@ def test_file(tmp_path, sentences, end, closed):
     assert task.stored("in_domain") is None
 
 
-def test_training_file_gives_the_training_length(tmp_path):
-    path = tmp_path / "train.txt"
+@pytest.mark.parametrize("split", ["train", "in_domain"])
+def test_training_and_in_domain_are_equally_long(tmp_path, split):
+    path = tmp_path / "sequences.txt"
     path.write_text("\n".join(GOOD))
-    task = from_file(path, split="train")
-    assert task.n_tokens == task.split("train").n_tokens == 7
-    assert task.split("sparse").n_tokens == task.split("in_domain").n_tokens == 63
+    told = (
+        rf"task\.files\.{split} holds sequences of 8 tokens, task\.length=64: set task\.length=8$"
+    )
+    with pytest.raises(ValueError, match=told):
+        from_file(path, split=split)
+    task = from_file(path, split=split, length=8)
+    assert {task.split(name).n_tokens for name in ("train", "in_domain", "sparse")} == {7}
+    assert TrainData(task, 0, 2).batch(0).tokens.shape == (2, 7)
+    assert evaluation_set(task, "in_domain", 2).tokens.shape == (2, 7)
+
+
+def test_files_of_splits_in_the_program(tmp_path):
+    """Splits change keys, their lengths too, beside any files."""
+    path = tmp_path / "sequences.txt"
+    path.write_text("\n".join(GOOD))
+    splits = {"sparse": {"p_ignore": 0.98}, "long": {"length": 16}}
+    task = built(files={"train": str(path), "sparse": str(path)}, splits=splits, length=8)
+    lengths = {name: task.split(name).n_tokens for name in ("train", *task.evaluated())}
+    assert lengths == {"train": 7, "in_domain": 7, "sparse": 7, "long": 15}
+    with pytest.raises(UsageError, match="split sparse cannot change files"):
+        built(splits={"sparse": {"files": {}}})
+    with pytest.raises(UsageError, match=r"task\.splits\.long: task\.length is 9"):
+        built(splits={"long": {"length": 9}})
+
+
+def test_a_training_file_is_the_training_set(tmp_path):
+    path = tmp_path / "sequences.txt"
+    path.write_text("\n".join(GOOD))
+    told = r"task\.train_sequences=1 is not allowed with task\.files\.train.*=null"
+    with pytest.raises(ValueError, match=told):
+        from_file(path, split="train", length=8, train_sequences=1)
+    assert from_file(path, length=8, train_sequences=1).train_sequences == 1
+
+
+def test_contents(tmp_path, monkeypatch):
+    assert FlipFlop(splits={}, length=8, p_ignore=0.8).contents() == {}
+    path = tmp_path / "sequences.txt"
+    path.write_text("\n".join(GOOD))
+    told = f"26 bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    task = from_file(path)
+    path.unlink()  # nothing is read a second time
+    assert task.contents() == {"sparse": told}
+    path.write_text("\n".join(GOOD[::-1]))
+    assert from_file(path).contents() != task.contents()
+    monkeypatch.setattr("pe_lab.tasks.flipflop_text.CHECKED_AT_ONCE", 9)
+    path.write_text("\n".join(GOOD))
+    assert from_file(path).contents() == task.contents()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +208,7 @@ def test_missing_file_and_wrong_split(tmp_path):
         ValueError, match=r"task\.files\.sparse names .*No such file.*give the path"
     ):
         from_file(tmp_path / "absent.txt")
-    with pytest.raises(ValueError, match=r"task\.files\.sparce names no split.*mean sparse\?"):
+    with pytest.raises(ValueError, match=r"files\.sparce names no split: did you mean sparse\?"):
         from_file(tmp_path / "absent.txt", split="sparce")
 
 

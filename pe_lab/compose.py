@@ -1,0 +1,225 @@
+"""From the command line's words to one configuration a job; what is wrong with them is told."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_lab.errors import UsageError
+from pe_lab.suggest import did_you_mean
+
+CONFIG = "pkg://pe_lab.conf"
+NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
+GROUPS = (*NEEDED, "preset", "experiment")
+OPEN_ENDED = ("task.files", "task.splits")
+"""Mappings whose keys are the user's own: one given on the command line replaces the yaml's."""
+DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
+
+
+def compose(args: Any) -> list[DictConfig]:
+    """The configuration of every job that the line asks for; ``args.overrides`` become what
+    Hydra needs to make the same."""
+    search_path = create_config_search_path(CONFIG)
+    if args.config_dir is not None:
+        folder = Path(args.config_dir).absolute()
+        if not folder.is_dir():
+            raise UsageError(
+                f"--config-dir {args.config_dir} is no folder: give the one that holds "
+                "your pe/ or task/ yamls"
+            )
+        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    hydra = Hydra.create_main_hydra2("pe-lab", search_path)
+    try:
+        parser = OverridesParser.create(config_loader=hydra.config_loader)
+        _parse(parser, args.overrides)
+        args.overrides = _replacing(args.overrides)
+        overrides = parser.parse_overrides(args.overrides)
+        return [_compose_job(hydra, job) for job in _jobs(overrides, args.multirun)]
+    except UnicodeDecodeError as error:
+        raise UsageError(_undecodable(args.config_dir, error)) from None
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _parse(parser: OverridesParser, words: list[str]) -> None:
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise UsageError(
+                f"{word} is no command and no key=value: see pe-lab --help for what there is"
+            )
+    overrides = []
+    for word in words:
+        try:
+            overrides += parser.parse_overrides([word])
+        except HydraException:
+            raise UsageError(f"{word} is not understood: quote it like 'key=\"value\"'") from None
+    for override in overrides:
+        _check_override(override)
+    counts = Counter(override.get_key_element().lstrip("+") for override in overrides)
+    for key, count in counts.items():
+        if count > 1:
+            twice = [o.input_line for o in overrides if o.get_key_element().lstrip("+") == key]
+            raise UsageError(
+                f"{key} is given {count} times ({', '.join(map(str, twice))}): keep one "
+                f"(several values in one sweep: -m {key}=A,B)"
+            )
+
+
+def _check_override(override: Override) -> None:
+    """What Hydra takes, ignores, or fails over where no sentence can be made."""
+    line, key, value = override.input_line, override.key_or_group, override.value()
+    if key == "hydra.mode":
+        raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
+    if key in NEEDED and override.is_delete():
+        raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
+    named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
+    if key in ("", *GROUPS) and not named:
+        raise UsageError(f"{line} names no file: give key=NAME, see pe-lab list for the names")
+    if key in GROUPS and (override.is_add() or override.is_force_add()):
+        raise UsageError(f"{line} adds a second {key}: leave the + out, {str(line).lstrip('+')}")
+    if key in GROUPS or key.startswith("hydra/"):
+        names = override.sweep_iterator() if override.is_discrete_sweep() else [value]
+        if any(name.startswith("/") or ".." in name.split("/") for name in map(str, names)):
+            raise UsageError(
+                f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
+            )
+
+
+def _replacing(words: list[str]) -> list[str]:
+    """The words with each mapping given for an open-ended key in the old one's place: Hydra
+    itself merges mappings, and takes no new key into one."""
+    done = []
+    for word in words:
+        key, _, value = word.partition("=")
+        replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
+        done += [f"~{key}", f"++{word}"] if replaced else [word]
+    return done
+
+
+def as_given(words: Iterable[str]) -> list[str]:
+    """What ``_replacing`` was given, for the record."""
+    kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
+    return [word[2:] if word[2:].partition("=")[0] in OPEN_ENDED else word for word in kept]
+
+
+def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    lines = [o.input_line or "" for o in overrides]
+    if not multirun:
+        swept = next((o for o in overrides if o.is_sweep_override()), None)
+        if swept is not None:
+            raise UsageError(
+                f"{swept.input_line} names several values: add -m to run them all, "
+                "or keep one of them"
+            )
+        return [lines]
+    drawn = next((o for o in overrides if o.is_interval_sweep()), None)
+    if drawn is not None:
+        if not any(o.key_or_group == "hydra/sweeper" and o.value() != "basic" for o in overrides):
+            raise UsageError(
+                f"{drawn.input_line} has no end of values: list them (A,B), or choose a sweeper "
+                "that searches (hydra/sweeper=NAME)"
+            )
+        # A search draws its values while it runs; only what is fixed can be checked before.
+        return [[o.input_line or "" for o in overrides if not o.is_sweep_override()]]
+    return [job for batch in BasicSweeper.split_arguments(overrides, None) for job in batch]
+
+
+def _compose_job(hydra: Hydra, overrides: list[str]) -> DictConfig:
+    try:
+        return hydra.compose_config(
+            "config", overrides, run_mode=RunMode.RUN, with_log_configuration=False
+        )
+    except MissingConfigException as error:
+        raise UsageError(_missing(hydra, error)) from None
+    except yaml.YAMLError as error:
+        raise UsageError(_broken_yaml(error)) from None
+    except UnicodeDecodeError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UsageError(_refused(hydra, overrides, error)) from None
+
+
+def _missing(hydra: Hydra, error: MissingConfigException) -> str:
+    if not error.missing_cfg_file:
+        return _first_line(error)
+    group, _, name = str(error.missing_cfg_file).partition("/")
+    if group not in GROUPS:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+    return f"{group}={name} is not there: " + did_you_mean(name, _options(hydra, group))
+
+
+def _options(hydra: Hydra, group: str) -> list[str]:
+    """Every choice of a group, those in folders below it too."""
+    options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
+    for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
+        options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+    return options
+
+
+def _broken_yaml(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"{getattr(error, 'name', 'a yaml file')} is no valid yaml: {_first_line(error)}"
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return (
+        f"{mark.name} is no valid yaml at line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    )
+
+
+def _undecodable(folder: str | None, error: UnicodeDecodeError) -> str:
+    for path in sorted(Path(folder or ".").rglob("*.y*ml")):
+        try:
+            path.read_text("utf-8")
+        except UnicodeDecodeError:
+            return f"{path} is no text ({error.reason}): write it in UTF-8"
+    return f"a yaml file is no text ({error.reason}): write it in UTF-8"
+
+
+def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
+    found = re.match(
+        r"Could not (?:override|delete from config\.|append to config\.) '([^']+)'", str(error)
+    )
+    if found is None:
+        return " ".join(str(error).split("\n")[:2])
+    key = found[1]
+    named = [word for word in overrides if word.partition("=")[0].lstrip("~+") == key]
+    given = (as_given(named) or named or [key])[0]
+    others = [word for word in overrides if word not in named]
+    parent, _, last = key.rpartition(".")
+    try:
+        config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
+    except HydraException:
+        return f"{given} is no key of the configuration: see pe-lab --cfg job for the keys"
+    section = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(section, DictConfig):
+        return f"{given}: there is no {parent} to hold it; see pe-lab --cfg job"
+    known = [str(name) for name in section if str(name) not in ("hydra", "_target_")]
+    return f"{given} is no key of {parent or 'the configuration'}: " + did_you_mean(last, known)
+
+
+def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    for part in str(error.full_key).split("."):
+        raw = raw[part]
+    reason = _first_line(error).rpartition("resolving interpolation: ")[2]
+    return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
