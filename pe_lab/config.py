@@ -1,7 +1,7 @@
 """The keys of the closed groups: their types and limits. Their values stand in conf/.
 
 The open groups (``task``, ``pe``, ``positions``) name their class in ``_target_``; the
-signature of that class is their schema (see build.py). This module does not import torch:
+signature of that class is their schema (see schema.py). This module does not import torch:
 tab completion and every check of a command line go through it.
 """
 

@@ -1,5 +1,7 @@
 """What a user is told when something cannot be done: one sentence, and an exit status."""
 
+from pathlib import Path
+
 
 class PeLabError(Exception):
     """A failure that one sentence explains; its subclasses name the exit status.
@@ -19,6 +21,14 @@ class UsageError(PeLabError):
 
 class RunError(PeLabError):
     """The work was begun and could not be finished (exit status 1)."""
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """The sentence for a disk that refuses."""
+    return RunError(
+        f"{path} cannot be written ({error.strerror}): make room there or choose another "
+        "runs_dir, then start the same line again"
+    )
 
 
 class Interrupted(BaseException):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-from pe_lab.errors import RunError
+from pe_lab.errors import RunError, cannot_write
 
 log = logging.getLogger("pe_lab")
 
@@ -54,7 +54,7 @@ class MetricsLog:
                 )
             self._file.truncate(self.size)
         except OSError as error:
-            raise self._trouble(error) from error
+            raise cannot_write(self.path, error) from error
         self.cut = content[self.size :].count(b"\n")
 
     def write(self, row: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class MetricsLog:
                 self._file.truncate(self.size)
             except OSError:
                 log.debug("cannot cut %s back to %d bytes", self.path, self.size, exc_info=True)
-            raise self._trouble(error) from error
+            raise cannot_write(self.path, error) from error
         self.size += len(line)
 
     def sync(self) -> None:
@@ -81,7 +81,7 @@ class MetricsLog:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._trouble(error) from error
+            raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
         """Close the file; all rows are in it already."""
@@ -92,9 +92,3 @@ class MetricsLog:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
-
-    def _trouble(self, error: OSError) -> RunError:
-        return RunError(
-            f"cannot write {self.path}: {error.strerror}: free space or give write access there, "
-            "or set runs_dir to another disk, and run the same line again"
-        )

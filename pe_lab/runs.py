@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from pe_lab.errors import RunError, UsageError
+from pe_lab.errors import RunError, UsageError, cannot_write
 
 State = Literal["running", "interrupted", "failed", "finished"]
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
@@ -100,14 +100,14 @@ class RunFolder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
-        except OSError as error:
-            raise self._refused(error) from None
         except Timeout:
             status = self.status()
             raise RunError(
                 f"{self.path} is being written by process {status.get('pid')} on "
                 f"{status.get('host')}: wait for it, or stop it, then start the same line again"
             ) from None
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
         try:
             yield
         finally:
@@ -123,7 +123,7 @@ class RunFolder:
         try:
             self.path.rename(aside)
         except OSError as error:
-            raise self._refused(error) from None
+            raise cannot_write(self.path, error) from None
         return aside
 
     def make(self) -> None:
@@ -131,13 +131,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(error) from None
-
-    def _refused(self, error: OSError) -> RunError:
-        return RunError(
-            f"{self.path} cannot be written ({error.strerror}): see what is there, or choose "
-            "another runs_dir"
-        )
+            raise cannot_write(self.path, error) from None
 
     def write_text(self, name: str, text: str) -> None:
         """A file in the folder, atomically; RunError where the disk refuses."""
@@ -145,10 +139,7 @@ class RunFolder:
         try:
             replace_file(path, lambda handle: handle.write(text.encode()))
         except OSError as error:
-            raise RunError(
-                f"{path} cannot be written ({error.strerror}): make room or choose another "
-                "runs_dir, then start the same line again"
-            ) from None
+            raise cannot_write(path, error) from None
 
     def write_json(self, name: str, value: Any) -> None:
         """A JSON file in the folder, atomically."""

@@ -1,7 +1,8 @@
 """What every test may use."""
 
 import logging
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,22 @@ def here(
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """``disk(size)``: a folder on a disk of that size, which only root can make."""
+    mounted = tmp_path / "disk"
+
+    def mount(size: str) -> Path:
+        mounted.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(mounted)]
+        try:
+            subprocess.run(words, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("only root can mount a small disk")
+        return mounted
+
+    yield mount
+    if mounted.is_mount():
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True)

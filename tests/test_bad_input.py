@@ -14,6 +14,25 @@ CONF = {
         "length: 8\np_ignore: 0.5\nsplits: {}\nfiles: {in_domain: bad.txt}\n"
     ),
     "pe/no_target.yaml": "base: 3\n",
+    "pe/syntax.yaml": "_target_: bad_syntax.PE\n",
+    "pe/name.yaml": "_target_: bad_name.PE\n",
+    "pe/raising.yaml": "_target_: raising.PE\n",
+}
+MODULES = {
+    "far.py": (
+        "from pe_lab.positions import Sequential\n"
+        "class Far(Sequential):\n"
+        "    def limit(self, length, *, training):\n"
+        "        return length if training else 3 * length\n"
+    ),
+    "bad_syntax.py": "class PE(\n",
+    "bad_name.py": "x = undefined\n",
+    "raising.py": (
+        "from pe_lab.pe.base import PositionalEncoding\n"
+        "class PE(PositionalEncoding):\n"
+        "    def __init__(self, dims, *args, **kwargs):\n"
+        "        raise KeyError('lost')\n"
+    ),
 }
 
 # The words, and what the sentence must hold: value, key, limit, remedy.
@@ -108,6 +127,79 @@ BAD = {
     ),
     "no task": (["task._target_=pe_lab.pe.none.NoPE"], ["task._target_", "no Task", "derives"]),
     "a wrong job of a sweep": (["-m", "seed=0,-1"], ["seed=-1", "at least 0"]),
+    "true for a number": (["seed=true"], ["seed=true", "set it to a whole number"]),
+    "the same in a group": (["train.steps=true"], ["train.steps=true", "whole number"]),
+    "the same in an open group": (["pe=cope", "pe.npos=true"], ["pe.npos=true", "whole number"]),
+    "a number for a list": (["train.betas=0.9"], ["train.betas=0.9", "a list: [A,B]"]),
+    "null for a list": (["train.betas=null"], ["train.betas=null", "a list: [A,B]"]),
+    "text for a list": (["tracker.wandb.tags=foo"], ["tracker.wandb.tags=foo", "a list: [A,B]"]),
+    "text for a mapping": (["task.files=abc"], ["task.files=abc", "a mapping: {KEY: VALUE}"]),
+    "null for a file": (["task.files={train:null}"], ["task.files.train=null", "set it to a"]),
+    "a file where no key is": (
+        ["task=counting", "task.files={train: F}"],
+        ["task.files={train: F} is no key of task", "choices: "],
+    ),
+    "an unknown key of a split given whole": (
+        ["task.splits={foo:{lenght: 8}}"],
+        ["task.splits.foo.lenght", "did you mean length"],
+    ),
+    "in_domain longer than the table": (
+        ["positions=randomized", "positions.max=10", "positions.evaluation=true"],
+        ["63 tokens", "10 different positions", "set positions.max to 63"],
+    ),
+    "a huge table": (
+        ["pe=learned", "pe.max_len=10000000000000"],
+        ["pe.max_len=10000000000000", "not enough memory", "smaller"],
+    ),
+    "a huge model": (
+        ["pe=learned", "model.d_model=1000000000"],
+        ["model.d_model=1000000000", "too large", "smaller"],
+    ),
+    "a huge task": (["task.length=100000000000"], ["tokens is too large", "GiB", "smaller"]),
+    "a huge number of positions": (
+        ["pe=cope", "pe.npos=100000000000000"],
+        ["pe.npos=100000000000000", "not enough memory"],
+    ),
+    "a syntax error": (
+        ["--config-dir", "conf", "pe=syntax"],
+        ["pe._target_=bad_syntax.PE", "bad_syntax.py, line 1", "SyntaxError"],
+    ),
+    "a failing module": (
+        ["--config-dir", "conf", "pe=name"],
+        ["pe._target_=bad_name.PE", "bad_name.py, line 1", "NameError"],
+    ),
+    "a failing constructor": (
+        ["--config-dir", "conf", "pe=raising"],
+        ["pe._target_=raising.PE", "raising.py, line 4", "KeyError", "lost"],
+    ),
+    "a path for a name": (["pe=../pe/rope"], ["pe=../pe/rope", "leaves the folder pe"]),
+    "no runs_dir": (["runs_dir="], ["runs_dir= is not allowed", "1 characters"]),
+    "another configuration": (["-cn", "foo", "seed=1"], ["--config-name foo", "--config-dir"]),
+    "another folder of them": (["-cp", "conf", "seed=1"], ["--config-path conf", "--config-dir"]),
+    "--resolve alone": (["--resolve", "seed=1"], ["--resolve goes with --cfg"]),
+    "a rerun": (["--experimental-rerun", "x", "seed=1"], ["--experimental-rerun x"]),
+    "a mode": (["hydra.mode=MULTIRUN"], ["hydra.mode=MULTIRUN", "give -m"]),
+    "no mode": (["hydra.mode=foo"], ["hydra.mode=foo", "give -m"]),
+    "a search without a sweeper": (
+        ["-m", "train.lr=interval(0,1)"],
+        ["train.lr=interval(0,1)", "hydra/sweeper"],
+    ),
+    "a binary yaml": (["--config-dir", "conf", "pe=binary"], ["conf/pe/binary.yaml", "UTF-8"]),
+    "no such launcher": (
+        ["-m", "hydra/launcher=joblib"],
+        ["hydra/launcher=joblib is not there", "choices: basic"],
+    ),
+    "an unknown key deleted": (["~pe.npos"], ["~pe.npos is no key of pe"]),
+    "an unknown top key deleted": (["~foo"], ["~foo is no key of the configuration"]),
+    "a group deleted": (["~task"], ["~task", "give task=NAME"]),
+    "a plus too many": (
+        ["+experiment=paper/flipflop"],
+        ["+experiment=paper/flipflop", "leave the + out, experiment=paper/flipflop"],
+    ),
+    "foreign letters": (["pe=контекст"], ["pe=контекст is not understood", "quote it like"]),
+    "foreign digits": (["seed=０"], ["seed=０ is not understood", "quote it like"]),
+    "a comma at the end": (["seed=0,"], ["seed=0, is not understood", "quote it like"]),
+    "a home folder": (["runs_dir=~/foo"], ["runs_dir=~/foo is not understood", "quote it like"]),
     "results of no folder": (["results", "runs_dir=nowhere"], ["runs_dir=nowhere", "no folder"]),
     "results by an unknown key": (["results", "pee=rope"], ["pee=rope", "did you mean pe"]),
     "a list of no group": (["list", "pee"], ["list pee", "choose from pe, task"]),
@@ -115,11 +207,15 @@ BAD = {
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> None:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text)
     for name, text in CONF.items():
         path = tmp_path / "conf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    (tmp_path / "conf/pe/binary.yaml").write_bytes(b"\xff\xfe\x00\xd8")
     (tmp_path / "bad.txt").write_text("w1i0i1r1\nw0xxi1r0\n")
 
 
@@ -141,8 +237,9 @@ def test_one_sentence_and_nothing_done(
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-def test_debug_adds_the_traceback(here: Here) -> None:
-    ended = here(*tiny("pe=rop", "debug=true"))
+@pytest.mark.parametrize("yes", ["true", "True", "yes", "1"])
+def test_debug_adds_the_traceback(here: Here, yes: str) -> None:
+    ended = here(*tiny("pe=rop", f"debug={yes}"))
     assert ended.status == 2
     assert "Traceback" in ended.err
     assert ended.err.splitlines()[-1].startswith("pe-lab: pe=rop is not there")
@@ -157,3 +254,13 @@ def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
     assert not [key for key in result["metrics"] if "_x4" in key]
     assert re.search(r"long_x4 .*not applicable .*needs 63", ended.out)
     assert re.search(r"│ learned +│.*n/a", here("results").out)
+
+
+def test_in_domain_is_never_left_out(here: Here, tmp_path: Path, files: None) -> None:
+    words = ("pe=learned", "pe.max_len=40", "eval.skip_too_long=true")
+    ended = here(*tiny(*words, "positions._target_=far.Far"))
+    assert ended.status == 2
+    assert ended.err == (
+        "pe-lab: pe.max_len=40 is too short: in_domain needs 45 positions; "
+        "raise pe.max_len to 189\n"
+    )

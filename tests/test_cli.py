@@ -88,7 +88,9 @@ def test_results(here: Here, tmp_path: Path) -> None:
             assert mean == pytest.approx(statistics.mean(errors), abs=0.051)
             assert spread == pytest.approx(statistics.stdev(errors), abs=0.051)
     for split in splits:
-        assert 30 < float(found["(guessing)"][split]) < 70
+        place = "in_domain" if split == "in_domain" else f"ood/{split}"
+        guess = 100 * metrics[0][f"{place}/guess"]
+        assert float(found["(guessing)"][split]) == pytest.approx(guess, abs=0.051)
     assert "±" not in table(out, "brackets: error in %")["none"]["in_domain"]
     assert re.search(r"none/seed7-\w{8}  failed at step \d+ of 20: .*not finite", out)
     assert re.search(r"none/seed8-\w{8}  finished at step 20 of 20", out)
@@ -98,6 +100,22 @@ def test_results(here: Here, tmp_path: Path) -> None:
     assert "flipflop:" not in only
     assert "brackets:" in only
     assert "no runs in" in here("results", "task=counting").out
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_splits_given_whole(here: Here, tmp_path: Path, sweep: list[str]) -> None:
+    word = "task.splits={foo:{length: 8}}"
+    assert here(*sweep, *tiny(word)).status == 0
+    folder = the_run(tmp_path / "runs")
+    assert list(summary(folder)["splits"]) == ["in_domain", "foo"]
+    given = json.loads((folder / "summary.json").read_text())["overrides"]
+    assert [w.replace(" ", "") for w in given if "splits" in w] == [word.replace(" ", "")]
+    assert here(*tiny("task.splits={}", "runs_dir=none")).status == 0
+    assert list(summary(the_run(tmp_path / "none"))["splits"]) == ["in_domain"]
+
+
+def test_help_wherever_it_is_asked(here: Here) -> None:
+    assert here("pe=none", "-h").out == here("--help").out
 
 
 def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:

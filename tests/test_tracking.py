@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +105,15 @@ def test_a_file_that_is_not_the_checkpoints_is_refused_and_left_alone(
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file/metrics.jsonl: Not a directory: .*runs_dir"):
+    with pytest.raises(
+        RunError, match=r"file/metrics.jsonl cannot be written \(Not a directory\): .*runs_dir"
+    ):
         MetricsLog(tmp_path / "file" / "metrics.jsonl", 0)
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount a small disk")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+def small_disk(disk: Callable[[str], Path]) -> Path:
+    return disk("64k")
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> None:
@@ -132,7 +126,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> 
             for step in range(1000):
                 log.write({"step": step, "padding": "x" * 100})
 
-        with pytest.raises(RunError, match=r"metrics.jsonl: No space left on device: free space"):
+        with pytest.raises(
+            RunError,
+            match=r"metrics.jsonl cannot be written \(No space left .*: make room",
+        ):
             fill()
         assert log.size == path.stat().st_size
         written = len(read_metrics(path))

@@ -14,9 +14,11 @@ from scipy.stats import binomtest
 
 from pe_lab import checkpoint
 from pe_lab.build import Plan, check, plan
+from pe_lab.compose import compose
 from pe_lab.config import OPERATIONAL, TrainConfig, identity, register_resolvers
+from pe_lab.config import plain as dumped
 from pe_lab.data import TrainData, evaluation_set
-from pe_lab.launch import _arguments, _compose
+from pe_lab.launch import _arguments
 from pe_lab.measure import fixed_positions, wilson
 from pe_lab.metrics_log import MetricsLog
 from pe_lab.runs import RunFolder
@@ -34,7 +36,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolved(*words: str) -> dict[str, Any]:
     """The configuration that these words make, as the run's identity is taken of it."""
     register_resolvers()
-    (cfg,) = _compose(_arguments(tiny(*words)))
+    (cfg,) = compose(_arguments(tiny(*words)))
     content = OmegaConf.to_container(cfg, resolve=False)
     del content["hydra"]
     return OmegaConf.to_container(OmegaConf.create(content), resolve=True)
@@ -167,7 +169,7 @@ def leaves(content: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[st
 
 
 def test_identity_changes_with_every_key_but_the_operational() -> None:
-    content = resolved("pe=cope", "positions=randomized")
+    content = resolved("pe=cope", "positions=randomized", "train.stop_below=0.1")
     kept = []
     for path in leaves(content):
         changed = copy.deepcopy(content)
@@ -178,11 +180,36 @@ def test_identity_changes_with_every_key_but_the_operational() -> None:
         if identity(changed) == identity(content):
             kept.append(path)
     top = [path for path in kept if path[0] not in OPERATIONAL[""]]
-    assert set(top) == {("train", "checkpoint_every"), ("train", "log_every")}
-    assert {path[0] for path in kept} - {"train"} == {
+    assert set(top) == {
+        ("train", "checkpoint_every"), ("train", "log_every"), ("eval", "batch_tokens"),
+    }  # fmt: skip
+    assert {path[0] for path in kept} - {"train", "eval"} == {
         "tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug",
     }  # fmt: skip
     assert identity(dict(reversed(content.items()))) == identity(content)
+
+
+def named(*words: str) -> str:
+    return identity(dumped(check(resolved(*words), {})))
+
+
+def test_identity_is_of_values_not_of_spellings() -> None:
+    for words, same in [
+        (("pe=rope", "pe.base=10000"), ("pe=rope", "pe.base=1e4")),
+        (("task.length=64",), ("task.length=64.0",)),
+        (("train.stop_below=null", "eval.every=5"), ("train.stop_below=null", "train.patience=99")),
+        (("task.splits.sparse.p_ignore=1",), ("task.splits.sparse.p_ignore=1.0",)),
+    ]:
+        assert named(*words) == named(*same)
+    assert named("task.length=64") != named("task.length=32")
+
+
+def test_a_mapping_on_the_command_line_replaces_the_yamls() -> None:
+    made = resolved("task.splits={foo:{length: 8}}", "task.files={train: F, sparse: G}")["task"]
+    assert made["splits"] == {"foo": {"length": 8}}
+    assert made["files"] == {"train": "F", "sparse": "G"}
+    assert resolved("task.splits={}")["task"]["splits"] == {}
+    assert resolved("+task.files.train=F")["task"]["files"] == {"train": "F"}
 
 
 def test_bfloat16_trains(here: Here, tmp_path: Path) -> None:
