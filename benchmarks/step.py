@@ -37,13 +37,14 @@ from rich.table import Table
 from torch import Tensor, nn
 from x_transformers import Decoder, TransformerWrapper
 
-from pe_lab.build import build_encodings, check, plan
+from pe_lab.build import build_encodings, plan
 from pe_lab.config import Config, ModelConfig, TrainConfig, register_resolvers
 from pe_lab.console import console
 from pe_lab.data import BATCHES_A_DRAW, TrainData
 from pe_lab.machine import environment, keep_freed_memory
 from pe_lab.model import Transformer
 from pe_lab.pe.base import Dims
+from pe_lab.schema import check
 from pe_lab.task import Batch, Bools
 from pe_lab.train import make_optimizer, summed_loss
 

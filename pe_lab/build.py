@@ -12,11 +12,9 @@ from pe_lab.model import Transformer
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.positions import Positions
-from pe_lab.schema import check, instantiate
+from pe_lab.schema import instantiate
 from pe_lab.streams import torch_seed
 from pe_lab.task import IN_DOMAIN, TRAIN, Task
-
-__all__ = ["Plan", "build_encodings", "build_task", "check", "plan"]
 
 
 @dataclass(frozen=True)

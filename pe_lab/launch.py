@@ -128,7 +128,7 @@ def _names(choices: Any) -> dict[str, str]:
 
 
 def _checked(cfg: DictConfig, names: dict[str, str]) -> Config:
-    from pe_lab.build import check
+    from pe_lab.schema import check
 
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True)

@@ -13,7 +13,7 @@ from program import Here, rows, summary, the_run, tiny
 from scipy.stats import binomtest
 
 from pe_lab import checkpoint
-from pe_lab.build import Plan, check, plan
+from pe_lab.build import Plan, plan
 from pe_lab.compose import compose
 from pe_lab.config import OPERATIONAL, TrainConfig, identity, register_resolvers
 from pe_lab.config import plain as dumped
@@ -22,6 +22,7 @@ from pe_lab.launch import _arguments
 from pe_lab.measure import fixed_positions, wilson
 from pe_lab.metrics_log import MetricsLog
 from pe_lab.runs import RunFolder
+from pe_lab.schema import check
 from pe_lab.streams import generator
 from pe_lab.task import IN_DOMAIN
 from pe_lab.tasks.flipflop import READ
