@@ -202,6 +202,8 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
     given = (as_given(named) or named or [key])[0]
     others = [word for word in overrides if word not in named]
     parent, _, last = key.rpartition(".")
+    if parent in OPEN_ENDED:
+        return f"{given} is a new key of {parent}: write +{given.lstrip('+')}"
     try:
         config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
     except HydraException:

@@ -187,6 +187,7 @@ def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         "by": by,
         "config": resolved,
+        "contents": planned.task.contents(),
     }
 
 

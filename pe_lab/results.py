@@ -1,7 +1,8 @@
 """``pe-lab results``: one table over the runs of a folder."""
 
+import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def _unfinished(folder: RunFolder) -> str:
 def _table(task: str, summaries: list[dict[str, Any]]) -> Table:
     settings: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for summary in summaries:
-        settings[summary["pe"], identity({**summary["config"], "seed": 0})].append(summary)
+        settings[summary["pe"], _setting(summary)].append(summary)
     splits = list(dict.fromkeys(s for summary in summaries for s in summary["splits"]))
     table = Table(
         title=f"{task}: error in %, mean ± standard deviation over seeds", title_justify="left"
@@ -92,48 +93,65 @@ def _table(task: str, summaries: list[dict[str, Any]]) -> Table:
     table.add_column("seeds")
     for split in splits:
         table.add_column(split, justify="right")
-    told = _settings(summaries)
-    for (pe, _), runs in sorted(settings.items(), key=lambda item: item[0]):
+    told = _told(summaries)
+    for row, runs in sorted(settings.items()):
         seeds = ",".join(str(seed) for seed in sorted(run["seed"] for run in runs))
-        table.add_row(pe, told[runs[0]["run_id"]], seeds, *(_cell(runs, split) for split in splits))
+        table.add_row(row[0], told[row], seeds, *(_cell(runs, split) for split in splits))
     table.add_section()
     guesses = [_guess(summaries, split) for split in splits]
     table.add_row("(guessing)", "", "", *guesses, style="dim")
     return table
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and their values."""
-    flat: dict[str, Any] = {}
+def _setting(run: dict[str, Any]) -> str:
+    """What makes runs of other seeds comparable: the identity with the seed left out."""
+    return identity({**run["config"], "seed": 0}, run.get("contents"))
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted keys and their values, as they are given on a command line."""
+    flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 
-def _settings(summaries: list[dict[str, Any]]) -> dict[str, str]:
-    """run id -> the keys, with values, in which the runs of the table differ: those of an
-    encoding are compared among its own runs."""
-    flat = {run["run_id"]: _flat(comparable(run["config"])) for run in summaries}
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    scope = {run["run_id"]: run["pe"] for run in summaries}
-    for run_id, config in flat.items():
-        for key, value in config.items():
-            values[scope[run_id] if key.startswith("pe.") else "", key].add(str(value))
-    told = {}
-    for run_id, config in flat.items():
-        differing = [
-            f"{key}={value}"
+def _told(summaries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """(encoding, setting) -> the keys, with values, in which the runs of the table differ; those
+    of an encoding are compared among its own runs."""
+    flat = {
+        (run["pe"], _setting(run)): _flat(
+            {**comparable(run["config"]), "contents": run.get("contents", {})}
+        )
+        for run in summaries
+    }
+    differing = {}
+    for row, config in flat.items():
+        alike = {
+            "pe": [other for (pe, _), other in flat.items() if pe == row[0]],
+            "": list(flat.values()),
+        }
+        differing[row] = {
+            key: value
             for key, value in config.items()
-            if len(values[scope[run_id] if key.startswith("pe.") else "", key]) > 1
-            and key not in ("seed", "pe._target_")
-        ]
-        # Most splits follow from the task's own keys.
-        own = [word for word in differing if not word.startswith("task.splits.")]
-        told[run_id] = " ".join(own or differing)
-    return told
+            if key not in ("seed", "pe._target_")
+            and len({c.get(key) for c in alike["pe" if key.startswith("pe.") else ""]}) > 1
+        }
+    told = {}
+    for row, words in differing.items():
+        # Most splits follow from the task's own keys; they are told where those are not enough.
+        short, long = (
+            " ".join(f"{k}={v}" for k, v in words.items() if not k.startswith(hidden))
+            for hidden in ("task.splits.", "\0")
+        )
+        told[row] = (short, long)
+    rows_of = Counter((pe, short) for (pe, _), (short, _) in told.items())
+    return {
+        row: long if rows_of[row[0], short] > 1 else short for row, (short, long) in told.items()
+    }
 
 
 def _cell(runs: list[dict[str, Any]], split: str) -> str:

@@ -172,7 +172,10 @@ class Trainer:
             if self.step % self.config.checkpoint_every == 0:
                 self.save()
             self._poll()
-        # What is measured at the end is what the checkpoint holds, also after an early stop.
+        # An early stop falls between two log lines. What is measured at the end is what the
+        # checkpoint holds.
+        if self.loss_steps:
+            self._log_loss()
         self.save()
 
     def _done(self) -> bool:

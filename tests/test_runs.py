@@ -120,3 +120,30 @@ def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"):
         RunFolder(tmp_path / "file" / FOLDER).make()
+
+
+def test_results_tell_every_setting_from_the_others(here: Here) -> None:
+    row = "w1i0r1w0i1i0r0i1"
+    Path("rows.txt").write_text(f"{row}r0\n" * 40)
+    settings = [
+        [],
+        ["train.lr=0.01"],
+        ["task.splits.sparse.p_ignore=0.5"],
+        ["task.files={sparse: rows.txt}"],
+    ]
+    for words in settings:
+        assert here(*tiny(*words)).status == 0
+    Path("rows.txt").write_text(f"{row}i0r0\n" * 40)
+    assert here(*tiny(*settings[-1])).status == 0
+    lines = [line for line in here("results").out.splitlines() if line.startswith("│ none")]
+    told = [line.split("│")[2].strip() for line in lines]
+    assert len(told) == len(set(told)) == 5
+    assert all(line.split("│")[3].strip() == "0" for line in lines)
+    assert any("task.splits.sparse.p_ignore=0.5" in words for words in told)
+
+
+def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
+    words = ["train.log_every=20", "eval.every=3", "train.stop_below=1", "train.patience=2"]
+    assert here(*tiny(*words)).status == 0
+    rows = [json.loads(line) for line in only_run().metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows if "train/loss" in row] == [6]
