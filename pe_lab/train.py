@@ -76,7 +76,7 @@ class RowLog(Protocol):
 
 class Trainer:
     """Trains the planned model in a folder. Everything that a resumed run needs to go on
-    bit for bit is in ``state``; batches and random positions are functions of the step.
+    bit for bit is in its checkpoint; batches and random positions are functions of the step.
 
     Args:
         sets: the fixed evaluation set of each split.
