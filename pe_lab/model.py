@@ -138,8 +138,8 @@ class FeedForward(nn.Module):
             h = F.silu(gate) * value
         else:
             h = F.relu(h) if self.activation == "relu" else F.gelu(h)
-        mixed: Tensor = self.out(h)
-        return mixed
+        out: Tensor = self.out(h)
+        return out
 
 
 class Block(nn.Module):

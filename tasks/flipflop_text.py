@@ -36,8 +36,9 @@ class FlipFlopText:
     @cached_property
     def digest(self) -> str:
         """Size and sha256, taken in the pass that checks the file: ValueError, with line and
-        column, where it is not of the form. The 0.8 GB of the official training file take 2.3 s
-        in each process that reads it, 0.8 s of them for the sha256.
+        column, where it is not of the form. The 0.8 GB of the official training file take 2.3 s,
+        0.8 s of them for the sha256, each time the task is built: before a line's first job, and
+        again in each job, because a file may change while a sweep runs.
         """
         if self.width < 4 or self.width % 2:
             self._complain(0)

@@ -23,11 +23,6 @@ def frequencies(width: int, base: float) -> Tensor:
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
-def interleave(even: Tensor, odd: Tensor) -> Tensor:
-    """even[0], odd[0], even[1], odd[1], .. along the last dimension."""
-    return torch.stack((even, odd), -1).flatten(-2)
-
-
 def alibi_slopes(n_heads: int) -> list[float]:
     """Press's m_h: 2^(-8h/H), h = 1..H; else those of the power of two below H, and then every
     second one of the power of two above it."""

@@ -1,10 +1,11 @@
 """Sines and cosines of the absolute position."""
 
+import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies, interleave
+from pe_lab.pe.functional import frequencies
 
 
 class Sinusoidal(PositionalEncoding):
@@ -23,5 +24,5 @@ class Sinusoidal(PositionalEncoding):
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         angle = pos_BS[..., None] * self.frequencies
-        wave = interleave(angle.sin(), angle.cos())[..., : x_BSE.shape[-1]]
+        wave = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : x_BSE.shape[-1]]
         return x_BSE + wave.to(x_BSE.dtype)
