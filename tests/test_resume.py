@@ -161,6 +161,8 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     words = tiny("train.steps=10", *LONG_MEASURING)
     first = start(*words, cwd=tmp_path)
     first.wait_for(lambda: step(tmp_path) == 10)
+    # On a busy machine the second may take longer to start than the first to end.
+    first.send(signal.SIGSTOP)
     (tmp_path / "second").mkdir()
     second = start(*words, f"runs_dir={tmp_path / 'runs'}", cwd=tmp_path / "second")
     assert second.status == 1
