@@ -85,6 +85,11 @@ def plan(config: Config) -> Plan:
             "eval.generate=true is not allowed: this task's answers are not one run at the "
             "end of the sequence; set eval.generate=false"
         )
+    if config.eval.generate and any(e.whole_sequence for e in encodings):
+        raise UsageError(
+            "eval.generate=true is not allowed: this encoding depends on the length of the whole "
+            "sequence, which is not known while it is written; set eval.generate=false"
+        )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
@@ -128,8 +133,7 @@ def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncod
     """One encoding for each layer; NoPE where an encoding leaves a layer alone."""
 
     def serves(encoding: PositionalEncoding, layer: int) -> bool:
-        hooks = ("enter", "rotate", "bias", "logits", "weights", "values", "carry")
-        return encoding.active and (layer == 0 or encoding.overrides(*hooks))
+        return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
 
     made = [
         instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
@@ -138,8 +142,12 @@ def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncod
     serving = [layer for layer in range(dims.n_layers) if serves(made[layer], layer)]
     if not serving:
         return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
-    if made[0].share_layers:
-        made = [made[serving[0]]] * dims.n_layers
+    first = made[serving[0]]
+    if first.share_layers:
+        made = [first] * dims.n_layers
+    for layer in serving[1:]:
+        if made[layer] is not first:
+            made[layer].share(first)
     return [
         made[layer] if layer in serving else NoPE(dims.at_layer(layer))
         for layer in range(dims.n_layers)

@@ -64,7 +64,7 @@ class Attention(nn.Module):
         self.n_heads, self.dropout = cfg.n_heads, cfg.dropout
         self.encoding = encoding
         self.fused = encoding.fused()
-        self.learned_bias = encoding.overrides("bias") and any(True for _ in encoding.parameters())
+        self.learned_bias = "bias" in encoding.hooks() and any(True for _ in encoding.parameters())
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
@@ -80,7 +80,7 @@ class Attention(nn.Module):
             k, v, x_BSE = cache.extend(k, v, x_BTE)
             carried = cache.extend_carried(carried)
         pos_q = pos_BS[:, -x_BTE.shape[1] :]
-        scene = Scene(x_BSE, v, pos_q, pos_BS, mask_TS, carried)
+        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, mask_TS, carried)
         q, k = self.encoding.rotate(q, k, scene)
         bias = self.encoding.bias(pos_q, pos_BS)
         mixed, carried = (
@@ -209,7 +209,15 @@ class Transformer(nn.Module):
         return [block.attention.encoding for block in self.blocks]  # type: ignore[union-attr, misc]
 
     def empty_cache(self) -> Cache:
-        """A cache to start decoding with."""
+        """A cache to start decoding with.
+
+        Raises:
+            ValueError: an encoding needs the whole sequence at once.
+        """
+        if any(encoding.whole_sequence for encoding in self.encodings):
+            raise ValueError(
+                "a key cache cannot serve an encoding that depends on the sequence's length"
+            )
         return Cache([LayerCache() for _ in self.blocks])
 
     def forward(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Cache | None = None) -> Tensor:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+HOOKS = ("embed", "enter", "rotate", "bias", "logits", "weights", "values", "carry")
+
 
 @dataclass(frozen=True)
 class Dims:
@@ -39,12 +41,15 @@ class Dims:
 class Scene:
     """What attention can see besides q and k.
 
-    ``x_BSE`` is the attention's own input at every key, ``v_BHSD`` the values, ``pos_q_BT``
-    and ``pos_k_BS`` integer positions, ``mask_TS`` True where query t may see key s, and
-    ``carried`` whatever the layer below returned from ``carry`` (None in the first).
+    ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
+    queries, keys and values before any rotation, ``pos_q_BT`` and ``pos_k_BS`` integer
+    positions, ``mask_TS`` True where query t may see key s, and ``carried`` whatever the layer
+    below returned from ``carry`` (None in the first).
     """
 
     x_BSE: Tensor
+    q_BHTD: Tensor
+    k_BHSD: Tensor
     v_BHSD: Tensor
     pos_q_BT: Tensor
     pos_k_BS: Tensor
@@ -75,6 +80,15 @@ class PositionalEncoding(nn.Module):
     """True: one instance, so one set of parameters, serves every layer."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
+    whole_sequence: bool = False
+    """True: what a token gets depends on how long its sequence is, so a key cache is refused."""
+    replaces_content: bool = False
+    """True: ``logits`` is more than the content term and another one added to it."""
+
+    def share(self, first: "PositionalEncoding") -> None:
+        """Take over the modules that the source shares among layers; ``first`` serves the lowest
+        layer, and this is called on the others. Share modules, not bare parameters: a copy of the
+        model under ``torch.func`` finds a module once, whatever holds it."""
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         """The token embeddings of the whole sequence so far, position added. Called once."""
@@ -108,12 +122,11 @@ class PositionalEncoding(nn.Module):
         """What the next layer finds in ``Scene.carried``."""
         return scene.carried
 
-    @classmethod
-    def overrides(cls, *hooks: str) -> bool:
-        """Whether the encoding changes any of the named hooks."""
-        return any(getattr(cls, hook) is not getattr(PositionalEncoding, hook) for hook in hooks)
+    def hooks(self) -> frozenset[str]:
+        """The hooks that this instance changes."""
+        cls, base = type(self), PositionalEncoding
+        return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(base, hook))
 
-    @classmethod
-    def fused(cls) -> bool:
+    def fused(self) -> bool:
         """Whether nothing changes between q.k and weights @ v, so that fused attention serves."""
-        return not cls.overrides("logits", "weights", "values", "carry")
+        return self.hooks() <= {"embed", "enter", "rotate", "bias"}

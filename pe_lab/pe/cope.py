@@ -94,6 +94,9 @@ class CoPE(PositionalEncoding):
         else:
             self.position = TablePositions(dims.head_dim, self.npos)
 
+    def hooks(self) -> frozenset[str]:
+        return super().hooks() - (set() if self.rope is not None else {"rotate"})
+
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         return (q_BHTD, k_BHSD) if self.rope is None else self.rope.rotate(q_BHTD, k_BHSD, scene)
 
@@ -104,7 +107,7 @@ class CoPE(PositionalEncoding):
         if not self.counts:
             return logits_BHTS
         if self.rope is not None:
-            q_BHTD = self.rope.turn(q_BHTD, -scene.pos_q_BT)
+            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
         gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, scene)
         # A running sum of many gates would drown its summands in half precision.
         wide = torch.promote_types(gate_logits_BHTS.dtype, torch.float32)
@@ -124,8 +127,6 @@ class CoPE(PositionalEncoding):
         elif self.gate_key is not None:
             h = k_BHSD.shape[1]
             against_BHSD = self.gate_key(scene.x_BSE).unflatten(-1, (h, -1)).transpose(1, 2)
-        elif self.rope is not None:
-            against_BHSD = self.rope.turn(k_BHSD, -scene.pos_k_BS)
         product_BHTS: Tensor = q_BHTD @ against_BHSD.transpose(-1, -2)
         return product_BHTS / math.sqrt(q_BHTD.shape[-1])
 

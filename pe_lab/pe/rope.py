@@ -36,7 +36,7 @@ class RoPE(PositionalEncoding):
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
     def turn(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
-        """Rotate by the positions; by their negatives, rotate back."""
+        """Rotate by the positions."""
         wide = torch.promote_types(x_BHTD.dtype, torch.float32)
         angle = (pos_BT[..., None] * self.frequencies)[:, None]
         if self.pairing == "half":

@@ -1,14 +1,13 @@
-"""Each encoding against its formula in loops (naive.py), in value and in gradient."""
+"""The encodings of the main job against their formulas in loops."""
 
-import copy
-import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from naive import LOGITS, VALUES, Sight, attend, plain_value, sinusoid
-from torch import Tensor
-from variants import SECTIONS, dims, move_parameters, scattered, sequential
+from agreement import SIZES, TRAIN_LEN, Size, agree, attend_by_hooks
+from naive import LOGITS, VALUES, attend, plain_value, sinusoid
+from variants import SECTIONS, dims, scattered, sequential
 
 from pe_lab.build import build_encodings
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
@@ -43,69 +42,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"pairing": "half"}),
     *(("cope", choice) for choice in COPE_CHOICES),
 ]
-# (batch, keys, queries, heads, positions of each sequence its own)
-SIZES = [(1, 5, 5, 1, False), (2, 6, 3, 2, True), (2, 3, 3, 3, False)]
-
-
-def attend_by_hooks(
-    encoding: PositionalEncoding, q: Tensor, k: Tensor, v: Tensor, x: Tensor, pos: Tensor
-) -> Tensor:
-    t, s = q.shape[2], k.shape[2]
-    mask = torch.ones(s, s, dtype=torch.bool).tril()[s - t :]
-    scene = Scene(x, v, pos[:, s - t :], pos, mask)
-    turned_q, turned_k = encoding.rotate(q, k, scene)
-    product = turned_q @ turned_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    logits = encoding.logits(product, turned_q, turned_k, scene)
-    bias = encoding.bias(scene.pos_q_BT, pos)
-    weights = encoding.weights(logits if bias is None else logits + bias, mask)
-    added = encoding.values(weights, scene.pos_q_BT, pos)
-    return weights @ v if added is None else weights @ v + added
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("name", "choice"), CASES, ids=str)
-def test_value_and_gradient(
-    name: str, choice: dict[str, Any], size: tuple[int, int, int, int, bool]
-) -> None:
-    batch, n_keys, n_queries, heads, own_positions = size
-    width = 4
-    sizes = dims(d_model=heads * width, n_heads=heads, train_len=5, max_len=16, n_layers=1)
-    section = {**SECTIONS[name], **choice}
-    torch.manual_seed(0)
-    encoding = build_encodings(section, sizes)[0]
-    move_parameters(encoding)
-    q = torch.randn(batch, heads, n_queries, width) * 1.5
-    k, v = (torch.randn(batch, heads, n_keys, width) for _ in range(2))
-    x = torch.randn(batch, n_keys, heads * width)
-    pos = scattered(batch, n_keys, 16) if own_positions else sequential(n_keys)
-    direction = torch.randn(batch, heads, n_queries, width)
-    parameters = dict(encoding.named_parameters())
-    inputs = [t.requires_grad_() for t in (q, k, v, x)]
-
-    own: dict[str, Tensor] = dict(parameters)
-    keys = {key: value for key, value in section.items() if key != "_target_"}
-    if name == "cope" and keys["npos"] is None:
-        keys["npos"] = sizes.train_len + 1
-    sight = Sight(q, k, v, x, pos.expand(batch, -1), own, keys)
-    slow = attend(sight, LOGITS[name], VALUES.get(name, plain_value))
-    fast = attend_by_hooks(encoding, q, k, v, x, pos)
-    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    leaves = [*inputs, *parameters.values()]
-    slow_grads, fast_grads = (
-        torch.autograd.grad(out, leaves, direction, materialize_grads=True) for out in (slow, fast)
-    )
-    torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
-
-    single = copy.deepcopy(encoding).float()
-    narrow = [t.detach().float().requires_grad_() for t in inputs]
-    out = attend_by_hooks(single, *narrow, pos)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out.double(), slow, rtol=1e-5, atol=1e-5)
-    grads = torch.autograd.grad(
-        out, [*narrow, *single.parameters()], direction.float(), materialize_grads=True
-    )
-    for got, expected in zip(grads, slow_grads, strict=True):
-        torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+def test_value_and_gradient(name: str, choice: dict[str, Any], size: Size) -> None:
+    filled = {"npos": TRAIN_LEN + 1} if name == "cope" and "npos" not in choice else {}
+    naive = partial(attend, logit=LOGITS[name], value=VALUES.get(name, plain_value))
+    agree(name, choice, size, naive, keys=filled)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8])
@@ -173,6 +117,6 @@ def test_cope_counts_in_float32_under_half_precision() -> None:
     q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
     mask = torch.ones(n, n, dtype=torch.bool).tril()
     pos = sequential(n)
-    scene = Scene(torch.zeros(1, n, 2), v, pos, pos, mask)
+    scene = Scene(torch.zeros(1, n, 2), q, k, v, pos, pos, mask)
     logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
     assert logits[0, 0, -1, 0].item() == -(2**-8) * n / 2

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from agreement import attend_by_hooks
 from naive import t5_bucket
-from test_pe_formulas import attend_by_hooks
 from variants import SECTIONS, dims, move_parameters, sequential
 
 from pe_lab.build import build_encodings
@@ -42,7 +42,7 @@ def rotated(pairing: str, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tenso
     rope = encoding("rope", {"d_model": 16, "n_heads": 2}, pairing=pairing)
     pos = sequential(q.shape[2])
     mask = torch.ones(1, 1, dtype=torch.bool)
-    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(q, k, Scene(q, k, pos, pos, mask))
+    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(q, k, Scene(q, q, k, k, pos, pos, mask))
     return result
 
 

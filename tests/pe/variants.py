@@ -4,6 +4,7 @@ from importlib import resources
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import pytest
 import torch
 import yaml
 from hydra.utils import get_object
@@ -44,6 +45,15 @@ def accepted(section: Section, dims: Dims) -> bool:
     except UsageError:
         return False
     return True
+
+
+def refusal(name: str, changes: Section, **sizes: int) -> str:
+    """The one sentence with which these keys of an encoding are refused."""
+    with pytest.raises(UsageError) as refused:
+        build_encodings({**SECTIONS[name], **changes}, dims(**sizes))
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 def dims(**changes: int) -> Dims:
