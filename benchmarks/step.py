@@ -43,6 +43,7 @@ from pe_lab.console import console
 from pe_lab.data import BATCHES_A_DRAW, TrainData
 from pe_lab.machine import environment, keep_freed_memory
 from pe_lab.model import Transformer
+from pe_lab.parts import fill_parts
 from pe_lab.pe.base import Dims
 from pe_lab.schema import check
 from pe_lab.task import Batch, Bools
@@ -76,7 +77,10 @@ def composed(*overrides: str) -> Config:
     """The configuration that pe-lab would run with these overrides."""
     register_resolvers()
     with initialize_config_module("pe_lab.conf", version_base="1.3"):
-        resolved = OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+        cfg = compose("config", list(overrides), return_hydra_config=True)
+        sources = cfg.hydra.runtime.config_sources
+        ours = {str(k): v for k, v in cfg.items_ex(resolve=False) if k != "hydra"}
+        resolved = OmegaConf.to_container(fill_parts(OmegaConf.create(ours), sources), resolve=True)
     assert isinstance(resolved, dict)
     return check({str(key): value for key, value in resolved.items()}, {})
 

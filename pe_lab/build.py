@@ -69,17 +69,18 @@ def plan(config: Config) -> Plan:
     )
     _check_memory(config, dims, needed)
     encodings = build_encodings(config.pe, dims)
-    longest = min((e.max_len for e in encodings if e.max_len is not None), default=None)
+    limited = {e.max_len: e for e in encodings if e.max_len is not None}
+    longest = min(limited, default=None)
     too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
     never = {TRAIN, IN_DOMAIN} & too_long.keys()
     if never or (too_long and not config.eval.skip_too_long):
+        assert longest is not None
         name, need = next(iter(too_long.items()))
-        remedy = f"raise pe.max_len to {max(too_long.values())}"
+        key, size = limited[longest].size_for(longest)
+        remedy = f"raise pe.{key} to {limited[longest].size_for(max(too_long.values()))[1]}"
         if not never:
             remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
-        raise UsageError(
-            f"pe.max_len={longest} is too short: {name} needs {need} positions; {remedy}"
-        )
+        raise UsageError(f"pe.{key}={size} is too short: {name} needs {need} positions; {remedy}")
     if config.eval.generate and not task.generates:
         raise UsageError(
             "eval.generate=true is not allowed: this task's answers are not one run at the "
@@ -145,9 +146,10 @@ def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncod
     first = made[serving[0]]
     if first.share_layers:
         made = [first] * dims.n_layers
-    for layer in serving[1:]:
-        if made[layer] is not first:
-            made[layer].share(first)
+    for layer in serving:
+        for lower in serving[: serving.index(layer)]:
+            if made[layer] is not made[lower]:
+                made[layer].share(made[lower])
     return [
         made[layer] if layer in serving else NoPE(dims.at_layer(layer))
         for layer in range(dims.n_layers)

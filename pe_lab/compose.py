@@ -195,6 +195,9 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
     found = re.match(
         r"Could not (?:override|delete from config\.|append to config\.) '([^']+)'", str(error)
     )
+    unfit = re.match(r"Error merging override ([^\n]+)", str(error))
+    if unfit is not None:
+        return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
     if found is None:
         return " ".join(str(error).split("\n")[:2])
     key = found[1]

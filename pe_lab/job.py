@@ -19,6 +19,7 @@ from pe_lab.errors import Interrupted, RunError, UsageError
 from pe_lab.machine import environment, prepare
 from pe_lab.measure import place
 from pe_lab.metrics_log import MetricsLog
+from pe_lab.positions import Sequential
 from pe_lab.runs import RunFolder
 from pe_lab.signals import StopOnSignal
 from pe_lab.task import IN_DOMAIN, Batch
@@ -76,6 +77,12 @@ def _execute(
                 logger.warning(
                     "train.warmup=%d is not over at the last step, %d: the rate never gets to "
                     "train.lr", config.train.warmup, config.train.steps,
+                )  # fmt: skip
+            read = any(encoding.reads_positions for encoding in trainer.model.encodings)
+            if not read and not isinstance(planned.positions, Sequential):
+                logger.warning(
+                    "positions=%s has no effect on pe=%s, which reads no positions",
+                    config.names.get("positions"), config.names["pe"],
                 )  # fmt: skip
             _record_start(folder, config, overrides, device)
             folder.set_status("running", trainer.step, config.train.steps)

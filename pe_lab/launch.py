@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab.compose import CONFIG, GROUPS, as_given, compose, unresolved
 from pe_lab.config import Config, register_resolvers
 from pe_lab.errors import PeLabError, UsageError
+from pe_lab.parts import fill_parts
 from pe_lab.runs import check_writable
 
 logger = logging.getLogger("pe_lab")
@@ -92,7 +93,7 @@ def _job(cfg: DictConfig) -> None:
     chosen = HydraConfig.get()
     sweep = Path(chosen.sweep.dir).name if chosen.mode == RunMode.MULTIRUN else None
     names = _names(chosen.runtime.choices)
-    run(_checked(cfg, names), as_given(chosen.overrides.task), sweep)
+    run(_checked(cfg, names, chosen.runtime.config_sources), as_given(chosen.overrides.task), sweep)
 
 
 def _lone_job(failures: list[Exception]) -> Callable[[DictConfig], None]:
@@ -127,9 +128,10 @@ def _names(choices: Any) -> dict[str, str]:
     return {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
 
 
-def _checked(cfg: DictConfig, names: dict[str, str]) -> Config:
+def _checked(cfg: DictConfig, names: dict[str, str], sources: Sequence[Any]) -> Config:
     from pe_lab.schema import check
 
+    cfg = fill_parts(cfg, sources)
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
@@ -144,6 +146,6 @@ def _check(cfg: DictConfig) -> Config:
 
     names = _names(cfg.hydra.runtime.choices)
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
-    config = _checked(OmegaConf.create(ours), names)
+    config = _checked(OmegaConf.create(ours), names, cfg.hydra.runtime.config_sources)
     plan(config)
     return config

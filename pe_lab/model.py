@@ -156,14 +156,16 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
     ) -> tuple[Tensor, Any]:
-        x = self.attention.encoding.enter(x, pos_BS[:, -x.shape[1] :])
+        pe = self.attention.encoding
+        x = pe.enter(x, pos_BS[:, -x.shape[1] :])
         if self.pre:
             a, carried = self.attention(self.norm_attention(x), pos_BS, mask_TS, carried, cache)
             x = x + self.dropout(a)
-            return x + self.dropout(self.ff(self.norm_ff(x))), carried
+            h = self.norm_ff(x)
+            return x + self.dropout(self.ff(h)), pe.pass_on(carried, h)
         a, carried = self.attention(x, pos_BS, mask_TS, carried, cache)
         x = self.norm_attention(x + self.dropout(a))
-        return self.norm_ff(x + self.dropout(self.ff(x))), carried
+        return self.norm_ff(x + self.dropout(self.ff(x))), pe.pass_on(carried, x)
 
 
 class Transformer(nn.Module):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from pe_lab.config import comparable, identity
@@ -96,7 +97,7 @@ def _table(task: str, summaries: list[dict[str, Any]]) -> Table:
     told = _told(summaries)
     for row, runs in sorted(settings.items()):
         seeds = ",".join(str(seed) for seed in sorted(run["seed"] for run in runs))
-        table.add_row(row[0], told[row], seeds, *(_cell(runs, split) for split in splits))
+        table.add_row(row[0], escape(told[row]), seeds, *(_cell(runs, split) for split in splits))
     table.add_section()
     guesses = [_guess(summaries, split) for split in splits]
     table.add_row("(guessing)", "", "", *guesses, style="dim")
@@ -114,6 +115,10 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in config.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
+        elif key == "parts":
+            flat[prefix + key] = f"[{','.join(part.get('pe', part['_target_']) for part in value)}]"
+            keys = [{k: v for k, v in p.items() if k not in ("pe", "_target_")} for p in value]
+            flat |= _flat({str(n): part for n, part in enumerate(keys)}, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
     return flat
@@ -121,7 +126,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _told(summaries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """(encoding, setting) -> the keys, with values, in which the runs of the table differ; those
-    of an encoding are compared among its own runs."""
+    of an encoding are compared among its own runs, those of a part among equal combinations."""
     flat = {
         (run["pe"], _setting(run)): _flat(
             {**comparable(run["config"]), "contents": run.get("contents", {})}
@@ -130,15 +135,19 @@ def _told(summaries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     }
     differing = {}
     for row, config in flat.items():
+        own = [other for (pe, _), other in flat.items() if pe == row[0]]
         alike = {
-            "pe": [other for (pe, _), other in flat.items() if pe == row[0]],
+            "pe.parts.": [
+                other for other in own if other.get("pe.parts") == config.get("pe.parts")
+            ],
+            "pe.": own,
             "": list(flat.values()),
         }
         differing[row] = {
             key: value
             for key, value in config.items()
             if key not in ("seed", "pe._target_")
-            and len({c.get(key) for c in alike["pe" if key.startswith("pe.") else ""]}) > 1
+            and len({c.get(key) for c in next(alike[p] for p in alike if key.startswith(p))}) > 1
         }
     told = {}
     for row, words in differing.items():

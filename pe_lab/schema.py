@@ -34,10 +34,27 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     _refuse_turned(resolved, plain(config), "")
     open_groups = {
         "task": _checked_task(config.task),
-        "pe": _settled(config.pe, "pe", PositionalEncoding, given=1),
+        "pe": _checked_encoding(config.pe, "pe"),
         "positions": _settled(config.positions, "positions", Positions),
     }
     return validated({**plain(config), **open_groups})
+
+
+def _checked_encoding(section: dict[str, Any], key: str) -> dict[str, Any]:
+    """Settled, and what its keys hold of other encodings (the parts of a combination) too."""
+    settled = _settled(section, key, PositionalEncoding, given=1)
+    for name, value in settled.items():
+        if isinstance(value, list) and all(isinstance(v, dict) and "_target_" in v for v in value):
+            settled[name] = [
+                # Where and by what name a part serves is the combination's to check.
+                {k: v for k, v in part.items() if k in ("pe", "layers")}
+                | _checked_encoding(
+                    {k: v for k, v in part.items() if k not in ("pe", "layers")},
+                    f"{key}.{name}.{n}",
+                )
+                for n, part in enumerate(value)
+            ]
+    return settled
 
 
 def _checked_task(section: dict[str, Any]) -> dict[str, Any]:

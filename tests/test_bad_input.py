@@ -102,6 +102,14 @@ BAD = {
         ["pe=learned", "pe.max_len=8", "eval.skip_too_long=true"],
         ["pe.max_len=8", "train needs 15", "raise pe.max_len to"],
     ),
+    "training longer than the square": (
+        ["pe=hierarchical", "pe.rows=3", "eval.skip_too_long=true"],
+        ["pe.rows=3 is too short", "train needs 15", "raise pe.rows to 8"],
+    ),
+    "a split longer than the bits": (
+        ["pe=binary", "pe.bits=4"],
+        ["pe.bits=4 is too short", "31 positions", "raise pe.bits to 6", "skip_too_long"],
+    ),
     "too few positions": (
         ["positions=randomized", "positions.max=8"],
         ["15 tokens", "8 different positions", "set positions.max to 15"],
@@ -184,7 +192,7 @@ BAD = {
         ["-m", "train.lr=interval(0,1)"],
         ["train.lr=interval(0,1)", "hydra/sweeper"],
     ),
-    "a binary yaml": (["--config-dir", "conf", "pe=binary"], ["conf/pe/binary.yaml", "UTF-8"]),
+    "a binary yaml": (["--config-dir", "conf", "pe=blob"], ["conf/pe/blob.yaml", "UTF-8"]),
     "no such launcher": (
         ["-m", "hydra/launcher=joblib"],
         ["hydra/launcher=joblib is not there", "choices: basic"],
@@ -215,7 +223,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "conf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "conf/pe/binary.yaml").write_bytes(b"\xff\xfe\x00\xd8")
+    (tmp_path / "conf/pe/blob.yaml").write_bytes(b"\xff\xfe\x00\xd8")
     (tmp_path / "bad.txt").write_text("w1i0i1r1\nw0xxi1r0\n")
 
 

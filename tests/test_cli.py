@@ -43,13 +43,13 @@ def test_tab_completion(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("pe-lab")
     script = (
         f'PATH={program.parent}:$PATH; eval "$(pe-lab -sc install=bash)"\n'
-        "for line in 'pe-lab task=flipflop pe=r' 'pe-lab train.ste'; do\n"
+        "for line in 'pe-lab task=flipflop pe=re' 'pe-lab train.ste'; do\n"
         "  COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line)\n"
         "  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); hydra_bash_completion; echo ${COMPREPLY[@]}\n"
         "done\n"
     )
     ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stdout.splitlines() == ["pe=relative pe=rope", "train.steps="], ended.stderr
+    assert ended.stdout.splitlines() == ["pe=recurrent pe=relative", "train.steps="], ended.stderr
 
 
 def table(out: str, title: str) -> dict[str, dict[str, str]]:

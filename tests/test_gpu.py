@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from program import ROOT
 
 from pe_lab.cli import main
 from pe_lab.runs import RunFolder, run_folders
@@ -13,7 +14,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
 ]
-ENCODINGS = ["none", "learned", "sinusoidal", "relative", "shaw", "t5", "alibi", "rope", "cope"]
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
 
 def trained(runs_dir: Path, *words: str) -> RunFolder:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HOOKS = ("embed", "enter", "rotate", "bias", "logits", "weights", "values", "carry")
+HOOKS = ("embed", "enter", "rotate", "bias", "logits", "weights", "values", "carry", "pass_on")
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,23 @@ class PositionalEncoding(nn.Module):
     """True: one instance, so one set of parameters, serves every layer."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
+    reads_positions: bool = True
+    """False: the positions given to it change nothing, so a run with others than 0, 1, .. warns."""
     whole_sequence: bool = False
     """True: what a token gets depends on how long its sequence is, so a key cache is refused."""
     replaces_content: bool = False
     """True: ``logits`` is more than the content term and another one added to it."""
 
-    def share(self, first: "PositionalEncoding") -> None:
-        """Take over the modules that the source shares among layers; ``first`` serves the lowest
-        layer, and this is called on the others. Share modules, not bare parameters: a copy of the
-        model under ``torch.func`` finds a module once, whatever holds it."""
+    def share(self, lower: "PositionalEncoding") -> None:
+        """Take over the modules that the source shares among layers from ``lower``, which serves a
+        layer below; called with each of these, from the lowest up. Share modules, not bare
+        parameters: a copy of the model under ``torch.func`` finds a module once, whoever holds
+        it."""
+
+    def size_for(self, positions: int) -> tuple[str, int]:
+        """The key that ``max_len`` follows from, and the value with which it is enough: what a
+        message tells where it is too short."""
+        return "max_len", positions
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         """The token embeddings of the whole sequence so far, position added. Called once."""
@@ -119,8 +127,12 @@ class PositionalEncoding(nn.Module):
         return None
 
     def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
-        """What the next layer finds in ``Scene.carried``."""
+        """What the next layer finds in ``Scene.carried``, as far as attention decides it."""
         return scene.carried
+
+    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
+        """The same after the feed-forward's input ``x_BTE``; ``carried`` is from ``carry``."""
+        return carried
 
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance changes."""

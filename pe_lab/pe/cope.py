@@ -77,6 +77,7 @@ class CoPE(PositionalEncoding):
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
         self.active = self.counts or everywhere
+        self.reads_positions = everywhere
         self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
         self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
         if self.relative is not None:

@@ -10,6 +10,7 @@ class NoPE(PositionalEncoding):
     """
 
     shift_invariant = True
+    reads_positions = False
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

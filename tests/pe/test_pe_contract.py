@@ -1,9 +1,12 @@
 """What every encoding of conf/pe must keep; a new yaml is tested by existing."""
 
 import copy
+from importlib import resources
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from hydra.utils import get_object
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -24,8 +27,18 @@ from variants import (
 
 from pe_lab.build import build_encodings
 from pe_lab.model import Transformer
+from pe_lab.positions import Positions
+from pe_lab.schema import instantiate
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
+SOURCES: dict[str, Section] = {
+    entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text())
+    for entry in resources.files("pe_lab.conf").joinpath("positions").iterdir()
+    if entry.name.endswith(".yaml")
+}
+for source in SOURCES.values():
+    if "max" in source:
+        source["max"] = MAX_LEN
 KEYS = [(name, key) for name, section in SECTIONS.items() for key in section if key != "_target_"]
 
 
@@ -107,7 +120,8 @@ def test_differs_from_no_encoding(name: str) -> None:
 @pytest.mark.parametrize(("name", "key"), KEYS)
 def test_every_key_changes_something(name: str, key: str) -> None:
     section = SECTIONS[name]
-    seen, pos = tokens(2, MAX_LEN), sequential(MAX_LEN)
+    # Two lengths: at max_len alone, a share of it is a share of the sequence's own.
+    read = [(tokens(2, n), sequential(n)) for n in (MAX_LEN, TRAIN_LEN)]
     base = model(section)
     tried = [{**section, key: v} for v in other_values(section, key)]
     tried = [changed for changed in tried if accepted(changed, dims())]
@@ -117,7 +131,7 @@ def test_every_key_changes_something(name: str, key: str) -> None:
         more = sum(p.numel() for p in other.parameters()) != sum(
             p.numel() for p in base.parameters()
         )
-        assert more or (other(seen, pos) - base(seen, pos)).abs().max() > 1e-9, changed
+        assert more or any((other(*r) - base(*r)).abs().max() > 1e-9 for r in read), changed
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -190,6 +204,49 @@ def test_decoding_with_a_key_cache(section: Section) -> None:
             parts.append(built(seen[:, start:end], pos[:, :end], cache))
             start = end
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@every_variant
+def test_under_every_source_of_positions(section: Section, source: str) -> None:
+    positions: Positions = instantiate(SOURCES[source], "positions", Positions)
+    pos = positions.sample(np.random.default_rng(0), 2, TRAIN_LEN, training=True)
+    built = model(section)
+    loss(built(tokens(2, TRAIN_LEN), torch.from_numpy(pos))).backward()
+    for name, parameter in built.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+@every_variant
+def test_reads_positions_or_says_that_it_does_not(section: Section) -> None:
+    built = model(section)
+    seen = tokens(2, TRAIN_LEN)
+    here, there = (
+        built(seen, pos) for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN))
+    )
+    if any(encoding.reads_positions for encoding in built.encodings):
+        assert (here - there).abs().max() > 1e-6
+    else:
+        assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@every_variant
+def test_dropout_before_and_after_norm(section: Section, norm_position: str) -> None:
+    trunk = {"dropout": 0.3, "norm_position": norm_position, "norm": "rmsnorm"}
+    built = model(section, trunk=trunk)
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    torch.manual_seed(1)
+    outs = [built(seen, pos) for _ in range(2)]
+    torch.manual_seed(1)
+    assert torch.equal(built(seen, pos), outs[0])
+    assert not torch.equal(outs[0], outs[1])
+    loss(outs[0]).backward()
+    for name, parameter in own_parameters(built).items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    built.eval()
+    assert torch.equal(built(seen, pos), built(seen, pos))
 
 
 @every_variant

@@ -13,16 +13,27 @@ from pe_lab.build import build_encodings
 from pe_lab.config import ModelConfig
 from pe_lab.errors import UsageError
 from pe_lab.model import Transformer
+from pe_lab.parts import merged
 from pe_lab.pe.base import Dims
 
 Section = dict[str, Any]
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
+
+
+def parts(*given: str | Section) -> list[Section]:
+    """The parts of a combined encoding as the command line fills them in."""
+    named: list[Section] = [{"pe": part} if isinstance(part, str) else part for part in given]
+    return [merged(SECTIONS[part["pe"]], part) for part in named]
+
 
 SECTIONS: dict[str, Section] = {
     entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text())
     for entry in sorted(resources.files("pe_lab.conf").joinpath("pe").iterdir(), key=str)
     if entry.name.endswith(".yaml")
 }
+for section in SECTIONS.values():
+    if "parts" in section:
+        section["parts"] = parts(*section["parts"])
 
 
 def other_values(section: Section, key: str) -> list[Any]:
@@ -33,6 +44,12 @@ def other_values(section: Section, key: str) -> list[Any]:
         return [choice for choice in get_args(hint) if choice != value]
     if isinstance(value, bool):
         return [not value]
+    if key == "parts":
+        return [
+            parts("learned", "t5"),
+            parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
+            parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
+        ]
     if value is None:
         assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
         return [MAX_LEN + 5]
@@ -74,30 +91,37 @@ def every_variant() -> dict[str, Section]:
             for other in other_values(section, key):
                 changed = {**section, key: other}
                 if accepted(changed, dims()):
-                    found[f"{name}-{key}={other}"] = changed
+                    shown = "+".join(p["pe"] for p in other) if key == "parts" else other
+                    found[f"{name}-{key}={shown}"] = changed
     return found
 
 
 VARIANTS = every_variant()
 
 
-def model(section: Section, seed: int = 0, **sizes: int) -> Transformer:
+def model(
+    section: Section, seed: int = 0, trunk: dict[str, Any] | None = None, **sizes: int
+) -> Transformer:
     """A tiny model in float64; the trunk depends on the seed alone.
 
     What starts at zero would hide its encoding: every parameter of an encoding is moved.
+
+    Args:
+        trunk: keys of the model that differ.
     """
     size = dims(**sizes)
-    cfg = ModelConfig(
-        n_layers=size.n_layers,
-        n_heads=size.n_heads,
-        d_model=size.d_model,
-        d_ff=24,
-        dropout=0.0,
-        norm="layernorm",
-        norm_position="pre",
-        activation="gelu",
-        tied_embeddings=False,
-    )
+    keys: dict[str, Any] = {
+        "n_layers": size.n_layers,
+        "n_heads": size.n_heads,
+        "d_model": size.d_model,
+        "d_ff": 24,
+        "dropout": 0.0,
+        "norm": "layernorm",
+        "norm_position": "pre",
+        "activation": "gelu",
+        "tied_embeddings": False,
+    }
+    cfg = ModelConfig(**{**keys, **(trunk or {})})
     torch.manual_seed(seed)
     encodings = build_encodings(section, size)
     for encoding in dict.fromkeys(encodings):

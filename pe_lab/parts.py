@@ -1,0 +1,70 @@
+"""The parts of a combined encoding, from their names to their keys."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_lab.errors import UsageError
+from pe_lab.suggest import did_you_mean
+
+
+def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
+    """The configuration with the yaml of each named part of ``pe.parts`` in its place.
+
+    A part is a name (``rope``) or a mapping with ``pe: NAME`` and keys that differ from that
+    yaml; one with a ``_target_`` of its own is whole already.
+
+    Args:
+        sources: Hydra's ``runtime.config_sources``, where the yamls are looked for.
+
+    Raises:
+        UsageError: a part that names nothing, or is neither name nor mapping.
+    """
+    parts = OmegaConf.select(cfg, "pe.parts", throw_on_resolution_failure=False)
+    if not isinstance(parts, ListConfig):
+        return cfg
+    path = ConfigSearchPathImpl()
+    for source in sources:
+        path.append(source["provider"], f"{source['schema']}://{source['path']}")
+    repository = ConfigRepository(path)
+    given: list[Any] = OmegaConf.to_container(parts, resolve=False)  # type: ignore[assignment]
+    filled = [_filled(part, n, repository) for n, part in enumerate(given)]
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    raw["pe"]["parts"] = filled
+    full: DictConfig = OmegaConf.create(raw)
+    return full
+
+
+def _filled(part: Any, n: int, repository: ConfigRepository) -> dict[str, Any]:
+    key = f"pe.parts.{n}"
+    if isinstance(part, str):
+        part = {"pe": part}
+    if not isinstance(part, dict) or not ({"pe", "_target_"} & part.keys()):
+        raise UsageError(
+            f"{key}={part} names no encoding: give a name (rope) or a mapping ({{pe: rope}})"
+        )
+    if "_target_" in part:
+        return part
+    name = part["pe"]
+    options = repository.get_group_options("pe", ObjectType.CONFIG)
+    if name not in options:
+        raise UsageError(f"{key}.pe={name} is not there: " + did_you_mean(str(name), options))
+    found = repository.load_config(f"pe/{name}")
+    assert found is not None
+    try:
+        section: Any = OmegaConf.to_container(found.config, resolve=False)
+    except OmegaConfBaseException as error:
+        raise UsageError(f"{key}.pe={name} cannot be read: {error}") from None
+    if "parts" in section:
+        raise UsageError(f"{key}.pe={name} is combined itself: list its parts here instead")
+    return merged(section, part)
+
+
+def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part's own keys over those of its yaml; its name comes first, for the record."""
+    return {"pe": part["pe"], **section, **part}

@@ -1,0 +1,197 @@
+"""Several encodings in one model, everywhere or on some layers only."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.schema import instantiate
+
+
+class Combined(PositionalEncoding):
+    """Several encodings at once, each on all layers or on those it names.
+
+    ``parts`` lists them, by the name of their yaml or as a mapping with keys changed:
+    ``[cope, {pe: rope, layers: [0, 2], base: 500}]``; ``layers`` counts from 0, without it a part
+    serves every layer. Each part acts at its own hooks:
+
+    - at the input (embed, enter): one after another, in the order of the list;
+    - on queries and keys (rotate): one part a layer;
+    - biases: their sum;
+    - logits: each part's term is computed from q and k as they are before any rotation, by
+      itself (CoPE's gates see neither another part's term nor the turn), and the terms are
+      added. One part a layer may replace the content term (DeBERTa, PaTH, DAPE), and then none
+      rotates: the turned content would be lost or scaled;
+    - weights in the place of softmax, and what is carried to the next layer: one part a layer;
+    - values: their sum.
+
+    A part that only acts at the input takes no ``layers``: there is one input. A combination
+    reaches as far as its shortest part, and shares among layers what each part shares.
+    Source: Golovneva 2024 (2405.18719) adds CoPE to relative and rotary encodings; learned
+    positions with a T5 bias are those of TUPE-R (Ke 2021, 2006.15595) without untying.
+    Absolute where a part is; causal: as its parts.
+    """
+
+    def __init__(self, dims: Dims, parts: list[dict[str, Any]]) -> None:
+        super().__init__()
+        if not parts:
+            raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
+        self.parts = nn.ModuleDict()
+        for n, given in enumerate(parts):
+            part = _made(given, n, dims)
+            if part is not None:
+                self.parts[str(n)] = part
+        names = {str(n): str(given.get("pe", given["_target_"])) for n, given in enumerate(parts)}
+        self._refuse_clashes(names, dims.layer)
+        serving = self._serving()
+        limits = [part.max_len for part in serving if part.max_len is not None]
+        self.max_len = min(limits, default=None)
+        self.active = bool(serving)
+        self.shift_invariant = all(part.shift_invariant for part in serving)
+        self.reads_positions = any(part.reads_positions for part in serving)
+        self.whole_sequence = any(part.whole_sequence for part in serving)
+
+    def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
+        """The parts that act in this layer, or at one hook of it, in order."""
+        parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
+        return [part for part in parts if hook is None or hook in part.hooks()]
+
+    def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
+        for hook, act in (
+            ("rotate", "rotate queries and keys"),
+            ("weights", "replace softmax"),
+            ("carry", "carry something to the next layer"),
+        ):
+            self._refuse_two(names, layer, act, lambda part, hook=hook: hook in part.hooks())
+        self._refuse_two(
+            names, layer, "replace the content term", lambda part: part.replaces_content
+        )
+        replacing = [names[n] for n, part in self.parts.items() if part.replaces_content]
+        turning = [
+            names[n]
+            for n, part in self.parts.items()
+            if "rotate" in part.hooks() and not part.replaces_content  # type: ignore[operator]
+        ]
+        if replacing and turning:
+            raise ValueError(
+                f"parts {replacing[0]} and {turning[0]} clash in layer {layer}: the first replaces "
+                "the content term that the second turns; give them different layers, or leave one "
+                "out"
+            )
+
+    def _refuse_two(self, names: dict[str, str], layer: int, act: str, does: Any) -> None:
+        both = [names[n] for n, part in self.parts.items() if does(part)]
+        if len(both) > 1:
+            raise ValueError(
+                f"parts {both[0]} and {both[1]} clash in layer {layer}: both {act}; give them "
+                "different layers, or leave one out"
+            )
+
+    def share(self, lower: PositionalEncoding) -> None:
+        assert isinstance(lower, Combined)
+        for n in self.parts.keys() & lower.parts.keys():
+            mine, theirs = self.parts[n], lower.parts[n]
+            assert isinstance(mine, PositionalEncoding)
+            assert isinstance(theirs, PositionalEncoding)
+            if mine.share_layers:
+                self.parts[n] = theirs
+            else:
+                mine.share(theirs)
+
+    def size_for(self, positions: int) -> tuple[str, int]:
+        for n, part in self.parts.items():
+            assert isinstance(part, PositionalEncoding)
+            if part.max_len == self.max_len:
+                key, size = part.size_for(positions)
+                return f"parts.{n}.{key}", size
+        return super().size_for(positions)
+
+    def hooks(self) -> frozenset[str]:
+        return frozenset(hook for part in self._serving() for hook in part.hooks())
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        for part in self._serving("embed"):
+            x_BSE = part.embed(x_BSE, tokens_BS, pos_BS)
+        return x_BSE
+
+    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        for part in self._serving("enter"):
+            x_BTE = part.enter(x_BTE, pos_q_BT)
+        return x_BTE
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        for part in self._serving("rotate"):
+            q_BHTD, k_BHSD = part.rotate(q_BHTD, k_BHSD, scene)
+        return q_BHTD, k_BHSD
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        total = None
+        for part in self._serving("bias"):
+            added = part.bias(pos_q_BT, pos_k_BS)
+            total = added if total is None or added is None else total + added
+        return total
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        changing, turning = self._serving("logits"), self._serving("rotate")
+        total_BHTS = content_BHTS
+        for part in changing:
+            # What turns q and k itself, or replaces the content, takes them as they come.
+            if part.replaces_content or part in turning:
+                total_BHTS = part.logits(content_BHTS, q_BHTD, k_BHSD, scene)
+        rest = [p for p in changing if not p.replaces_content and p not in turning]
+        plain_BHTS = content_BHTS
+        if rest and turning:
+            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
+            plain_BHTS = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-1, -2)
+        for part in rest:
+            total_BHTS = total_BHTS + (part.logits(plain_BHTS, q_BHTD, k_BHSD, scene) - plain_BHTS)
+        return total_BHTS
+
+    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        for part in self._serving("weights"):
+            return part.weights(logits_BHTS, mask_TS)
+        return super().weights(logits_BHTS, mask_TS)
+
+    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        total = None
+        for part in self._serving("values"):
+            added = part.values(weights_BHTS, pos_q_BT, pos_k_BS)
+            total = added if total is None or added is None else total + added
+        return total
+
+    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
+        for part in self._serving("carry"):
+            return part.carry(weights_BHTS, scene)
+        return scene.carried
+
+    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
+        for part in self._serving("pass_on"):
+            carried = part.pass_on(carried, x_BTE)
+        return carried
+
+
+def _made(given: dict[str, Any], n: int, dims: Dims) -> PositionalEncoding | None:
+    """The part for this layer, None where it leaves the layer alone."""
+    key = f"parts.{n}"
+    section = {k: v for k, v in given.items() if k not in ("pe", "layers")}
+    part: PositionalEncoding = instantiate(section, f"pe.{key}", PositionalEncoding, dims)
+    if isinstance(part, Combined):
+        raise ValueError(f"{key} is combined itself: list its parts here instead")
+    layers = given.get("layers")
+    if layers is not None:
+        good = isinstance(layers, list) and layers and all(type(layer) is int for layer in layers)
+        if not good or not all(0 <= layer < dims.n_layers for layer in layers):
+            raise ValueError(
+                f"{key}.layers={layers} is not allowed: list layers from 0 to "
+                f"{dims.n_layers - 1} (model.n_layers={dims.n_layers}), layers: [0]"
+            )
+        if part.hooks() == {"embed"}:
+            raise ValueError(
+                f"{key}.layers={layers} has no effect on {given.get('pe', given['_target_'])}, "
+                "which acts once, at the input: leave layers out"
+            )
+        if dims.layer not in layers:
+            return None
+    # The input is there once; a part that acts there and nowhere else serves layer 0.
+    only_input = dims.layer > 0 and part.hooks() <= {"embed"}
+    return part if part.active and part.hooks() and not only_input else None

@@ -1,0 +1,175 @@
+"""Encodings combined: equal to what each part computes, clashes refused before training."""
+
+from typing import Any
+
+import pytest
+import torch
+from agreement import attend_by_hooks
+from torch import Tensor
+from variants import (
+    MAX_LEN,
+    SECTIONS,
+    dims,
+    model,
+    move_parameters,
+    parts,
+    refusal,
+    scattered,
+    sequential,
+    tokens,
+)
+
+from pe_lab.build import build_encodings
+from pe_lab.model import Transformer
+from pe_lab.pe.base import PositionalEncoding, Scene
+
+
+def built(*given: Any, **sizes: int) -> list[PositionalEncoding]:
+    torch.manual_seed(3)
+    return build_encodings({**SECTIONS["combined"], "parts": parts(*given)}, dims(**sizes))
+
+
+def copied(target: PositionalEncoding, source: PositionalEncoding) -> None:
+    """Parameters under the same names but for the ``parts.N.`` before them."""
+    own = {n.split(".", 2)[2]: p for n, p in target.named_parameters()}
+    assert own
+    theirs = dict(source.named_parameters())
+    for name, parameter in own.items():
+        (same,) = [p for n, p in theirs.items() if n.endswith(name) and p.shape == parameter.shape]
+        parameter.data.copy_(same)
+
+
+def scene(heads: int = 2, width: int = 4, length: int = 7) -> tuple[Tensor, ...]:
+    q, k, v = torch.randn(3, 2, heads, length, width).unbind(0)
+    return q, k, v, torch.randn(2, length, heads * width), scattered(2, length, MAX_LEN)
+
+
+@pytest.mark.parametrize("combine", ["rope", "relative"])
+def test_cope_and_another_as_cope_combines_them_itself(combine: str) -> None:
+    sizes = {"d_model": 8, "n_layers": 1}
+    combination = built("cope", combine, **sizes)[0]
+    alone = build_encodings({**SECTIONS["cope"], "combine": combine}, dims(**sizes))[0]
+    move_parameters(alone)
+    copied(combination, alone)
+    given = scene()
+    got, expected = (attend_by_hooks(e, *given) for e in (combination, alone))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    # The order of the list does not matter.
+    other = built(combine, "cope", **sizes)[0]
+    copied(other, alone)
+    torch.testing.assert_close(attend_by_hooks(other, *given), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_terms_and_biases_are_added() -> None:
+    combination = built("shaw", "t5", "relative", "alibi", d_model=8, n_layers=1)[0]
+    q, k, v, x, pos = scene()
+    shaw, t5, relative, alibi = combination.parts.values()  # type: ignore[union-attr, operator]
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    seen = Scene(x, q, k, v, pos, pos, mask)
+    content = q @ k.mT / 2
+    logits = (
+        content
+        + (shaw.logits(content, q, k, seen) - content)
+        + (relative.logits(content, q, k, seen) - content)
+        + t5.bias(pos, pos)
+        + alibi.bias(pos, pos)
+    )
+    weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
+    expected = weights @ v + shaw.values(weights, pos, pos)
+    got = attend_by_hooks(combination, q, k, v, x, pos)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_in_the_order_of_the_list() -> None:
+    learned, sinusoidal = (built(n, d_model=8)[0] for n in ("learned", "sinusoidal"))
+    both = built("learned", "sinusoidal", d_model=8)[0]
+    both.parts["0"].load_state_dict(learned.parts["0"].state_dict())  # type: ignore[union-attr, index, operator]
+    x, pos = torch.randn(2, 7, 8), scattered(2, 7, MAX_LEN)
+    seen = tokens(2, 7)
+    expected = sinusoidal.embed(learned.embed(x, seen, pos), seen, pos)
+    assert torch.equal(both.embed(x, seen, pos), expected)
+
+
+def test_one_part_alone_is_that_encoding() -> None:
+    for name in ("rope", "alibi", "t5", "shaw", "cope", "learned"):
+        torch.manual_seed(5)
+        alone = model(SECTIONS[name])
+        combined = model({**SECTIONS["combined"], "parts": parts(name)})
+        state = alone.state_dict()
+        for key in combined.state_dict():
+            combined.state_dict()[key].copy_(state[key.replace("parts.0.", "")])
+        seen, pos = tokens(2, 9), scattered(2, 9, MAX_LEN)
+        assert torch.equal(combined(seen, pos), alone(seen, pos)), name
+
+
+def test_layers_of_a_part() -> None:
+    encodings = built({"pe": "rope", "layers": [0, 2]}, {"pe": "t5", "layers": [1, 2]}, n_layers=4)
+    hooks = [sorted(encoding.hooks()) for encoding in encodings]
+    assert hooks == [["rotate"], ["bias"], ["bias", "rotate"], []]
+    # T5's one table serves both of its layers, though layer 0 has none.
+    tables = [dict(encoding.named_parameters()) for encoding in encodings]
+    assert tables[1]["parts.1.table"] is tables[2]["parts.1.table"]
+    rope = build_encodings(SECTIONS["rope"], dims(n_layers=4))[0]
+    given = scene(width=8)
+    assert torch.equal(attend_by_hooks(encodings[0], *given), attend_by_hooks(rope, *given))
+
+
+def test_what_changes_nothing_between_scores_and_values_stays_fused() -> None:
+    def fused(transformer: Transformer) -> list[bool]:
+        return [block.attention.fused for block in transformer.blocks]  # type: ignore[union-attr, misc]
+
+    section = SECTIONS["combined"]
+    assert fused(model({**section, "parts": parts("learned", "rope", "alibi")})) == [True] * 3
+    one_layer = parts("rope", {"pe": "cope", "layers": [1]})
+    assert fused(model({**section, "parts": one_layer})) == [True, False, True]
+
+
+def test_as_long_as_the_shortest_part() -> None:
+    assert built({"pe": "learned", "max_len": 9}, {"pe": "relative", "max_len": 7})[0].max_len == 7
+    assert built("rope", "alibi")[0].max_len is None
+
+
+def test_shares_and_shifts_as_its_parts() -> None:
+    encodings = built("t5", "shaw")
+    first, *others = (dict(encoding.named_parameters()) for encoding in encodings)
+    for other in others:
+        assert other["parts.0.table"] is first["parts.0.table"]
+        assert other["parts.1.key_table"] is not first["parts.1.key_table"]
+    assert encodings[0].shift_invariant
+    assert not built("t5", "learned")[0].shift_invariant
+
+
+def test_a_bias_without_positions_is_no_part_of_the_sum() -> None:
+    none = built("none", "alibi", d_model=8, n_layers=1)[0]
+    alone = build_encodings(SECTIONS["alibi"], dims(d_model=8, n_layers=1))[0]
+    pos = sequential(6)
+    bias, expected = none.bias(pos, pos), alone.bias(pos, pos)
+    assert bias is not None
+    assert expected is not None
+    assert torch.equal(bias, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], ["parts=[]", "parts=[cope,rope]"]),
+        (["rope", {"pe": "rope", "base": 500}], ["rope and rope", "layer 0", "rotate"]),
+        (["rope", {"pe": "cope", "combine": "rope"}], ["rope and cope", "layer 0", "rotate"]),
+        (
+            [{"pe": "rope", "layers": [1]}, {"pe": "rope", "layers": [0, 1]}],
+            ["rope and rope", "layer 1"],
+        ),
+        ([{"pe": "rope", "layers": [3]}], ["parts.0.layers=[3]", "0 to 2", "n_layers=3"]),
+        ([{"pe": "rope", "layers": []}], ["parts.0.layers=[]", "0 to 2"]),
+        ([{"pe": "rope", "layers": [True]}], ["parts.0.layers=[True]", "0 to 2"]),
+        ([{"pe": "rope", "layers": 1}], ["parts.0.layers=1", "0 to 2"]),
+        (["alibi", {"pe": "learned", "layers": [0]}], ["parts.1.layers=[0]", "learned", "input"]),
+        ([{"pe": "rope", "base": 0}], ["pe.parts.0.base=0", "greater than 0"]),
+        ([{"pe": "rope", "basis": 9}], ["pe.parts.0.basis=9", "did you mean base"]),
+    ],
+    ids=str,
+)
+def test_refused(given: list[Any], words: list[str]) -> None:
+    message = refusal("combined", {"parts": parts(*given)})
+    for word in words:
+        assert word in message

@@ -1,0 +1,59 @@
+"""The whole program with every encoding of conf/pe: alone, in a sweep, stopped and resumed."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import ROOT, Here, rows, summary, the_run, tiny
+
+from pe_lab.cli import main
+from pe_lab.train import Trainer
+
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
+SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequences=4"]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one sweep over all of them, in one process."""
+    folder = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["pe-lab"])
+        assert main(["-m", *tiny("pe=glob(*)", *SMALL)]) == 0
+    return folder / "runs"
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_stopped_and_resumed_alone_as_in_the_sweep(
+    sweep: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
+) -> None:
+    step = Trainer._train_step
+
+    def signalled(trainer: Trainer) -> Any:
+        step(trainer)
+        if trainer.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    line = tiny(f"pe={pe}", *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_step", signalled)
+        assert here(*line).status == 128 + signal.SIGTERM
+    alone = the_run(tmp_path / "runs")
+    assert not (alone / "summary.json").exists()
+    ended = here(*line)
+    assert ended.status == 0, ended.err
+    same = sweep / "flipflop" / pe / alone.name
+    assert rows(alone) == rows(same)
+    assert summary(alone) == summary(same)
+
+
+@pytest.mark.parametrize(("pe", "told"), [("none", True), ("cope", True), ("rope", False)])
+def test_positions_that_nothing_reads_are_told(here: Here, pe: str, told: bool) -> None:
+    ended = here(*tiny(f"pe={pe}", "positions=randomized", "train.steps=2", "train.warmup=1"))
+    assert ended.status == 0
+    assert (f"positions=randomized has no effect on pe={pe}" in ended.out) == told
+    assert "no effect" not in here(*tiny(f"pe={pe}", "train.steps=2", "train.warmup=1")).out

@@ -1,0 +1,118 @@
+"""pe=combined from the command line: parts by name, with keys changed, from one's own folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from program import Here, summary, the_run, tiny
+
+DECAY = """
+import torch
+from torch import nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class Decay(PositionalEncoding):
+    def __init__(self, dims: Dims, start: float) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.full((dims.n_heads,), start))
+
+    def bias(self, pos_q_BT, pos_k_BS):
+        return -self.rate[:, None, None] * (pos_q_BT[:, None, :, None] - pos_k_BS[:, None, None])
+"""
+
+
+def parts_of(runs: Path) -> list[dict[str, Any]]:
+    """As the run's folder has recorded them."""
+    recorded: list[dict[str, Any]] = yaml.safe_load((the_run(runs) / "config.yaml").read_text())[
+        "pe"
+    ]["parts"]
+    return recorded
+
+
+def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny("pe=combined", "pe.parts=[{pe: rope, layers: [0], base: 500}, alibi]"))
+    assert ended.status == 0, ended.err
+    rope, alibi = parts_of(tmp_path / "runs")
+    assert rope == {
+        "pe": "rope",
+        "_target_": "pe_lab.pe.rope.RoPE",
+        "base": 500.0,
+        "pairing": "interleaved",
+        "layers": [0],
+    }
+    assert alibi["learned"] is False
+
+
+def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Path) -> None:
+    for base in ("500", "5e2"):
+        ended = here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]"))
+        assert ended.status == 0, ended.err
+    assert the_run(tmp_path / "runs")
+    assert here(*tiny("pe=combined", "pe.parts=[rope,alibi]")).status == 0
+    assert len(list((tmp_path / "runs").glob("*/*/seed*"))) == 2
+
+
+def test_a_sweep_and_its_results(here: Here, tmp_path: Path) -> None:
+    swept = "pe.parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
+    ended = here("-m", *tiny("pe=combined", swept))
+    assert ended.status == 0, ended.err
+    shown = here("results").out
+    for told in ("pe.parts=[learned,t5]", "pe.parts=[rope,alibi]", "pe.parts.0.base=500.0"):
+        assert told in shown.replace("\n", " ")
+
+
+def test_ones_own_encoding_is_a_part(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "decay_part.py").write_text(DECAY)
+    (tmp_path / "mine" / "pe" / "decay.yaml").write_text(
+        "_target_: decay_part.Decay\nstart: ${train.lr}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    words = ["--config-dir", "mine", *tiny("pe=combined", "pe.parts=[decay,rope]", "train.lr=0.5")]
+    ended = here(*words)
+    assert ended.status == 0, ended.err
+    assert parts_of(tmp_path / "runs")[0]["start"] == 0.5
+    again = here(*words[:2], *tiny("pe=combined", "pe.parts=[decya]"))
+    assert again.status == 2
+    assert "did you mean decay" in again.err
+
+
+def test_results_are_those_of_the_encoding_alone(here: Here, tmp_path: Path) -> None:
+    """A combination of one: its own parameters are drawn as that encoding's are."""
+    assert here(*tiny("pe=shaw")).status == 0
+    assert here(*tiny("pe=combined", "pe.parts=[shaw]")).status == 0
+    alone, combined = (summary(f) for f in sorted((tmp_path / "runs").glob("*/*/seed*"))[::-1])
+    assert alone["pe"] == "shaw"
+    assert alone["metrics"] == combined["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("[cope,rop]", ["pe.parts.1.pe=rop", "did you mean rope"]),
+        ("[combined]", ["pe.parts.0.pe=combined", "list its parts"]),
+        ("[3]", ["pe.parts.0=3", "{pe: rope}"]),
+        ("rope", ["pe.parts=rope", "a list"]),
+        ("{a: rope}", ["pe.parts={a: rope}", "another kind"]),
+        ("[{layers: [0]}]", ["pe.parts.0={'layers': [0]}", "{pe: rope}"]),
+        ("[rope,{pe: rope, base: 3}]", ["rope and rope", "layer 0"]),
+        ("[{pe: rope, base: 0}]", ["pe.parts.0.base=0", "greater than 0"]),
+        (
+            "[{pe: learned, max_len: 3}]",
+            ["pe.parts.0.max_len=3", "train needs 15", "raise pe.parts.0.max_len to"],
+        ),
+        ("[{_target_: pe_lab.pe.rope.Rope}]", ["pe.parts.0._target_", "RoPE"]),
+    ],
+)
+def test_refused_before_any_work(here: Here, tmp_path: Path, given: str, words: list[str]) -> None:
+    ended = here(*tiny("pe=combined", f"pe.parts={given}"))
+    assert ended.status == 2
+    (line,) = ended.err.splitlines()
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "runs").exists()
