@@ -27,28 +27,42 @@ class RoPE(PositionalEncoding):
         self, dims: Dims, base: PositiveFloat, pairing: Literal["interleaved", "half"]
     ) -> None:
         super().__init__()
-        if dims.head_dim % 2:
-            raise ValueError(
-                f"d_model={dims.d_model} and n_heads={dims.n_heads} give heads of width "
-                f"{dims.head_dim}, but rotation needs pairs: choose an even d_model / n_heads"
-            )
+        check_pairs(dims)
         self.pairing = pairing
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
     def turn(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
         """Rotate by the positions."""
-        wide = torch.promote_types(x_BHTD.dtype, torch.float32)
         angle = (pos_BT[..., None] * self.frequencies)[:, None]
         if self.pairing == "half":
-            cos, sin = angle.cos().to(wide), angle.sin().to(wide)
-            a, b = x_BHTD.chunk(2, -1)
-            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-        else:
-            # Neighbours as one complex number: a third of the time of strided halves.
-            turn = torch.polar(torch.ones_like(angle), angle).to(wide.to_complex())
-            pairs = torch.view_as_complex(x_BHTD.to(wide).reshape(*x_BHTD.shape[:-1], -1, 2))
-            turned = torch.view_as_real(pairs * turn).flatten(-2)
-        return turned.to(x_BHTD.dtype)
+            return turn_halves(x_BHTD, angle.cos(), angle.sin())
+        return turn_neighbours(x_BHTD, angle, torch.ones_like(angle))
 
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         return self.turn(q_BHTD, scene.pos_q_BT), self.turn(k_BHSD, scene.pos_k_BS)
+
+
+def check_pairs(dims: Dims) -> None:
+    """Heads of an odd width leave a feature without a partner."""
+    if dims.head_dim % 2:
+        raise ValueError(
+            f"d_model={dims.d_model} and n_heads={dims.n_heads} give heads of width "
+            f"{dims.head_dim}, but rotation needs pairs: choose an even d_model / n_heads"
+        )
+
+
+def turn_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate features m and m + D/2 by the angle with cos[.., m] and sin[.., m]."""
+    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    cos, sin = cos.to(wide), sin.to(wide)
+    a, b = x_BHTD.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x_BHTD.dtype)
+
+
+def turn_neighbours(x_BHTD: Tensor, angle: Tensor, factor: Tensor) -> Tensor:
+    """Rotate features 2m and 2m + 1 by angle[.., m] and multiply them by factor[.., m]."""
+    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    # Neighbours as one complex number: a third of the time of strided halves.
+    turn = torch.polar(factor, angle).to(wide.to_complex())
+    pairs = torch.view_as_complex(x_BHTD.to(wide).reshape(*x_BHTD.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x_BHTD.dtype)

@@ -1,0 +1,66 @@
+"""Functional interpolation for relative positions."""
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import distances
+
+EPSILON = 1e-6
+
+
+class FIRE(PositionalEncoding):
+    """Bias on the logits: a perceptron of the distance, relative to the query's position.
+
+    logits_ij = q_i . k_j / sqrt(D) + f(psi(i - j) / (psi(max(i, L)) + 1e-6))[h], psi(n) =
+    log(|c| n + 1), f(y) = W relu(u y + b) with ``hidden`` units and an output for each head: the
+    argument stays in [0, 1], however long the sequence. Source: Li 2023 (2310.04418). c starts
+    at 0.1 and L at ``threshold`` training lengths, learned through a factor from 1, all as in
+    the listing of its appendix, where L = 512 is a quarter of the training length; that
+    listing's output bias, which softmax cannot see, is left out. One set of parameters for each
+    layer; ``share_layers: true`` is the paper's FIRE-S. Any length. Absolute, since i is read;
+    causal.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        hidden: PositiveInt,
+        c: PositiveFloat,
+        threshold: PositiveFloat,
+        share_layers: bool,
+    ) -> None:
+        super().__init__()
+        self.share_layers, self.threshold = share_layers, threshold * dims.train_len
+        self.c = nn.Parameter(torch.tensor(float(c)))
+        self.threshold_factor = nn.Parameter(torch.tensor(1.0))
+        self.hidden = nn.Linear(1, hidden)
+        self.out = nn.Linear(hidden, dims.n_heads, bias=False)
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        far_BTS = distances(pos_q_BT, pos_k_BS)
+        least = (self.threshold * self.threshold_factor).abs()
+        whole_BT = self._psi(pos_q_BT.to(least.dtype).maximum(least))
+        share_BTS = self._psi(far_BTS) / (whole_BT[..., None] + EPSILON)
+        pieces_HBTS = self._perceptron(share_BTS.flatten()).view(-1, *share_BTS.shape)
+        return pieces_HBTS.transpose(0, 1)
+
+    def _perceptron(self, y_P: Tensor) -> Tensor:
+        """f(y), (H, P). Of one number, f is linear between the knots where a unit starts or
+        stops: to look up the piece costs a tenth of computing all units for every pair."""
+        u_N, b_N = self.hidden.weight[:, 0], self.hidden.bias
+        with torch.no_grad():
+            knot_N, order_N = torch.where(u_N == 0, torch.inf, -b_N / u_N).sort()
+            passed_RN = torch.ones(len(u_N) + 1, len(u_N), device=u_N.device).tril(-1)
+            passed_RN = passed_RN[:, order_N.argsort()] > 0
+            active_RN = torch.where(u_N == 0, b_N > 0, passed_RN == (u_N > 0))
+            piece_P = torch.searchsorted(knot_N, y_P)
+        # No matrix product, which autocast would round: half precision knows few distances.
+        slope_HR, level_HR = (
+            (self.out.weight[:, None] * (active_RN * part_N)).sum(-1) for part_N in (u_N, b_N)
+        )
+        return slope_HR.index_select(1, piece_P) * y_P + level_HR.index_select(1, piece_P)
+
+    def _psi(self, n: Tensor) -> Tensor:
+        return (self.c.abs() * n).log1p()

@@ -1,0 +1,45 @@
+"""Kernelised relative positions."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import distances
+
+
+class KERPLE(PositionalEncoding):
+    """Penalty on the logits, logarithmic in the distance or a power of it, learned per head.
+
+    logits_ij = q_i . k_j / sqrt(D) + b(i - j): ``form: log`` has b(n) = -r1 log(1 + r2 n), r1,
+    r2 > 0; ``form: power`` has b(n) = -r1 n^r2, r1 > 0, 0 < r2 < 2. Source: Chi 2022
+    (2205.09921), whose parameters are shared by the layers; ``share_layers: false`` gives each
+    layer its own.
+
+    They start as in the authors' code: r1 uniform in (0, 2) and r2 in (0, 1) for ``log``, r1 in
+    (0, 1) and r2 in (0, 2) for ``power``, none below 0.01. That code then clamps them at each
+    step; here r = softplus(parameter), and 2 sigmoid(parameter) for the exponent, which keeps
+    the same bounds without a dead end. Any length. Not absolute; causal.
+    """
+
+    shift_invariant = True
+
+    def __init__(self, dims: Dims, form: Literal["log", "power"], share_layers: bool) -> None:
+        super().__init__()
+        self.form, self.share_layers = form, share_layers
+        at_first_r1 = (torch.rand(dims.n_heads) * (2 if form == "log" else 1)).clamp(min=0.01)
+        at_first_r2 = torch.rand(dims.n_heads) * (1 if form == "log" else 2)
+        at_first_r2 = at_first_r2.clamp(0.01, 1.99)
+        self.raw_r1 = nn.Parameter(at_first_r1.expm1().log())
+        self.raw_r2 = nn.Parameter(
+            at_first_r2.expm1().log() if form == "log" else (at_first_r2 / 2).logit()
+        )
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        r1 = F.softplus(self.raw_r1)[:, None, None]
+        far = distances(pos_q_BT, pos_k_BS)[:, None].to(r1.dtype)
+        if self.form == "log":
+            return -r1 * (F.softplus(self.raw_r2)[:, None, None] * far).log1p()
+        return -r1 * far ** (2 * self.raw_r2.sigmoid()[:, None, None])

@@ -1,0 +1,39 @@
+"""The position part of sinusoidal embeddings, as a bias."""
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import frequencies
+
+
+class Sandwich(PositionalEncoding):
+    """Bias on the logits: the inner product of two sinusoidal embeddings, weaker head by head.
+
+    logits_ij = q_i . k_j / sqrt(D) + H / (8h) sum over m = 0..D'/2-1 of cos((i - j) /
+    10000^(2m/D')), h = 1..H, D' = ``dim``. Source: Chi 2023 (2212.10356), whose appendix gives
+    this compression by 8h / H and D' = 128. The decay is about logarithmic. No parameters, any
+    length. Not absolute; causal (the sum is even in i - j).
+    """
+
+    shift_invariant = True
+    frequencies: Tensor
+    ratio: Tensor
+
+    def __init__(self, dims: Dims, dim: PositiveInt) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"dim={dim} is odd, but sines and cosines come in pairs: set it even")
+        heads = torch.arange(1, dims.n_heads + 1)
+        self.register_buffer("frequencies", frequencies(dim, 10000), persistent=False)
+        self.register_buffer("ratio", dims.n_heads / (8 * heads), persistent=False)
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        # cos(a - b) = cos a cos b + sin a sin b: no (T, S, D') tensor.
+        summed_BTS = self._waves(pos_q_BT) @ self._waves(pos_k_BS).transpose(-1, -2)
+        return summed_BTS.to(self.ratio.dtype)[:, None] * self.ratio[:, None, None]
+
+    def _waves(self, pos_BT: Tensor) -> Tensor:
+        angle = pos_BT[..., None] * self.frequencies
+        return torch.cat((angle.cos(), angle.sin()), -1)

@@ -1,0 +1,84 @@
+"""Rotary position embedding with angles that the input chooses."""
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rope import check_pairs, turn_halves
+
+
+class SelectiveRoPE(PositionalEncoding):
+    """Queries and keys, rotated by the running sum of steps computed from the input.
+
+    The pair m of q_i and k_i in head h turns by base^(-2m/D) times the sum over t <= i of
+    w_t[h, m]; w = causal depthwise convolution over ``kernel`` tokens of U V x', with V (rank,
+    E) and U (H D/2, rank), and x' the attention's input with each head's slice at length 1.
+    Features m and m + D/2 make a pair. Positions are not read: the order of the tokens is, and
+    RoPE is the case of a constant w = 1. Any length. Not absolute; causal.
+
+    Source: Movahedi 2025 (2511.17388) and the authors' code, which also serves softmax
+    attention; defaults as there. The paper adds, and so do the keys, ``gate: true``: w times
+    sigmoid(a_h . x' + b_h); ``bias: true``: w plus exp(c[h, m]), c from 0, added before the
+    gate. Not offered: its projection of full rank, its temperatures other than RoPE's and
+    learned ones. Linear maps and convolution start uniform within 1/sqrt(fan in), as in the
+    authors' module by itself; their language models redraw them with deviation 0.02.
+    """
+
+    shift_invariant = True
+    reads_positions = False
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        rank: PositiveInt,
+        kernel: PositiveInt,
+        gate: bool,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        check_pairs(dims)
+        steps = dims.d_model // 2
+        self.down = nn.Linear(dims.d_model, rank, bias=False)
+        self.up = nn.Linear(rank, steps, bias=False)
+        self.convolution = nn.Conv1d(steps, steps, kernel, groups=steps, bias=False)
+        self.gate = nn.Linear(dims.d_model, dims.n_heads) if gate else None
+        self.log_bias = nn.Parameter(torch.zeros(steps)) if bias else None
+        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        angle_BHSM = self._angles(scene.x_BSE, q_BHTD.shape[1])
+        cos, sin = angle_BHSM.cos(), angle_BHSM.sin()
+        t = q_BHTD.shape[2]
+        return (
+            turn_halves(q_BHTD, cos[:, :, -t:], sin[:, :, -t:]),
+            turn_halves(k_BHSD, cos, sin),
+        )
+
+    def _angles(self, x_BSE: Tensor, n_heads: int) -> Tensor:
+        x_BSHD = x_BSE.view(*x_BSE.shape[:2], n_heads, -1)
+        length = (x_BSHD.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+        unit_BSE = (x_BSHD / length).flatten(-2)
+        # Angles of many radians are sums of small steps: no half precision from here on.
+        wide = torch.promote_types(x_BSE.dtype, torch.float32)
+        step_BSC = self._convolve(self.up(self.down(unit_BSE)).to(wide))
+        if self.log_bias is not None:
+            step_BSC = step_BSC + self.log_bias.exp()
+        step_BSHM = step_BSC.view(*x_BSE.shape[:2], n_heads, -1)
+        if self.gate is not None:
+            step_BSHM = step_BSHM * self.gate(unit_BSE).sigmoid()[..., None]
+        return (step_BSHM.cumsum(1) * self.frequencies.to(wide)).transpose(1, 2)
+
+    def _convolve(self, x_BSC: Tensor) -> Tensor:
+        taps_CK: Tensor = self.convolution.weight[:, 0]
+        kernel, length = taps_CK.shape[1], x_BSC.shape[1]
+        padded = F.pad(x_BSC, (0, 0, kernel - 1, 0))
+        # A handful of shifted products: faster on a CPU than a grouped convolution.
+        out_BSC = padded[:, :length] * taps_CK[:, 0]
+        for n in range(1, kernel):
+            out_BSC = out_BSC + padded[:, n : n + length] * taps_CK[:, n]
+        return out_BSC

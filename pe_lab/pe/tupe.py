@@ -1,0 +1,60 @@
+"""Untied positional encoding."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.t5 import T5
+
+
+class TUPE(PositionalEncoding):
+    """Logits of content and of absolute positions, each with projections of its own, added.
+
+    logits_ij = (q_i . k_j + (p_i U_q) . (p_j U_k)) / sqrt(2D), p = LayerNorm(table), table
+    (max_len, E), U_q and U_k E -> D for each head. Source: Ke 2021 (2006.15595), where the
+    position logits are computed once for all layers; ``share_layers: false`` gives each its
+    own. ``relative: true`` adds T5's bias (TUPE-R): 32 buckets up to 128, here all for keys
+    behind. The norm of p and the bias of U_q follow the authors' code; the bias of U_k, which
+    softmax cannot see, is left out. The untying of [CLS] is left out too: there is none.
+
+    Rows start normal with deviation 0.02, projections uniform in +-1/sqrt(E), the model's own
+    start, which at BERT's width has the published deviation 0.02. A position past ``max_len``
+    has no row and is an error. Absolute; causal.
+    """
+
+    def __init__(
+        self, dims: Dims, max_len: PositiveInt | None, relative: bool, share_layers: bool
+    ) -> None:
+        super().__init__()
+        self.max_len = dims.max_len if max_len is None else max_len
+        self.share_layers, self.n_heads = share_layers, dims.n_heads
+        self.table = nn.Parameter(torch.randn(self.max_len, dims.d_model) * 0.02)
+        self.norm = nn.LayerNorm(dims.d_model)
+        self.query = nn.Linear(dims.d_model, dims.d_model)
+        self.key = nn.Linear(dims.d_model, dims.d_model, bias=False)
+        nn.init.zeros_(self.query.bias)
+        self.relative = T5(dims, 32, 128, share_layers) if relative else None
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        return q_BHTD / math.sqrt(2), k_BHSD
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        # One product for all layers and examples: half precision would save nothing.
+        with torch.autocast(pos_q_BT.device.type, enabled=False):
+            q_BHTD = self._project(self.query, pos_q_BT)
+            k_BHSD = self._project(self.key, pos_k_BS)
+            scale = 1 / math.sqrt(2 * q_BHTD.shape[-1])
+            logits_BHTS = (q_BHTD * scale) @ k_BHSD.transpose(-1, -2)
+        if self.relative is None:
+            return logits_BHTS
+        relative_BHTS = self.relative.bias(pos_q_BT, pos_k_BS)
+        assert relative_BHTS is not None
+        return logits_BHTS + relative_BHTS
+
+    def _project(self, linear: nn.Linear, pos_BT: Tensor) -> Tensor:
+        rows_BTE: Tensor = linear(self.norm(F.embedding(pos_BT, self.table)))
+        return rows_BTE.view(*pos_BT.shape, self.n_heads, -1).transpose(1, 2)

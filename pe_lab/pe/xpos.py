@@ -1,0 +1,53 @@
+"""Rotary position embedding with an exponential decay."""
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rope import check_pairs, turn_neighbours
+
+
+class XPos(PositionalEncoding):
+    """RoPE whose pairs fade with the distance, fast-turning pairs the most.
+
+    The pair m of q_i turns by i base^(-2m/D) and is multiplied by z_m^(i / scale_base), that of
+    k_j turns alike and is multiplied by z_m^(-j / scale_base), z_m = (2m/D + gamma) /
+    (1 + gamma), m = 0..D/2-1: the product depends on i - j and decays as z_m^((i - j) /
+    scale_base). Features 2m and 2m + 1 make a pair. Source: Sun 2022 (2212.10554), with base
+    10000, scale_base 512 and gamma 0.4. The blockwise attention of that paper is not part of
+    it. No parameters. Not absolute; causal (a key ahead would be amplified).
+
+    Both exponents are shifted by the middle of the queries' positions, which changes no product
+    and doubles the range: with the default keys, float32 holds factors for about 70,000
+    positions between first and last query, half of that where something else in the model keeps
+    attention from being fused. Decoding with a key cache has no such end.
+    """
+
+    shift_invariant = True
+    frequencies: Tensor
+    log_z: Tensor
+
+    def __init__(
+        self, dims: Dims, base: PositiveFloat, scale_base: PositiveFloat, gamma: PositiveFloat
+    ) -> None:
+        super().__init__()
+        check_pairs(dims)
+        share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
+        log_z = ((share + gamma) / (1 + gamma)).log() / scale_base
+        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        self.register_buffer("log_z", log_z, persistent=False)
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        pos_q_BT, pos_k_BS = scene.pos_q_BT, scene.pos_k_BS
+        middle_B1 = (pos_q_BT.amin(-1, keepdim=True) + pos_q_BT.amax(-1, keepdim=True)) // 2
+        return (
+            self._turn(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),
+            self._turn(k_BHSD, pos_k_BS, middle_B1 - pos_k_BS),
+        )
+
+    def _turn(self, x_BHTD: Tensor, pos_BT: Tensor, exponent_BT: Tensor) -> Tensor:
+        angle = (pos_BT[..., None] * self.frequencies)[:, None]
+        factor = (exponent_BT[..., None] * self.log_z).exp()[:, None]
+        return turn_neighbours(x_BHTD, angle, factor)

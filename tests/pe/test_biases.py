@@ -1,0 +1,175 @@
+"""Biases on the logits, against their formulas in loops and against code by others."""
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from agreement import SIZES, TRAIN_LEN, Size, agree, first_layer
+from naive import Sight, attend, content, plain_value, t5_bucket
+from torch import Tensor
+from variants import SECTIONS, dims, refusal, sequential
+
+from pe_lab.build import build_encodings
+
+
+def softplus(x: Tensor) -> Tensor:
+    return (1 + x.exp()).log()
+
+
+def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    n = s.distance(b, i, j)
+    r1 = softplus(s.own["raw_r1"][h])
+    if s.keys["form"] == "log":
+        term = (1 + softplus(s.own["raw_r2"][h]) * n).log()
+    else:
+        term = n ** (2 / (1 + (-s.own["raw_r2"][h]).exp()))
+    return content(s, b, h, i, j) - r1 * term
+
+
+def sandwich(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    n, dim = s.distance(b, i, j), s.keys["dim"]
+    total = sum(math.cos(n / 10000 ** (2 * m / dim)) for m in range(dim // 2))
+    return content(s, b, h, i, j) + total / (8 * (h + 1) / s.n_heads)
+
+
+def fire(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    def psi(n: Tensor | int) -> Tensor:
+        return (1 + s.own["c"].abs() * n).log()
+
+    least = (s.keys["threshold"] * TRAIN_LEN * s.own["threshold_factor"]).abs()
+    at = int(s.pos[b, s.key_of(i)])
+    whole = psi(at) if at > least else psi(least)
+    y = psi(s.distance(b, i, j)) / (whole + 1e-6)
+    hidden = s.own["hidden.weight"][:, 0] * y + s.own["hidden.bias"]
+    return content(s, b, h, i, j) + s.own["out.weight"][h] @ hidden.clamp(min=0)
+
+
+def tupe(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    def projected(position: int, name: str) -> Tensor:
+        row = s.own["table"][position]
+        row = row - row.mean()
+        row = row / (row.square().mean() + 1e-5).sqrt() * s.own["norm.weight"] + s.own["norm.bias"]
+        heads = slice(h * s.width, (h + 1) * s.width)
+        out = s.own[f"{name}.weight"][heads] @ row
+        return out + s.own[f"{name}.bias"][heads] if name == "query" else out
+
+    at_q, at_k = int(s.pos[b, s.key_of(i)]), int(s.pos[b, j])
+    both = s.q[b, h, i] @ s.k[b, h, j] + projected(at_q, "query") @ projected(at_k, "key")
+    logit = both / math.sqrt(2 * s.width)
+    if s.keys["relative"]:
+        logit = logit + s.own["relative.table"][t5_bucket(s.distance(b, i, j), 32, 128), h]
+    return logit
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("kerple", {}),
+    ("kerple", {"form": "power"}),
+    ("sandwich", {}),
+    ("sandwich", {"dim": 6}),
+    ("fire", {}),
+    ("fire", {"hidden": 3, "c": 2, "threshold": 1.5}),
+    ("tupe", {}),
+    ("tupe", {"relative": True}),
+]
+LOGITS = {"kerple": kerple, "sandwich": sandwich, "fire": fire, "tupe": tupe}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("name", "choice"), CASES, ids=str)
+def test_value_and_gradient(name: str, choice: dict[str, Any], size: Size) -> None:
+    agree(name, choice, size, partial(attend, logit=LOGITS[name], value=plain_value))
+
+
+@pytest.mark.parametrize(("name", "choice"), CASES, ids=str)
+def test_finite_for_keys_ahead_and_far_away(name: str, choice: dict[str, Any]) -> None:
+    """The mask is added later, and inf - inf is no number."""
+    torch.set_default_dtype(torch.float32)
+    encoding = first_layer(name, choice, max_len=50_001)
+    pos = torch.tensor([[0, 1, 50_000]])
+    bias = encoding.bias(pos, pos)
+    assert bias is not None
+    assert bias.shape == (1, 2, 3, 3)
+    assert bias.dtype == torch.float32
+    assert bias.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["fire", "tupe"])
+def test_far_neighbours_differ_under_half_precision(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    encoding = first_layer(name, {}, max_len=3000)
+    pos_q, pos_k = torch.tensor([[2999]]), torch.arange(100)[None]
+    exact = encoding.bias(pos_q, pos_k)
+    with torch.autocast("cpu", torch.bfloat16):
+        bias = encoding.bias(pos_q, pos_k)
+    assert bias is not None
+    assert exact is not None
+    assert torch.equal(bias, exact)
+    assert len(bias[0, 0, 0].unique()) == 100
+
+
+@pytest.mark.parametrize(("form", "most"), [("log", (2, 1)), ("power", (1, 2))])
+def test_kerple_starts_in_the_published_range(form: str, most: tuple[float, float]) -> None:
+    torch.manual_seed(0)
+    heads = 400
+    section = {**SECTIONS["kerple"], "form": form}
+    encoding: Any = build_encodings(section, dims(d_model=heads, n_heads=heads))[0]
+    r1 = softplus(encoding.raw_r1)
+    r2 = softplus(encoding.raw_r2) if form == "log" else 2 * encoding.raw_r2.sigmoid()
+    for r, top in zip((r1, r2), most, strict=True):
+        assert 0.01 - 1e-9 <= r.min() < 0.05 * top
+        assert 0.95 * top < r.max() < top
+        torch.testing.assert_close(r.mean().item(), top / 2, rtol=0.1, atol=0)
+
+
+def test_fire_sees_shares_of_the_sequence() -> None:
+    """Past L, and with c so large that psi is a plain logarithm, i^2 is to i as j^2 to j."""
+    encoding = first_layer("fire", {"c": 1e9, "threshold": 0.1})
+    ends = [encoding.bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (10, 1000)]
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=0)
+
+
+def test_tupe_has_a_logit_for_every_pair_in_its_table() -> None:
+    encoding = first_layer("tupe", {"max_len": 9})
+    bias = encoding.bias(sequential(9), sequential(9))
+    assert bias is not None
+    assert len(bias[0, 0].flatten().unique()) == 81
+    with pytest.raises(IndexError, match="out of range"):
+        encoding.bias(sequential(9), sequential(10))
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(1, 128), (4, 128), (6, 32)])
+def test_sandwich_as_attention_gym(heads: int, dim: int) -> None:
+    gym = pytest.importorskip("attn_gym.mods.sandwich")
+    n = 50
+    theirs = gym.generate_sandwich_bias(heads, n, d_bar=dim)
+    index = torch.meshgrid(torch.arange(heads), torch.arange(n), torch.arange(n), indexing="ij")
+    expected = theirs(torch.zeros(()), torch.tensor(0), *index)
+    section = {**SECTIONS["sandwich"], "dim": dim}
+    encoding = build_encodings(section, dims(d_model=4 * heads, n_heads=heads))[0]
+    bias = encoding.bias(sequential(n), sequential(n))
+    assert bias is not None
+    # Their table is computed in float32.
+    torch.testing.assert_close(bias[0].tril(), expected.double().tril(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("kerple", {"form": "exp"}, ["pe.form=exp", "power"]),
+        ("kerple", {"share_layers": 3}, ["pe.share_layers=3", "true or false"]),
+        ("sandwich", {"dim": 7}, ["dim=7", "odd", "even"]),
+        ("sandwich", {"dim": 0}, ["pe.dim=0", "greater than 0"]),
+        ("fire", {"c": 0}, ["pe.c=0", "greater than 0"]),
+        ("fire", {"threshold": -1}, ["pe.threshold=-1", "greater than 0"]),
+        ("fire", {"hidden": 2.5}, ["pe.hidden=2.5", "whole number"]),
+        ("tupe", {"max_len": 0}, ["pe.max_len=0", "greater than 0"]),
+        ("tupe", {"relative": "t5"}, ["pe.relative=t5", "true or false"]),
+    ],
+    ids=str,
+)
+def test_refused(name: str, changes: dict[str, Any], words: list[str]) -> None:
+    message = refusal(name, changes)
+    for word in words:
+        assert word in message

@@ -1,0 +1,180 @@
+"""Rotations beyond RoPE, against their formulas in loops and against code by others."""
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from naive import Sight, attend, plain_value
+from torch import Tensor
+from variants import SECTIONS, dims, refusal, scattered, sequential
+
+from pe_lab.build import build_encodings
+from pe_lab.pe.base import PositionalEncoding, Scene
+
+
+def xpos(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    """By the distance alone: nothing here knows where the exponents are counted from."""
+    n, keys = s.distance(b, i, j), s.keys
+    q, k = s.q[b, h, i], s.k[b, h, j]
+    total = torch.zeros((), dtype=q.dtype)
+    for m in range(s.width // 2):
+        z = (2 * m / s.width + keys["gamma"]) / (1 + keys["gamma"])
+        angle = n * keys["base"] ** (-2 * m / s.width)
+        a, c = q[2 * m], q[2 * m + 1]
+        d, e = k[2 * m], k[2 * m + 1]
+        turned = (a * d + c * e) * math.cos(angle) + (a * e - c * d) * math.sin(angle)
+        total = total + z ** (n / keys["scale_base"]) * turned
+    return total / math.sqrt(s.width)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"base": 10, "scale_base": 3, "gamma": 0.9}], ids=str)
+def test_xpos(choice: dict[str, Any], size: Size) -> None:
+    agree("xpos", choice, size, partial(attend, logit=xpos, value=plain_value))
+
+
+def step(s: Sight, b: int, h: int, t: int, m: int) -> Tensor:
+    """The turn that token t adds for pair m of head h, before the frequency."""
+
+    def unit(u: int) -> Tensor:
+        parts = s.x[b, u].split(s.width)
+        return torch.cat([part / (part @ part + 1e-6).sqrt() for part in parts])
+
+    channel = h * s.width // 2 + m
+    kernel = s.own["convolution.weight"][channel, 0]
+    w = torch.zeros((), dtype=s.x.dtype)
+    for back in range(len(kernel)):
+        if t - back >= 0:
+            hidden = s.own["down.weight"] @ unit(t - back)
+            w = w + kernel[len(kernel) - 1 - back] * (s.own["up.weight"][channel] @ hidden)
+    if s.keys["bias"]:
+        w = w + s.own["log_bias"][channel].exp()
+    if s.keys["gate"]:
+        w = w / (1 + (-(s.own["gate.weight"][h] @ unit(t)) - s.own["gate.bias"][h]).exp())
+    return w
+
+
+def selective_rope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    half = s.width // 2
+    total = torch.zeros((), dtype=s.q.dtype)
+    for m in range(half):
+        between = [step(s, b, h, t, m) for t in range(j + 1, s.key_of(i) + 1)]
+        angle = sum(between, torch.zeros(())) * s.keys["base"] ** (-2 * m / s.width)
+        a, c = s.q[b, h, i, m], s.q[b, h, i, m + half]
+        d, e = s.k[b, h, j, m], s.k[b, h, j, m + half]
+        total = total + (a * d + c * e) * angle.cos() + (a * e - c * d) * angle.sin()
+    return total / math.sqrt(s.width)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"base": 10},
+        {"base": 3, "rank": 2, "kernel": 2},
+        {"base": 10, "rank": 3, "gate": True},
+        {"base": 10, "rank": 3, "kernel": 1, "bias": True},
+        {"rank": 3, "kernel": 7, "gate": True, "bias": True},
+    ],
+    ids=str,
+)
+def test_selective_rope(choice: dict[str, Any], size: Size) -> None:
+    agree("selective_rope", choice, size, partial(attend, logit=selective_rope, value=plain_value))
+
+
+def test_selective_rope_with_constant_steps_is_rope() -> None:
+    section = {**SECTIONS["selective_rope"], "bias": True, "base": 100}
+    selective = build_encodings(section, dims(d_model=16))[0]
+    torch.nn.init.zeros_(selective.up.weight)  # type: ignore[union-attr, arg-type]
+    rope = build_encodings({**SECTIONS["rope"], "pairing": "half", "base": 100}, dims())[0]
+    q, k, v = torch.randn(3, 2, 2, 9, 8).unbind(0)
+    x = torch.randn(2, 9, 16)
+    got, expected = (attend_by_hooks(e, q, k, v, x, sequential(9)) for e in (selective, rope))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def turned(
+    encoding: PositionalEncoding, q: Tensor, k: Tensor, pos_q: Tensor, pos_k: Tensor
+) -> tuple[Tensor, Tensor]:
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    return encoding.rotate(q, k, Scene(q, q, k, k, pos_q, pos_k, mask))
+
+
+def test_xpos_over_sixty_thousand_positions_in_float32() -> None:
+    """Unshifted, the keys' factors would pass the largest float32 at 36,000."""
+    double = first_layer("xpos", {}, d_model=8, n_heads=1)
+    torch.set_default_dtype(torch.float32)
+    single = first_layer("xpos", {}, d_model=8, n_heads=1)
+    pos = scattered(2, 40, 60_000)
+    q, k, v = torch.randn(3, 2, 1, 40, 8).unbind(0)
+    outs = []
+    for encoding, dtype in ((single, torch.float32), (double, torch.float64)):
+        inputs = [t.to(dtype).requires_grad_() for t in (q, k, v)]
+        q_turned, k_turned = turned(encoding, inputs[0], inputs[1], pos, pos)
+        out = F.scaled_dot_product_attention(q_turned, k_turned, inputs[2], is_causal=True)
+        outs.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+    for got, expected in zip(*outs, strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_xpos_decodes_at_any_position_in_float32() -> None:
+    torch.set_default_dtype(torch.float32)
+    encoding = first_layer("xpos", {}, d_model=8, n_heads=1)
+    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
+    pos = torch.tensor([[0, 10, 999_999, 1_000_000]])
+    q_turned, k_turned = turned(encoding, q, k, pos[:, 3:], pos)
+    assert (q_turned @ k_turned.mT).isfinite().all()
+
+
+@pytest.mark.parametrize("length", [7, 32])
+@pytest.mark.parametrize("peer", ["torchscale", "x_transformers", "rotary_embedding_torch"])
+def test_xpos_as_others(peer: str, length: int) -> None:
+    # Their tables are computed in float32.
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 3, 2, length, 8).unbind(0)
+    if peer == "torchscale":
+        module = pytest.importorskip("torchscale.component.xpos_relative_position")
+        theirs = module.XPOS(8)
+        q_other = theirs(q.flatten(0, 1)).view_as(q)
+        k_other = theirs(k.flatten(0, 1), downscale=True).view_as(k)
+    elif peer == "x_transformers":
+        module = pytest.importorskip("x_transformers.x_transformers")
+        angles, scale = module.RotaryEmbedding(8, use_xpos=True).forward_from_seq_len(length)
+        q_other = module.apply_rotary_pos_emb(q, angles, scale)
+        k_other = module.apply_rotary_pos_emb(k, angles, scale**-1)
+    else:
+        module = pytest.importorskip("rotary_embedding_torch")
+        q_other, k_other = module.RotaryEmbedding(dim=8, use_xpos=True).rotate_queries_and_keys(
+            q, k
+        )
+    encoding = first_layer("xpos", {}, d_model=16, n_heads=2)
+    pos = sequential(length)
+    q_turned, k_turned = turned(encoding, q, k, pos, pos)
+    torch.testing.assert_close(q_turned @ k_turned.mT, q_other @ k_other.mT, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes", "words"),
+    [
+        ("xpos", {}, {"d_model": 6}, ["width 3", "even"]),
+        ("xpos", {"gamma": 0}, {}, ["pe.gamma=0", "greater than 0"]),
+        ("xpos", {"scale_base": -1}, {}, ["pe.scale_base=-1", "greater than 0"]),
+        ("selective_rope", {}, {"d_model": 6}, ["width 3", "even"]),
+        ("selective_rope", {"rank": 0}, {}, ["pe.rank=0", "greater than 0"]),
+        ("selective_rope", {"kernel": 1.5}, {}, ["pe.kernel=1.5", "whole number"]),
+        ("selective_rope", {"gate": "low-rank"}, {}, ["pe.gate=low-rank", "true or false"]),
+    ],
+    ids=str,
+)
+def test_refused(
+    name: str, changes: dict[str, Any], sizes: dict[str, int], words: list[str]
+) -> None:
+    message = refusal(name, changes, **sizes)
+    for word in words:
+        assert word in message
