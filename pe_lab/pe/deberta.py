@@ -1,0 +1,104 @@
+"""DeBERTa's disentangled attention, and absolute positions for the last layers."""
+
+import math
+
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import distances, pick
+
+
+class DeBERTa(PositionalEncoding):
+    """Content to position and position to content; absolute positions enter the last layers.
+
+    logits_ij = (q_i . k_j + q_i . k^r[d(i, j)] + k_j . q^r[d(j, i)]) / sqrt(3 D) with
+    d(i, j) = i - j + clip, at least 0, at most 2 clip - 1; k^r = W_k P, q^r = W_q P + b_q, P
+    (2 clip, E) one table for all layers, W_k, W_q and b_q of each layer its own. As causality
+    leaves i - j >= 0, k^r is read at rows clip .. 2 clip - 1 and q^r at rows clip .. 0.
+
+    Source: He 2021 (2006.03654), projections as in its version 1; version 2's ``share_att_key``,
+    where W_k and W_q are those of the content, is not offered. ``mirrored: false`` reads q^r at
+    d(i, j) too, as the published code does, in both versions: rows 0 .. clip - 1 lie idle then.
+
+    ``absolute_layers: n`` adds a learned table of absolute positions (max_len, E), one for all,
+    to the input of each of the last n layers; 0: none. The paper's "enhanced mask decoder" is
+    n = 2 such layers after 11 without (there they share their weights, and the table goes to the
+    first one's queries only). The default is 1: in a model of 2 layers, 2 would leave none
+    without.
+
+    Both tables start normal with deviation 0.02 as published, W_k and W_q as the linear weights
+    of the trunk do, b_q at zero. Any length without absolute positions, else ``max_len``.
+    Absolute in the last n layers; causal: i - j < 0 would read the other rows.
+    """
+
+    replaces_content = True
+
+    def __init__(
+        self,
+        dims: Dims,
+        clip: PositiveInt | None,
+        mirrored: bool,
+        absolute_layers: NonNegativeInt,
+        max_len: PositiveInt | None,
+    ) -> None:
+        super().__init__()
+        if absolute_layers > dims.n_layers:
+            raise ValueError(
+                f"absolute_layers={absolute_layers} is more than there are: set absolute_layers "
+                f"to model.n_layers={dims.n_layers} or less"
+            )
+        if absolute_layers == 0 and max_len is not None:
+            raise ValueError(
+                f"max_len={max_len} has no effect with absolute_layers=0, which needs no table "
+                "of absolute positions: set max_len=null or absolute_layers=1"
+            )
+        self.clip = dims.train_len if clip is None else clip
+        self.mirrored, self.n_heads = mirrored, dims.n_heads
+        self.relative = _table(2 * self.clip, dims.d_model)
+        self.project_key = nn.Linear(dims.d_model, dims.d_model, bias=False)
+        self.project_query = nn.Linear(dims.d_model, dims.d_model)
+        nn.init.zeros_(self.project_query.bias)
+        self.absolute = None
+        if dims.layer >= dims.n_layers - absolute_layers:
+            self.max_len = dims.max_len if max_len is None else max_len
+            self.absolute = _table(self.max_len, dims.d_model)
+        self.shift_invariant = self.absolute is None
+
+    def share(self, lower: PositionalEncoding) -> None:
+        assert isinstance(lower, DeBERTa)
+        self.relative = lower.relative
+        if self.absolute is not None and lower.absolute is not None:
+            self.absolute = lower.absolute
+
+    def hooks(self) -> frozenset[str]:
+        return super().hooks() - (set() if self.absolute is not None else {"enter"})
+
+    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        return x_BTE if self.absolute is None else x_BTE + self.absolute(pos_q_BT)
+
+    def _heads(self, x_RE: Tensor) -> Tensor:
+        return x_RE.view(len(x_RE), self.n_heads, -1).transpose(0, 1)
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        c, scale = self.clip, 1 / math.sqrt(3 * q_BHTD.shape[-1])
+        far_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
+        # Rows in the order of the distance, 0 first; the last one serves all beyond.
+        onwards_RE, back_RE = self.relative.weight[c:], self.relative.weight[: c + 1].flip(0)
+        query_RE = back_RE if self.mirrored else onwards_RE
+        key_HRD = self._heads(self.project_key(onwards_RE))
+        query_HRD = self._heads(self.project_query(query_RE))
+        to_position_BHTS = pick(
+            (q_BHTD * scale) @ key_HRD.transpose(-1, -2), far_BTS.clamp(max=len(onwards_RE) - 1)
+        )
+        to_content_BHST = pick(
+            (k_BHSD * scale) @ query_HRD.transpose(-1, -2),
+            far_BTS.clamp(max=len(query_RE) - 1).transpose(1, 2),
+        )
+        return content_BHTS / math.sqrt(3) + to_position_BHTS + to_content_BHST.transpose(-1, -2)
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    table = nn.Embedding(rows, width)
+    nn.init.normal_(table.weight, std=0.02)
+    return table

@@ -1,0 +1,39 @@
+"""Forget gates: keys fade by what the tokens after them say."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+
+
+class FoX(PositionalEncoding):
+    """Forget gate for each token and head; a key fades by the product of the gates after it.
+
+    f_t = sigmoid(w_h . x_t + b_h), x the attention's input, and
+    logits_ij = q_i . k_j / sqrt(D) + log f_(j+1) + .. + log f_i: the key's own gate does not
+    count, the query's does. Sums are differences of one running sum, in at least float32.
+    Positions are never read. Source: Lin 2025 (2503.02130), the forget gate of FoX without the
+    other changes of its "Pro" block (output gate and norm, shifted keys and values, normalised
+    q and k). Its gates that do not look at x (``bias_only`` in the published code) are ALiBi
+    with learned slopes (``alibi``). w starts as the linear weights of the trunk do, b at zero, as
+    published: at first a key fades by about half with each token. Any length. Not absolute;
+    causal: i - j < 0 has no gates between.
+    """
+
+    shift_invariant = True
+    reads_positions = False
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dims.d_model, dims.n_heads)
+        nn.init.zeros_(self.gate.bias)
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        gate_BSH = self.gate(scene.x_BSE)
+        # A running sum of many logarithms would drown its summands in half precision.
+        wide = torch.promote_types(gate_BSH.dtype, torch.float32)
+        kept_BHS = F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
+        kept_BHT = kept_BHS[..., -q_BHTD.shape[2] :]
+        # Ahead of the query the difference is positive, and masked.
+        return content_BHTS + (kept_BHT[..., None] - kept_BHS[:, :, None])

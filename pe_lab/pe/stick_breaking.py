@@ -1,0 +1,47 @@
+"""Stick-breaking attention: from the nearest key back, each takes a share of what is left."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class StickBreaking(PositionalEncoding):
+    """No softmax: from the nearest key back, each takes a share of what is left of a stick.
+
+    A_ij = b_ij (1 - b_i(j+1)) .. (1 - b_i(i-1)) for j < i, b_ij = sigmoid(q_i . k_j / sqrt(D)):
+    order alone makes near keys come first, positions are never read. A query does not see its
+    own key, so the first token sees nothing, and the weights of a row sum to at most 1. Computed
+    as sums of logarithms in at least float32. Source: Tan 2024 (2410.17980).
+
+    ``remainder: none`` drops what is left of the stick; ``self`` gives it to the token's own
+    value, as the authors' training code does by default (their attention returns it apart; later
+    versions give it to a learned vector of each head, and norm each head's output: not offered).
+
+    No parameters, any length. Not absolute; causal by nature: the stick is broken from the query
+    back.
+    """
+
+    shift_invariant = True
+    reads_positions = False
+
+    def __init__(self, dims: Dims, remainder: Literal["none", "self"]) -> None:
+        super().__init__()
+        self.remainder = remainder
+
+    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        # How many visible keys are not before s: 1 where s is the query's own.
+        since_TS = mask_TS.flip(-1).cumsum(-1).flip(-1)
+        own_TS, before_TS = mask_TS & (since_TS == 1), mask_TS & (since_TS > 1)
+        wide_BHTS = logits_BHTS.to(torch.promote_types(logits_BHTS.dtype, torch.float32))
+        # Zero where nothing is taken: a key that is not there leaves the stick as it is.
+        passed_BHTS = F.logsigmoid(-wide_BHTS) * before_TS
+        left_BHTS = passed_BHTS.flip(-1).cumsum(-1).flip(-1)
+        left_after_BHTS = F.pad(left_BHTS[..., 1:], (0, 1))
+        weights_BHTS = (F.logsigmoid(wide_BHTS) + left_after_BHTS).exp() * before_TS
+        if self.remainder == "self":
+            weights_BHTS = weights_BHTS + left_BHTS[..., :1].exp() * own_TS
+        return weights_BHTS

@@ -1,0 +1,174 @@
+"""Attention that fades with what lies between: fox and stick_breaking."""
+
+import importlib.util
+import math
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from agreement import SIZES, Size, agree, attend_by_hooks
+from naive import Sight, attend, content, plain_value
+from torch import Tensor
+from variants import SECTIONS, dims, move_parameters, refusal, sequential
+
+from pe_lab.build import build_encodings
+from pe_lab.pe.base import Scene
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + (-x).exp())
+
+
+def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    """The gates after the key, multiplied as probabilities are."""
+    w, bias = s.own["gate.weight"][h], s.own["gate.bias"][h]
+    kept = torch.ones(())
+    for n in range(j + 1, s.key_of(i) + 1):
+        kept = kept * sigmoid(w @ s.x[b, n] + bias)
+    return content(s, b, h, i, j) + kept.log()
+
+
+def stick_breaking(s: Sight) -> Tensor:
+    """The stick in one's hand, broken key by key from the query back."""
+    batch, heads, queries, _ = s.q.shape
+    out = []
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(queries):
+                left, total = torch.ones(()), torch.zeros(s.width)
+                for j in reversed(range(s.key_of(i))):
+                    share = sigmoid(content(s, b, h, i, j))
+                    total = total + left * share * s.v[b, h, j]
+                    left = left * (1 - share)
+                if s.keys["remainder"] == "self":
+                    total = total + left * s.v[b, h, s.key_of(i)]
+                out.append(total)
+    return torch.stack(out).view(batch, heads, queries, -1)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_fox(size: Size) -> None:
+    agree("fox", {}, size, partial(attend, logit=fox, value=plain_value))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("remainder", ["none", "self"])
+def test_stick_breaking(remainder: str, size: Size) -> None:
+    agree("stick_breaking", {"remainder": remainder}, size, stick_breaking)
+
+
+def fla_naive(operation: str) -> ModuleType:
+    """A reference of flash-linear-attention, by its file: the package itself imports Triton."""
+    pytest.importorskip("einops")
+    package = importlib.util.find_spec("fla")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("fla is not installed")
+    file = Path(package.submodule_search_locations[0], "ops", operation, "naive.py")
+    spec = importlib.util.spec_from_file_location(f"fla_naive_{operation}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def layer(name: str, choice: dict[str, Any], **sizes: int) -> Any:
+    torch.manual_seed(0)
+    encoding = build_encodings({**SECTIONS[name], **choice}, dims(**sizes))[0]
+    move_parameters(encoding)
+    return encoding
+
+
+@pytest.mark.parametrize("length", [1, 13])
+def test_fox_as_flash_linear_attention(length: int) -> None:
+    peer = fla_naive("forgetting_attn")
+    ours = layer("fox", {}, d_model=12, n_heads=3)
+    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
+    x = torch.randn(2, length, 12)
+    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
+    gates = torch.nn.functional.logsigmoid(ours.gate(x))
+    expected = peer.naive_forgetting_attn(*(t.transpose(1, 2) for t in (q, k, v)), gates)
+    # They compute in float32.
+    torch.testing.assert_close(got.transpose(1, 2), expected.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 13])
+def test_fox_as_x_transformers(length: int) -> None:
+    peer = pytest.importorskip("x_transformers.x_transformers")
+    ours = layer("fox", {}, d_model=12, n_heads=3)
+    theirs = peer.DataDependentAlibi(12, 3)
+    theirs.to_forget_gates[0].load_state_dict(ours.gate.state_dict())
+    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
+    x = torch.randn(2, length, 12)
+    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    logits = (q @ k.mT / 2 + theirs(x)).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(got, logits.softmax(-1) @ v, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 13])
+@pytest.mark.parametrize("remainder", ["none", "self"])
+def test_stick_breaking_as_flash_linear_attention(remainder: str, length: int) -> None:
+    peer = fla_naive("stickbreaking_attn")
+    ours = layer("stick_breaking", {"remainder": remainder})
+    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
+    got = attend_by_hooks(ours, q, k, v, torch.randn(2, length, 12), sequential(length))
+    turned = [t.transpose(1, 2) for t in (q, k, v)]
+    expected, left = peer.naive_stickbreaking_attn(*turned)
+    if remainder == "self":
+        expected = expected + left[..., None] * turned[2]
+    torch.testing.assert_close(got.transpose(1, 2), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("remainder", ["none", "self"])
+def test_a_stick_is_never_longer_than_it_was(remainder: str, dtype: torch.dtype) -> None:
+    """At logits where a sigmoid is 0 or 1 to the last bit, too."""
+    ours = layer("stick_breaking", {"remainder": remainder})
+    mask = torch.ones(64, 64, dtype=torch.bool).tril()[32:]
+    logits = (torch.randn(2, 1, 32, 64) * torch.tensor([1.0, 300.0]).view(2, 1, 1, 1)).to(dtype)
+    logits.requires_grad_()
+    weights = ours.weights(logits, mask)
+    assert weights.dtype == torch.float32
+    assert weights.isfinite().all()
+    assert (weights >= 0).all()
+    assert (weights[:, :, ~mask] == 0).all()
+    own = weights.diagonal(32, -2, -1)
+    if remainder == "self":
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, 32).float())
+    else:
+        assert (weights.sum(-1) <= 1 + 1e-6).all()
+        assert (own == 0).all()
+    (weights * torch.linspace(-1, 1, 64)).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0].abs().max() > 0
+
+
+def test_the_first_token_breaks_no_stick() -> None:
+    q, k, v = torch.randn(3, 1, 2, 1, 4).unbind(0)
+    given = q, k, v, torch.randn(1, 1, 8), sequential(1)
+    assert (attend_by_hooks(layer("stick_breaking", {"remainder": "none"}), *given) == 0).all()
+    assert torch.equal(attend_by_hooks(layer("stick_breaking", {"remainder": "self"}), *given), v)
+
+
+def test_fox_sums_in_float32_under_half_precision() -> None:
+    """At first a gate is 1/2 where x is 0; 999 of them in a bfloat16 sum would stop short."""
+    n = 1000
+    encoding = build_encodings(SECTIONS["fox"], dims(d_model=2, n_heads=1))[0].bfloat16()
+    q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
+    x = torch.zeros(1, n, 2, dtype=torch.bfloat16)
+    mask = torch.ones(n, n, dtype=torch.bool).tril()
+    scene = Scene(x, q, k, v, sequential(n), sequential(n), mask)
+    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
+    assert logits.dtype == torch.float32
+    assert logits[0, 0, -1, 0].item() == pytest.approx(-(n - 1) * math.log(2), rel=1e-5)
+
+
+def test_refused() -> None:
+    message = refusal("stick_breaking", {"remainder": "first"})
+    assert "pe.remainder=first" in message
+    assert "self" in message
