@@ -1,0 +1,62 @@
+"""DAPE: a static bias that the attention logits of all heads adjust."""
+
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.alibi import ALiBi
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.fire import FIRE
+from pe_lab.pe.kerple import KERPLE
+
+# Each with the values of its own yaml; a test holds them equal.
+BASES: dict[str, tuple[type[PositionalEncoding], dict[str, Any]]] = {
+    "alibi": (ALiBi, {"learned": False}),
+    "kerple": (KERPLE, {"form": "log", "share_layers": True}),
+    "fire": (FIRE, {"hidden": 32, "c": 0.1, "threshold": 0.25, "share_layers": False}),
+}
+
+
+class DAPE(PositionalEncoding):
+    """A static bias, adjusted by what a small network reads in the logits of all heads.
+
+    logits = A + B + V leaky_relu(W [A; B] + c): A = q . k / sqrt(D) and the bias B of ``base``,
+    both as vectors over the heads at one query and key, W (width, 2 H), V (H, width). B is
+    ALiBi, KERPLE or FIRE exactly as ``pe=alibi``, ``kerple`` or ``fire`` set it, shared among
+    layers where that one is; W, c and V are each layer's own. Source: Zheng 2024 (2405.14722)
+    and its code, whose V has a bias too: it would move all logits of a row alike, which softmax
+    cannot see. There every layer has a base of its own, and FIRE's perceptron a leaky
+    activation too. Initial weights are PyTorch's, as there. DAPE V2 (2410.04798), a convolution
+    over keys, is another method. Any length. Absolute where the base is (``fire``); causal.
+
+    The hidden layer is (B, T, S, width): width / H times the logits, and the most memory.
+    """
+
+    replaces_content = True
+
+    def __init__(
+        self, dims: Dims, base: Literal["alibi", "kerple", "fire"], width: PositiveInt
+    ) -> None:
+        super().__init__()
+        made, keys = BASES[base]
+        self.base = made(dims, **keys)
+        self.shift_invariant = self.base.shift_invariant
+        self.hidden = nn.Linear(2 * dims.n_heads, width)
+        self.out = nn.Linear(width, dims.n_heads, bias=False)
+
+    def share(self, lower: PositionalEncoding) -> None:
+        assert isinstance(lower, DAPE)
+        if self.base.share_layers:
+            self.base = lower.base
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        bias_BHTS = self.base.bias(scene.pos_q_BT, scene.pos_k_BS)
+        assert bias_BHTS is not None
+        # Heads last, and the bias apart: it has batch 1 where all examples share their positions.
+        from_content, from_bias = self.hidden.weight.chunk(2, -1)
+        hidden_BTSN = F.linear(content_BHTS.movedim(1, -1), from_content)
+        hidden_BTSN += F.linear(bias_BHTS.movedim(1, -1), from_bias, self.hidden.bias)
+        adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
+        return content_BHTS + bias_BHTS + adjusted_BTSH.movedim(-1, 1)

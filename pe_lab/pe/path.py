@@ -1,0 +1,108 @@
+"""PaTH: positions as a product of reflections that the tokens choose."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+
+CHUNK = 64
+
+
+class PaTH(PositionalEncoding):
+    """Keys pass through one Householder-like matrix for each token on the way to the query.
+
+    logits_ij = k_j^T H_{j+1} H_{j+2} .. H_i q_i / sqrt(D) with H_t = I - beta_t w_t w_t^T, each
+    head its own: q_i meets H_i first, and j = i meets none. beta_t = 2 sigmoid(a . x_t + b) lies
+    in (0, 2), so H_t projects, reflects or lets pass; w_t = u / |u| is a unit vector from
+    u = silu(conv(B A x)), x the attention's input, A (rank, E), B (E, rank), and conv a causal
+    convolution of each feature over time. Source: Yang 2025 (2505.16381) and its authors' code
+    (flash-linear-attention); initial weights as there, uniform in +-1/sqrt(fan in), biases 0.
+
+    - ``rank: null`` takes one full matrix for B A; ``conv: 1`` looks at the token alone.
+    - ``silu: false`` leaves out the activation, which the code has and the paper does not name.
+    - ``forget: true`` is the paper's PaTH-FoX: logits + sum over l = j+1..i of log f_l,
+      f_l = sigmoid(c . x_l + d) for each head. (The published kernel divides that sum by
+      sqrt(D) too; here it is Lin 2025's, undivided.)
+
+    Only the order of the tokens counts, given positions are not read. Any length. Not absolute;
+    causal: a key meets only tokens up to the query.
+
+    Exact and parallel: a key k carried past the tokens t of a chunk loses sum over t of a_t w_t,
+    where (I + strictly lower(diag(beta) W W^T)) a = diag(beta) W k, one triangular solve for all
+    keys. Time and memory are of the order of S^2 (D + CHUNK): a few (B, H, S, S).
+    """
+
+    shift_invariant = True
+    reads_positions = False
+    replaces_content = True
+
+    def __init__(
+        self,
+        dims: Dims,
+        rank: PositiveInt | None,
+        conv: PositiveInt,
+        silu: bool,
+        forget: bool,
+    ) -> None:
+        super().__init__()
+        width, heads = dims.d_model, dims.n_heads
+        self.direction: nn.Module = nn.Linear(width, width, bias=False)
+        if rank is not None:
+            self.direction = nn.Sequential(
+                nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+            )
+        # Row n weighs the token conv - 1 - n back.
+        self.filter = nn.Parameter(torch.empty(conv, width).uniform_(-1, 1) / math.sqrt(conv))
+        self.silu = silu
+        self.strength = nn.Linear(width, heads)
+        self.gate = nn.Linear(width, heads) if forget else None
+        for linear in (self.strength, self.gate):
+            if linear is not None:
+                nn.init.zeros_(linear.bias)
+
+    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+        t, heads = q_BHTD.shape[2], q_BHTD.shape[1]
+        u_BSE = _causal_filter(self.direction(scene.x_BSE), self.filter)
+        u_BSE = F.silu(u_BSE) if self.silu else u_BSE
+        u_BHSD = u_BSE.view(*u_BSE.shape[:2], heads, -1).transpose(1, 2)
+        beta_BHS = self.strength(scene.x_BSE).transpose(1, 2)
+        # A product of hundreds of matrices and a triangular solve: no half precision here.
+        wide = torch.promote_types(q_BHTD.dtype, torch.float32)
+        with torch.autocast(q_BHTD.device.type, enabled=False):
+            q_BHTD, k_BHSD, u_BHSD = q_BHTD.to(wide), k_BHSD.to(wide), u_BHSD.to(wide)
+            w_BHSD = u_BHSD * (u_BHSD.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+            q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
+            logits_BHTS = path_logits(q_BHTD, k_BHSD, w_BHSD, 2 * beta_BHS.to(wide).sigmoid())
+        if self.gate is not None:
+            passed_BHS = F.logsigmoid(self.gate(scene.x_BSE).to(wide)).cumsum(1).transpose(1, 2)
+            logits_BHTS = logits_BHTS + passed_BHS[..., -t:, None] - passed_BHS[:, :, None, :]
+        return logits_BHTS
+
+
+def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
+    n, s = filter_NE.shape[0], x_BSE.shape[1]
+    padded = F.pad(x_BSE, (0, 0, n - 1, 0))
+    return torch.stack([padded[:, m : m + s] * filter_NE[m] for m in range(n)]).sum(0)
+
+
+def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor) -> Tensor:
+    """k_j^T H_{j+1} .. H_i q_i, (B, H, T, S); finite and without meaning where j > i."""
+    t, s = q_BHTD.shape[2], k_BHSD.shape[2]
+    q_BHSD = F.pad(q_BHTD, (0, 0, s - t, 0))
+    carried = k_BHSD[:, :, :0]  # keys seen so far, carried past all tokens before this chunk
+    rows = []
+    for start in range(0, s, CHUNK):
+        here = slice(start, start + CHUNK)
+        q, w, beta = q_BHSD[:, :, here], w_BHSD[:, :, here], beta_BHS[:, :, here, None]
+        carried = torch.cat((carried, k_BHSD[:, :, here]), 2)
+        # A key of this chunk meets the tokens after it, an earlier one all of them.
+        met = beta * (w @ carried.mT).tril(start - 1)
+        system = beta * (w @ w.mT).tril(-1)
+        lost = torch.linalg.solve_triangular(system, met, upper=False, unitriangular=True)
+        rows.append(F.pad(q @ carried.mT - (q @ w.mT).tril() @ lost, (0, s - carried.shape[2])))
+        carried = carried - lost.mT @ w
+    return torch.cat(rows, 2)[:, :, s - t :]

@@ -1,0 +1,93 @@
+"""TAPE: rotations that attention and the tokens rewrite from layer to layer."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rope import check_pairs
+
+
+class TAPE(PositionalEncoding):
+    """RoPE whose rotation of each token is a tensor that every layer updates.
+
+    Token i has a plane vector z_i[h, m] for each head h and pair m: in the first layer RoPE's
+    (cos, sin) of the angle i base^(-2m/D). Read as a complex number it multiplies the pair
+    (features 2m, 2m + 1) of q_i and of k_i. Each layer hands its z on to the next in two steps,
+    one with its attention weights w, one with the input x of its feed-forward:
+
+    - z_i[h] <- z_i[h] + s_h (sum over j of w_ij z_j[h]), s a learned scale for each head;
+    - z_i <- z_i + V (silu(W x_i) * (U z_i)), V (H, width), W (width, E), U (width, H).
+
+    Both mix tokens and heads but treat cos and sin alike, so turning all z together changes
+    nothing: logits know relative positions only. s and U start at zero, where TAPE equals
+    ``rope``; V and W start normal with deviation 0.02, as published. The last layer has nobody
+    to hand on to and no parameters. Any length. Not absolute; causal.
+
+    Source: Zhu 2025 (2501.00712), in the form of the authors' code for language models, whose
+    H x H matrix in the place of s acts through the sums of its rows. Their code for arithmetic
+    differs: there s = 1, and the model is not RoPE at first.
+    """
+
+    shift_invariant = True
+    frequencies: Tensor
+
+    def __init__(self, dims: Dims, base: PositiveFloat, width: PositiveInt | None) -> None:
+        super().__init__()
+        check_pairs(dims)
+        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        self.updates = dims.layer < dims.n_layers - 1
+        if not self.updates:
+            return
+        width = 4 * dims.n_heads if width is None else width
+        self.attended = nn.Parameter(torch.zeros(dims.n_heads))
+        self.gate = nn.Linear(dims.d_model, width, bias=False)
+        self.up = nn.Parameter(torch.zeros(width, dims.n_heads))
+        self.down = nn.Parameter(torch.randn(dims.n_heads, width) * 0.02)
+        nn.init.normal_(self.gate.weight, std=0.02)
+
+    def hooks(self) -> frozenset[str]:
+        return super().hooks() - (set() if self.updates else {"carry", "pass_on"})
+
+    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        z_BHSD = self._planes(scene).transpose(1, 2)
+        return _multiply(q_BHTD, z_BHSD[:, :, -q_BHTD.shape[2] :]), _multiply(k_BHSD, z_BHSD)
+
+    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
+        if not self.updates:
+            return scene.carried
+        z_BSHD = self._planes(scene)
+        seen_BHTD = weights_BHTS.to(z_BSHD.dtype) @ z_BSHD.transpose(1, 2)
+        own_BTHD = z_BSHD[:, -weights_BHTS.shape[2] :]
+        return own_BTHD + self.attended[:, None] * seen_BHTD.transpose(1, 2)
+
+    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
+        if not self.updates:
+            return carried
+        z_BTHD: Tensor = carried
+        mixed_BTWD = F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD)
+        return z_BTHD + self.down @ mixed_BTWD
+
+    def _planes(self, scene: Scene) -> Tensor:
+        """z of every key, (1 or B, S, H, D): cosine and sine of each pair side by side."""
+        if scene.carried is not None:
+            z: Tensor = scene.carried
+            return z
+        wide = torch.promote_types(scene.k_BHSD.dtype, torch.float32)
+        angle = (scene.pos_k_BS[..., None] * self.frequencies)[:, :, None]
+        z = torch.stack((angle.cos(), angle.sin()), -1).flatten(-2).to(wide)
+        return z.expand(-1, -1, scene.k_BHSD.shape[1], -1)
+
+
+def _multiply(x_BHTD: Tensor, z_BHTD: Tensor) -> Tensor:
+    """Neighbours 2m and 2m + 1 as one complex number, times z's."""
+    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    x, z = (
+        torch.view_as_complex(part.to(wide).reshape(*part.shape[:-1], -1, 2))
+        for part in (x_BHTD, z_BHTD)
+    )
+    return torch.view_as_real(x * z).flatten(-2).to(x_BHTD.dtype)
