@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-gpu check format bench clean
+.PHONY: help install run test test-slow test-gpu check format bench cost docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	# The authors' own xPos. Its pins (fairscale, an old timm) are for other parts of it.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchscale>=0.3,<0.4'
 	@touch $@
 
 run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe=rope'
@@ -45,6 +47,13 @@ format: $(STAMP) ## let ruff rewrite what it can
 
 bench: $(PEERS) ## our step against x-transformers' of equal size: ratios, and a dated JSON
 	$(BIN)/python -m benchmarks.step
+
+cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then the pages
+	$(BIN)/python -m benchmarks.encodings
+	$(BIN)/python -m docs.generate
+
+docs: $(STAMP) ## docs/encodings.md, its Chinese twin and the pictures, from code and yaml
+	$(BIN)/python -m docs.generate
 
 clean: ## remove what make made; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -173,6 +173,7 @@ def cope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 
 
 LOGITS: dict[str, Logit] = {
+    "none": content,
     "relative": relative,
     "shaw": shaw,
     "t5": t5,

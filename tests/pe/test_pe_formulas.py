@@ -30,6 +30,7 @@ COPE_CHOICES: list[dict[str, Any]] = [
     {"scale_positions": True},
 ]
 CASES: list[tuple[str, dict[str, Any]]] = [
+    ("none", {}),
     ("relative", {}),
     ("shaw", {}),
     ("shaw", {"clip": 2}),

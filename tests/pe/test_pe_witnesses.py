@@ -81,3 +81,63 @@ def test_cope_as_x_transformers(npos: int) -> None:
     logits = (q @ k.mT / 8**0.5).masked_fill(~mask, -torch.finfo(q.dtype).max)
     expected = (logits + theirs(q, logits)).softmax(-1) @ v
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_none_as_pytorch() -> None:
+    ours = encoding("none", {"d_model": 16, "n_heads": 2})
+    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
+    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(got, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_learned_as_gpt2() -> None:
+    gpt2 = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
+    config = gpt2.GPT2Config(vocab_size=11, n_positions=9, n_embd=8, n_layer=0, n_head=2)
+    theirs = gpt2.GPT2Model(config).double().eval()
+    ours = encoding("learned", {"d_model": 8}, max_len=9)
+    theirs.wpe.weight.data.copy_(ours.table)
+    tokens, pos = torch.randint(0, 11, (2, 5)), torch.tensor([[0, 1, 4, 5, 8], [2, 3, 4, 6, 7]])
+    expected = theirs(tokens, position_ids=pos).last_hidden_state
+    got = theirs.ln_f(ours.embed(theirs.wte(tokens), tokens, pos))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [8, 5])
+def test_sinusoidal_as_marian(width: int) -> None:
+    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
+    table = marian.MarianSinusoidalPositionalEmbedding(20, width).create_weight().double()
+    # Their sines come first and their cosines after them.
+    sines = (width + 1) // 2
+    theirs = torch.zeros(20, width)
+    theirs[:, 0::2], theirs[:, 1::2] = table[:, :sines], table[:, sines:]
+    ours = encoding("sinusoidal", {"d_model": width, "n_heads": 1})
+    pos = sequential(20)
+    got = ours.embed(torch.zeros(1, 20, width), torch.zeros_like(pos), pos)[0]
+    # Their table is computed in float32.
+    torch.testing.assert_close(got, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("shaw", 4), ("relative", 9)])
+def test_rows_of_the_distance_as_wav2vec2_bert(name: str, rows: int) -> None:
+    """Its "relative_key" is Shaw's term of the keys; it has none of the values."""
+    bert = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
+    config = bert.Wav2Vec2BertConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        position_embeddings_type="relative_key",
+        left_max_position_embeddings=rows - 1,
+        right_max_position_embeddings=0,
+    )
+    theirs = bert.Wav2Vec2BertSelfAttention(config).double()
+    keys = {"clip": rows - 1, "values": False} if name == "shaw" else {"max_len": rows}
+    ours = encoding(name, {"d_model": 16, "n_heads": 2}, **keys)
+    table = ours.key_table if name == "shaw" else ours.table
+    theirs.distance_embedding.weight.data.copy_(table.flip(0))
+    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
+    turned, bias = bert._apply_relative_key_position_encoding(theirs, q, k)
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    logits = (turned @ k.mT) / 8**0.5 + bias
+    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)

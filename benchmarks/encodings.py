@@ -1,0 +1,189 @@
+"""What each encoding costs: parameters, time and memory of a training step, relative to none.
+
+The default model (2 layers, 4 heads, d 64) on random tokens, float32, one thread: forward,
+cross-entropy at every position, backward, clipping, fused AdamW; length 128 in batches of 32,
+length 512 in batches of 8.
+
+- time: blocks of steps alternate with blocks of the same model without an encoding, each round in
+  the other order. A round gives one ratio of processor times, its two blocks a fraction of a
+  second apart, so that a machine which drifts from minute to minute cancels; reported are the
+  median and the quartiles of these ratios.
+- memory: the most bytes of tensors alive at one time during a step, beyond what was alive before
+  it (weights, the optimiser's state, the batch), as PyTorch's profiler counts every allocation.
+- parameters: counted.
+
+The result goes to docs/encodings.cost.json, which the pages show. ``--encodings`` measures some
+anew and keeps the others, if this machine is the one that measured them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.step import clocks, composed, cpu_name, our_stepper
+from docs import facts
+from docs.costs import FILE
+from pe_lab.build import build_encodings
+from pe_lab.config import TrainConfig
+from pe_lab.console import console
+from pe_lab.machine import environment, keep_freed_memory
+from pe_lab.model import Transformer
+from pe_lab.task import Batch
+
+BATCHES = {128: 32, 512: 8}
+BLOCK_MS, ROUNDS = 150, 11
+Step = Callable[[], None]
+
+
+def step_of(name: str, length: int, cfg: TrainConfig) -> tuple[Step, int]:
+    """A training step with an encoding, and the parameters that the encoding adds."""
+    torch.manual_seed(0)
+    encodings = build_encodings(facts.section(name), facts.dims(length))
+    model = Transformer(facts.small_model(), facts.VOCAB, encodings)
+    batch = BATCHES[length]
+    drawn = np.random.default_rng(0).integers(facts.VOCAB, size=(batch, length + 1))
+    data = Batch(drawn[:, :-1], drawn[:, 1:], np.ones((batch, length), dtype=bool))
+    step = our_stepper(cfg, model)
+    return lambda: step(data, data.scored), facts.parameters(encodings)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what the profiler writes to stderr from C++ at each start and stop."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def peak(step: Step) -> int:
+    """The most bytes alive during a step, beyond those alive before it."""
+    with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    assert seen.profiler is not None
+    events = seen.profiler.kineto_results.events()
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    alive = most = 0
+    for _, change in sorted(changes, key=lambda pair: pair[0]):
+        alive += change
+        most = max(most, alive)
+    return most
+
+
+def ratios(step: Step, none: Step, rounds: int) -> tuple[list[float], float]:
+    """One ratio of processor times a round, and the median milliseconds of a step of none."""
+    sides = (step, none)
+    takes = [min(clocks([side])[0] for _ in range(2)) for side in sides]
+    counts = [max(1, round(BLOCK_MS / take)) for take in takes]
+    found, plain = [], []
+    for n in range(rounds):
+        spent = [0.0, 0.0]
+        for side in (0, 1) if n % 2 else (1, 0):
+            spent[side] = clocks([sides[side]] * counts[side])[0]
+        found.append(spent[0] / spent[1])
+        plain.append(spent[1])
+    return found, statistics.median(plain)
+
+
+def measure(name: str, length: int, cfg: TrainConfig, rounds: int) -> dict[str, Any]:
+    step, parameters = step_of(name, length, cfg)
+    none, _ = step_of("none", length, cfg)
+    for side in (step, none):
+        clocks([side] * 2)
+    most, plain = peak(step), peak(none)
+    found, plain_ms = ratios(step, none, rounds)
+    low, middle, high = statistics.quantiles(found, n=4)
+    return {
+        "parameters": parameters,
+        "time": round(middle, 3),
+        "time_quartiles": [round(low, 3), round(high, 3)],
+        "memory": round(most / plain, 3),
+        "none_ms": round(plain_ms, 2),
+        "none_mib": round(plain / 2**20, 2),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """On what it was measured; results of two machines do not go into one table."""
+    known, _ = environment(1, "cpu")
+    kept = {key: known[key] for key in ("python", "cpu_capability", "threads")}
+    return {"cpu": cpu_name(), "torch": known["versions"]["torch"], **kept}
+
+
+def earlier(chosen: list[str]) -> dict[str, Any]:
+    """What other encodings cost on this machine, from the last measurement."""
+    if set(chosen) >= set(facts.names()) or not FILE.exists():
+        return {}
+    found = json.loads(FILE.read_text("utf-8"))
+    if found["machine"] != machine():
+        raise SystemExit(
+            f"{FILE.name} was measured on {found['machine']}, this is {machine()}: "
+            "leave --encodings out to measure all of them here"
+        )
+    kept = set(facts.names()) - set(chosen)
+    return {name: row for name, row in found["encodings"].items() if name in kept}
+
+
+def write(rows: dict[str, Any]) -> None:
+    """One line an encoding, so that a diff tells which was measured anew."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    head = f'{{\n "machine": {json.dumps(machine())},\n "batches": {json.dumps(BATCHES)},\n'
+    FILE.write_text(f'{head} "encodings": {{\n{lines}\n }}\n}}\n', "utf-8")
+
+
+def table(rows: dict[str, Any]) -> Table:
+    shown = Table("encoding", title="relative to none; quartiles of the time's rounds behind it")
+    for length in BATCHES:
+        for header in (f"params {length}", "time", "", "memory"):
+            shown.add_column(header, justify="right")
+    for name, row in rows.items():
+        cells = [name]
+        for cost in (row[str(length)] for length in BATCHES):
+            low, high = cost["time_quartiles"]
+            cells += [str(cost["parameters"]), f"{cost['time']:.2f}", f"{low:.2f}-{high:.2f}"]
+            cells.append(f"{cost['memory']:.2f}")
+        shown.add_row(*cells)
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.encodings", description=__doc__)
+    parser.add_argument("--encodings", nargs="+", choices=facts.names(), default=facts.names())
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks of each side")
+    args = parser.parse_args()
+    rows = earlier(args.encodings)
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.set_flush_denormal(True)
+    cfg = composed("pe=none").train
+    todo = [(name, length) for name in args.encodings for length in BATCHES]
+    for name, length in track(todo, "measuring", console=Console(stderr=True), transient=True):
+        row = rows.setdefault(name, {"date": date.today().isoformat()})
+        row[str(length)] = measure(name, length, cfg, args.rounds)
+    rows = {name: rows[name] for name in sorted(rows)}
+    write(rows)
+    out = console()
+    out.print(table(rows))
+    out.print(f"written to  {FILE}; make docs puts it into the pages", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

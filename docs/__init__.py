@@ -1,0 +1,1 @@
+"""The pages about the encodings, and what writes them: ``python -m docs.generate``."""

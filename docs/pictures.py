@@ -1,0 +1,190 @@
+"""The picture of an encoding, from its hooks: one definition for each place where it can act.
+
+The keys j run to the right and the queries i downwards, ``LENGTH`` tokens at positions 0, 1, ..
+Tokens "alike": one vector x, and one q = k with q . k / sqrt(D) = 1, at every token. Tokens
+"random": x, q, k and v normal, from a fixed seed. What is zero everywhere at initialisation is
+drawn with noise of deviation 1/2 added to every parameter.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from docs import facts
+from docs.svg import Panel
+from pe_lab.build import build_encodings
+from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.cope import CoPE, count
+
+LENGTH = 48
+SEED = 0
+EMBED, ROTATE, BIAS = "p(i)·p(j) / d", "q(i)·k(j) / √D", "bias"
+LOGITS, WEIGHTS, COUNT = "logit − content", "attention weight", "position p(i, j)"
+ALIKE, RANDOM = "tokens alike", "tokens random"
+
+
+@dataclass(frozen=True)
+class Picture:
+    panels: list[Panel]
+    moved: bool
+    """Drawn with noise on every parameter."""
+
+    @property
+    def quantities(self) -> list[str]:
+        return list(dict.fromkeys(panel.quantity for panel in self.panels))
+
+
+@cache
+def draw(name: str) -> Picture:
+    """The picture of an encoding with its default keys in the default model.
+
+    At first as it is initialised; a quantity that is zero then asks for moved parameters. What is
+    the same everywhere tells nothing; where nothing is left, the picture is that of the attention
+    weights of tokens that are alike.
+    """
+    with facts.float64(SEED):
+        encodings = build_encodings(facts.section(name), facts.dims(LENGTH))
+        made = _all(encodings)
+        blank = {p.quantity for p in made if p.matrix.nan_to_num().abs().max() < 1e-12}
+        moved = bool(blank)
+        if moved:
+            facts.move(encodings)
+            made = _all(encodings)
+        telling = [panel for panel in made if not _constant(panel)]
+        if not telling:
+            telling = _weights(encodings[0])[:1]
+    return Picture(telling, moved)
+
+
+def _constant(panel: Panel) -> bool:
+    values = panel.matrix[~panel.matrix.isnan()]
+    return bool(values.max() - values.min() <= 1e-9 * values.abs().max())
+
+
+def _all(encodings: list[PositionalEncoding]) -> list[Panel]:
+    def serving(*hooks: str) -> PositionalEncoding | None:
+        """The lowest layer that acts at one of these."""
+        return next((e for e in encodings if e.hooks() & set(hooks)), None)
+
+    made: list[Panel] = []
+    for hook, draws in (("embed", _embed), ("enter", _enter), ("rotate", _rotate), ("bias", _bias)):
+        encoding = serving(hook)
+        if encoding is not None and not (hook == "enter" and serving("embed")):
+            made += draws(encoding)
+    encoding = serving("logits", "weights")
+    if encoding is not None:
+        if isinstance(encoding, CoPE):
+            made += _counts(encoding)
+        made += _weights(encoding) if "weights" in encoding.hooks() else _logits(encoding)
+    return made
+
+
+def _positions() -> Tensor:
+    return torch.arange(LENGTH)[None]
+
+
+def _similarity(change: Callable[[Tensor], Tensor]) -> list[Panel]:
+    """p_i is what is added to a token at i, or where the token is changed, what it becomes."""
+    x, other = _seeded(2, 1, 1, facts.small_model().d_model).expand(-1, -1, LENGTH, -1)
+    p, also = change(x) - x, change(other) - other
+    if not torch.allclose(p, also, rtol=1e-9, atol=1e-9):
+        p = p + x
+    return [Panel(EMBED, "", "", (p @ p.transpose(-1, -2))[0] / p.shape[-1])]
+
+
+def _embed(encoding: PositionalEncoding) -> list[Panel]:
+    tokens = torch.zeros(1, LENGTH, dtype=torch.long)
+    return _similarity(lambda x: encoding.embed(x, tokens, _positions()))
+
+
+def _enter(encoding: PositionalEncoding) -> list[Panel]:
+    return _similarity(lambda x: encoding.enter(x, _positions()))
+
+
+def _rotate(encoding: PositionalEncoding) -> list[Panel]:
+    """q and k alike at every token; the input x alike and, where that matters, random."""
+    alike = scene_of(ALIKE)
+    made = []
+    for tokens in (ALIKE, RANDOM):
+        q, k = encoding.rotate(alike.q_BHTD, alike.k_BHSD, scene_of(tokens))
+        made.append(_panels(ROTATE, tokens, _product(q, k)))
+    plain, by_content = made
+    same = torch.allclose(plain[0].matrix, by_content[0].matrix, equal_nan=True)
+    return plain if same else plain + by_content
+
+
+def _bias(encoding: PositionalEncoding) -> list[Panel]:
+    bias = encoding.bias(_positions(), _positions())
+    assert bias is not None
+    return _panels(BIAS, "", bias, every=True)
+
+
+def _run(encoding: PositionalEncoding, scene: Scene) -> tuple[Tensor, Tensor]:
+    """The content term, from rotated queries and keys, and the logits without bias."""
+    q, k = encoding.rotate(scene.q_BHTD, scene.k_BHSD, scene)
+    content = _product(q, k)
+    return content, encoding.logits(content, q, k, scene)
+
+
+def _logits(encoding: PositionalEncoding) -> list[Panel]:
+    made = []
+    for tokens in (ALIKE, RANDOM):
+        content, logits = _run(encoding, scene_of(tokens))
+        made += _panels(LOGITS, tokens, logits - content)
+    return made
+
+
+def _weights(encoding: PositionalEncoding) -> list[Panel]:
+    made = []
+    for tokens in (ALIKE, RANDOM):
+        scene = scene_of(tokens)
+        _, logits = _run(encoding, scene)
+        bias = encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        whole = logits if bias is None else logits + bias
+        made += _panels(WEIGHTS, tokens, encoding.weights(whole, scene.mask_TS))
+    return made
+
+
+def _counts(encoding: CoPE) -> list[Panel]:
+    made = []
+    for tokens in (ALIKE, RANDOM):
+        scene = scene_of(tokens)
+        content = _product(scene.q_BHTD, scene.k_BHSD)
+        made += _panels(COUNT, tokens, count(content, scene.mask_TS, encoding.npos - 1))
+    return made
+
+
+def _product(q_BHTD: Tensor, k_BHSD: Tensor) -> Tensor:
+    product: Tensor = q_BHTD @ k_BHSD.transpose(-1, -2)
+    return product / math.sqrt(q_BHTD.shape[-1])
+
+
+def _seeded(*shape: int) -> Tensor:
+    """Normal numbers that depend on the shape alone, not on what was drawn before."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED))
+
+
+def scene_of(tokens: str) -> Scene:
+    cfg = facts.small_model()
+    heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
+    x = _seeded(1, LENGTH, cfg.d_model)
+    q, k, v = _seeded(3, 1, heads, LENGTH, width)
+    if tokens == ALIKE:
+        x, v = x[:, :1].expand_as(x), v[:, :, :1].expand_as(v)
+        q = k = torch.full_like(q, width**-0.25)
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    return Scene(x, q, k, v, _positions(), _positions(), mask)
+
+
+def _panels(quantity: str, tokens: str, values_BHTS: Tensor, every: bool = False) -> list[Panel]:
+    """One panel where all heads agree, else the first head, or every one."""
+    ahead = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    heads = values_BHTS[0].masked_fill(ahead, torch.nan)
+    if all(torch.allclose(head, heads[0], equal_nan=True) for head in heads):
+        return [Panel(quantity, tokens, "every head", heads[0])]
+    chosen = range(len(heads)) if every else (0,)
+    return [Panel(quantity, tokens, f"head {n + 1}", heads[n]) for n in chosen]

@@ -1,0 +1,175 @@
+"""The pages about the encodings are what code and yaml say, and what they name is there."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from docs import costs, entries, facts, generate, pictures, svg
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+REMEDY = "run `make docs`"
+ENTRIES: dict[str, Any] = yaml.safe_load((entries.HERE / "encodings.yaml").read_text("utf-8"))
+LIMIT = 60_000
+every_encoding = pytest.mark.parametrize("name", facts.names())
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """What is remembered of an encoding is forgotten, before and after."""
+    for remembered in (facts.names, facts.of, pictures.draw):
+        remembered.cache_clear()
+    yield
+    for remembered in (facts.names, facts.of, pictures.draw):
+        remembered.cache_clear()
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^### `(\w+)`$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("language", generate.PAGES)
+def test_a_page_is_what_code_and_yaml_make(language: str) -> None:
+    path = generate.PAGES[language]
+    # Not `assert a == b`: a difference of two long pages helps nobody.
+    if path.read_text("utf-8") != generate.Page(language).text():
+        pytest.fail(f"docs/{path.name} is not what docs/generate.py makes: {REMEDY}")
+
+
+@every_encoding
+def test_a_picture_is_what_the_encoding_draws(name: str) -> None:
+    path = generate.IMAGES / f"{name}.svg"
+    assert path.exists(), REMEDY
+    assert path.stat().st_size < LIMIT
+    if not svg.shows(path.read_text("utf-8"), pictures.draw(name).panels, name):
+        pytest.fail(f"docs/img/{path.name} does not show the encoding as it is: {REMEDY}")
+
+
+def test_no_picture_is_left_over() -> None:
+    assert {path.stem for path in generate.IMAGES.iterdir()} == set(facts.names()), REMEDY
+
+
+@pytest.mark.parametrize(("file", "group"), [("encodings", "pe"), ("positions", "positions")])
+def test_entries_are_those_of_conf(file: str, group: str) -> None:
+    given = yaml.safe_load((entries.HERE / f"{file}.yaml").read_text("utf-8"))
+    assert set(given) == set(facts.names(group)), f"edit docs/{file}.yaml"
+
+
+def test_a_missing_entry_names_the_file_to_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = {name: entry for name, entry in ENTRIES.items() if name != "alibi"}
+    (tmp_path / "encodings.yaml").write_text(yaml.safe_dump(left), "utf-8")
+    monkeypatch.setattr(entries, "HERE", tmp_path)
+    with pytest.raises(SystemExit, match=r"conf/pe/alibi\.yaml .* docs/encodings\.yaml: add"):
+        entries.encodings()
+
+
+def test_a_wrong_entry_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**ENTRIES, "alibi": {**ENTRIES["alibi"], "famly": "bias"}}
+    (tmp_path / "encodings.yaml").write_text(yaml.safe_dump(wrong), "utf-8")
+    monkeypatch.setattr(entries, "HERE", tmp_path)
+    with pytest.raises(SystemExit, match=r"docs/encodings\.yaml: alibi\.famly: "):
+        entries.encodings()
+
+
+@every_encoding
+def test_the_tests_that_hold_it_are_there(name: str) -> None:
+    entry = ENTRIES[name]
+    given = [*entry["witness"].values(), *filter(None, [entry["reference"]])]
+    assert given or name in ("none", "combined")
+    for test in given:
+        file, _, function = test.partition("::")
+        source = (facts.ROOT / file).read_text("utf-8")
+        found = {n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)}
+        assert function in found, f"docs/encodings.yaml: {test} is not there"
+        words = set(re.findall(r"\w+", source))
+        assert name in words, f"docs/encodings.yaml: {file} says nothing of {name}"
+
+
+@pytest.mark.parametrize("language", generate.PAGES)
+def test_every_link_within_the_repository_resolves(language: str) -> None:
+    path = generate.PAGES[language]
+    links = re.findall(r"\]\(([^)\s]+)\)", path.read_text("utf-8"))
+    here = [link for link in links if not link.startswith("https://")]
+    assert len(here) > 3 * len(facts.names())
+    for link in here:
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target.read_text("utf-8")), link
+
+
+def test_both_languages_cover_the_same_encodings_in_one_order() -> None:
+    english, chinese = (headings(path.read_text("utf-8")) for path in generate.PAGES.values())
+    assert english == chinese
+    assert set(english) == set(facts.names())
+
+
+def test_measured_costs_are_of_these_encodings() -> None:
+    known = json.loads(costs.FILE.read_text("utf-8"))
+    for name, cost in known["encodings"].items():
+        for length in known["batches"]:
+            there, here = cost[length]["parameters"], facts.added(name, int(length))
+            assert there == here, f"{name} has changed: make cost"
+
+
+def test_a_picture_that_is_off_by_a_colour_is_another() -> None:
+    matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
+    panels = [svg.Panel("bias", "", "head 1", matrix)]
+    text = svg.write(panels, "x")
+    assert svg.shows(text, panels, "x")
+    moved = matrix.clone()
+    moved[2, 2] += 2 / (svg.LEVELS - 1)
+    assert not svg.shows(text, [svg.Panel("bias", "", "head 1", moved)], "x")
+    assert not svg.shows(text, [svg.Panel("bias", "", "head 2", matrix)], "x")
+    masked = matrix.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), torch.nan)
+    assert not svg.shows(text, [svg.Panel("bias", "", "head 1", masked)], "x")
+
+
+def test_facts_are_measured() -> None:
+    for name, reads, invariant, limit in [
+        ("alibi", True, True, None),
+        ("cope", False, True, None),
+        ("learned", True, False, "max_len"),
+    ]:
+        found = facts.of(name)
+        assert (found.reads_positions, found.shift_invariant, found.limit) == (
+            reads,
+            invariant,
+            limit,
+        )
+    assert facts.of("learned").parameters == facts.LENGTH * facts.small_model().d_model
+    assert facts.of("alibi").sources == [("Press 2021", "https://arxiv.org/abs/2108.12409")]
+
+
+class Tomorrow(PositionalEncoding):
+    """A penalty of two thirds for each token between."""
+
+    shift_invariant = True
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()
+
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        between = pos_q_BT[:, None, :, None] - pos_k_BS[:, None, None, :]
+        return -2 / 3 * between.clamp(min=0).to(torch.get_default_dtype())
+
+
+def test_an_encoding_of_tomorrow_is_drawn_without_new_code(
+    monkeypatch: pytest.MonkeyPatch, fresh: None
+) -> None:
+    monkeypatch.setattr(facts, "section", lambda *_: {"_target_": f"{__name__}.Tomorrow"})
+    (panel,) = pictures.draw("tomorrow").panels
+    assert (panel.quantity, panel.head) == ("bias", "every head")
+    assert panel.matrix[3, 0].item() == -2
+    assert panel.matrix[3, 4].isnan()
+    found = facts.of("tomorrow")
+    assert (found.hooks, found.reads_positions) == (["bias"], True)
