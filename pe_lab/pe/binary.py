@@ -1,0 +1,46 @@
+"""The position's bits as features."""
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class Binary(PositionalEncoding):
+    """The position's bits as features 0 and 1, projected and added to the token embeddings.
+
+    x_i + sum_n bit_n(i) w_n, w (bits, E), bit 0 the lowest. A baseline for teaching, in no
+    paper: bounded and unique, but neighbours may differ in every bit (3 and 4 in three). No
+    bias: position 0 adds nothing. w starts as nn.Linear(bits, E) does, uniform in
+    +-1/sqrt(bits). Reaches 2^bits positions; one past them is an error. Absolute; causal.
+    """
+
+    place: Tensor
+    digit: Tensor
+
+    def __init__(self, dims: Dims, bits: Annotated[int, Field(ge=1, le=62)] | None) -> None:
+        super().__init__()
+        self.bits = _bits(dims.max_len) if bits is None else bits
+        self.max_len = 2**self.bits
+        bound = 1 / math.sqrt(self.bits)
+        self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
+        self.register_buffer("place", torch.arange(self.bits), persistent=False)
+        self.register_buffer("digit", torch.tensor([0.0, 1.0]), persistent=False)
+
+    def size_for(self, positions: int) -> tuple[str, int]:
+        return "bits", _bits(positions)
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        shifted_BSN = pos_BS[..., None] >> self.place
+        # The highest digit keeps what lies above it: past 2^bits it is neither 0 nor 1, and the
+        # look-up fails.
+        digits_BSN = torch.cat((shifted_BSN[..., :-1] & 1, shifted_BSN[..., -1:]), -1)
+        return x_BSE + self.digit[digits_BSN] @ self.weight
+
+
+def _bits(positions: int) -> int:
+    return max(1, (positions - 1).bit_length())

@@ -1,0 +1,35 @@
+"""Order from the zero padding of a convolution."""
+
+from typing import Annotated
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class Conv(PositionalEncoding):
+    """Causal depthwise convolution over time, zero padded, added to the token embeddings.
+
+    x_i + b + sum over l = 0 .. kernel - 1 of w_l * x_(i-l), feature by feature, x = 0 before the
+    start: the first kernel - 1 tokens see the padding, which leaks where the sequence begins,
+    and all see the order of their neighbours. Source: Islam 2020 (2001.08248) for the leak,
+    Chu 2021 (2102.10882) for the module (kernel 3, bias, residual); theirs is two-dimensional
+    and looks ahead. Starts as nn.Conv1d does, uniform in +-1/sqrt(kernel). Reads no given
+    position. Any length. Not absolute; causal: tokens ahead are never read.
+    """
+
+    shift_invariant = True
+    reads_positions = False
+    reads_positions = False
+
+    def __init__(self, dims: Dims, kernel: Annotated[int, Field(ge=2)]) -> None:
+        super().__init__()
+        self.ahead = kernel - 1
+        self.conv = nn.Conv1d(dims.d_model, dims.d_model, kernel, groups=dims.d_model)
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        padded_BES = F.pad(x_BSE.transpose(1, 2), (self.ahead, 0))
+        added: Tensor = self.conv(padded_BES)
+        return x_BSE + added.transpose(1, 2)

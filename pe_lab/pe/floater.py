@@ -1,0 +1,103 @@
+"""FLOATER: positions as the path of a learned differential equation."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class Floater(PositionalEncoding):
+    """Position vectors along the path of a learned differential equation, added to the input.
+
+    x_i + p(i delta), where dp/dt = h(t, p) from a learned p(0) and h = W_2 [relu(W_1 [p; t] +
+    b_1); t] + b_2, integrated by Runge-Kutta (the 3/8 rule, order 4) in ``steps`` equal steps
+    between two tokens. Source: Liu 2020 (2003.09229) and its code, which calls torchdiffeq's
+    rk4, this rule, with delta 0.01 and 5 steps; 1 step stays within 1e-5 of the exact path
+    (over 200 tokens, as h starts). The code keeps a path for 400 updates at a time; here it is
+    solved anew in each.
+
+    ``blocks: all`` adds p at the input of every block, with one h for all and a p(0) for each,
+    as the paper; ``first`` at the embeddings alone. The published code adds three paths of
+    their own to q, k and v, as biases, in the place of p. W starts normal after Glorot, b at
+    zero, p(0) normal with deviation 1 (the code's for RoBERTa; for translation uniform after
+    Glorot). Sequential: a step for every position up to the largest. Any length. Absolute;
+    causal.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        blocks: Literal["first", "all"],
+        delta: Annotated[float, Field(gt=0, le=1)],
+        steps: PositiveInt,
+    ) -> None:
+        super().__init__()
+        self.everywhere, self.delta, self.steps = blocks == "all", delta, steps
+        self.start = nn.Parameter(torch.randn(dims.d_model))
+        self.slope = Slope(dims.d_model)
+
+    def hooks(self) -> frozenset[str]:
+        return super().hooks() - {"embed" if self.everywhere else "enter"}
+
+    def share(self, lower: PositionalEncoding) -> None:
+        assert isinstance(lower, Floater)
+        self.slope = lower.slope
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        return x_BSE if self.everywhere else self._added(x_BSE, pos_BS)
+
+    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        return self._added(x_BTE, pos_q_BT) if self.everywhere else x_BTE
+
+    def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:
+        # Half precision would add up its rounding over the steps.
+        with torch.autocast(x_BTE.device.type, enabled=False):
+            path_NE = self._path(int(pos_BT.max()) + 1)
+        return x_BTE + F.embedding(pos_BT, path_NE)
+
+    def _path(self, n: int) -> Tensor:
+        """p at the times of the positions 0 .. n-1, (n, E)."""
+        p_E: Tensor = self.start
+        path = [p_E]
+        h, n_steps = self.delta / self.steps, (n - 1) * self.steps
+        thirds = torch.arange(3 * n_steps + 1, dtype=torch.float64, device=p_E.device) * (h / 3)
+        # Every operation on a vector costs the same few microseconds: hence so few of them.
+        slope = self.slope.at(thirds.to(p_E.dtype))
+        for t in range(0, 3 * n_steps, 3):
+            k1_E = slope(t, p_E)
+            k2_E = slope(t + 1, p_E.add(k1_E, alpha=h / 3))
+            k3_E = slope(t + 2, p_E.add(k2_E, alpha=h).sub(k1_E, alpha=h / 3))
+            k4_E = slope(t + 3, p_E.add(k1_E - k2_E + k3_E, alpha=h))
+            p_E = p_E.add(k1_E + k4_E, alpha=h / 8).add(k2_E + k3_E, alpha=3 * h / 8)
+            if (t // 3 + 1) % self.steps == 0:
+                path.append(p_E)
+        return torch.stack(path)
+
+
+class Slope(nn.Module):
+    """h(t, p): two linear layers that are given the time too."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(width + 1, width), nn.Linear(width + 1, width)
+        for linear in (self.hidden, self.out):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def at(self, times_T: Tensor) -> Callable[[int, Tensor], Tensor]:
+        """h as a function of the number of a time and p; what time adds is computed at once."""
+        w1_EF, w2_EF = self.hidden.weight[:, :-1], self.out.weight[:, :-1]
+        add1, add2 = (
+            (linear.bias + times_T[:, None] * linear.weight[:, -1]).unbind()
+            for linear in (self.hidden, self.out)
+        )
+
+        def slope(t: int, p_E: Tensor) -> Tensor:
+            return add2[t].addmv(w2_EF, add1[t].addmv(w1_EF, p_E).relu())
+
+        return slope

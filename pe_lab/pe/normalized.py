@@ -1,0 +1,51 @@
+"""The position as a share of the length."""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+class Normalized(PositionalEncoding):
+    """The position as a share of the length in [0, 1], projected and added to the embeddings.
+
+    x_i + i / (max_len - 1) w, w (E,): a causal model knows no other length than the one it is
+    set to. ``scale: sequence`` divides by the sequence's own last position instead, padding
+    counted: every token is told how much is to come, so the length leaks, no key cache can
+    serve it and no answer can be written token by token. Where positions are scattered the last
+    one is the length that counts; a sequence of the one position 0 gets 0.
+
+    A baseline for teaching, in no paper: the step between neighbours depends on the length. No
+    bias: it would be one vector added to every token. w starts as nn.Linear(1, E) does, uniform
+    in +-1. A position past ``max_len`` is an error; any length with ``scale: sequence``.
+    Absolute; causal, but for the leak.
+    """
+
+    shares: Tensor | None
+
+    def __init__(
+        self, dims: Dims, scale: Literal["max_len", "sequence"], max_len: PositiveInt | None
+    ) -> None:
+        super().__init__()
+        self.whole_sequence = scale == "sequence"
+        if self.whole_sequence and max_len is not None:
+            raise ValueError(
+                f"max_len={max_len} has no effect with scale=sequence, which divides by each "
+                "sequence's own length: set max_len=null or scale=max_len"
+            )
+        shares = None
+        if not self.whole_sequence:
+            self.max_len = dims.max_len if max_len is None else max_len
+            shares = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
+        self.register_buffer("shares", shares, persistent=False)
+        self.weight = nn.Parameter(torch.empty(dims.d_model).uniform_(-1, 1))
+
+    def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        if self.shares is None:
+            share_BS = pos_BS.double() / pos_BS[:, -1:].clamp(min=1)
+        else:
+            share_BS = self.shares[pos_BS]
+        return x_BSE + (share_BS[..., None] * self.weight).to(x_BSE.dtype)

@@ -1,0 +1,388 @@
+"""The encodings that act at the input, against their formulas, code by others, and bad values."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agreement import MAX_LEN, TRAIN_LEN, agree_at_input, first_layer
+from torch import Tensor, nn
+from variants import SECTIONS, dims, move_parameters, refusal, scattered, sequential
+
+from pe_lab.build import build_encodings
+
+Own = dict[str, Tensor]
+Path = Callable[[Own, int], Tensor]
+
+
+def each(x: Tensor, at: Callable[[int, int], Tensor]) -> Tensor:
+    """``at(b, s)`` for every token."""
+    return torch.stack([torch.stack([at(b, s) for s in range(x.shape[1])]) for b in range(len(x))])
+
+
+def integer(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+    return each(x, lambda b, s: x[b, s] + int(pos[b, s]) * own["weight"])
+
+
+def normalized(last: int | None) -> Callable[..., Tensor]:
+    def naive(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+        def at(b: int, s: int) -> Tensor:
+            whole = int(pos[b].max()) if last is None else last
+            return x[b, s] + int(pos[b, s]) / whole * own["weight"]
+
+        return each(x, at)
+
+    return naive
+
+
+def binary(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+    def at(b: int, s: int) -> Tensor:
+        digits = reversed(format(int(pos[b, s]), "b"))
+        return x[b, s] + sum(own["weight"][n] for n, digit in enumerate(digits) if digit == "1")
+
+    return each(x, at)
+
+
+def hierarchical(n: int, a: float) -> Callable[..., Tensor]:
+    def naive(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+        p = own["table"]
+
+        def u(i: int) -> Tensor:
+            return (p[i] - a * p[0]) / (1 - a)
+
+        def at(b: int, s: int) -> Tensor:
+            i, j = divmod(int(pos[b, s]), n)
+            return x[b, s] + a * u(i) + (1 - a) * u(j)
+
+        return each(x, at)
+
+    return naive
+
+
+def multiplicative(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+    return each(x, lambda b, s: x[b, s] + x[b, s] * own["table"][int(pos[b, s])])
+
+
+def complex_order(phase: str) -> Callable[..., Tensor]:
+    """Amplitude and phase of a token, then the paper's polar form, feature by feature."""
+
+    def naive(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+        half = x.shape[-1] // 2
+
+        def at(b: int, s: int) -> Tensor:
+            real, imaginary = [], []
+            for j in range(half):
+                amplitude, start = x[b, s, j], torch.zeros(())
+                if phase == "token":
+                    amplitude = (x[b, s, j] ** 2 + x[b, s, half + j] ** 2).sqrt()
+                    start = torch.atan2(x[b, s, half + j], x[b, s, j])
+                angle = own["frequencies"][tokens[b, s], j] * int(pos[b, s]) + start
+                real.append(amplitude * angle.cos())
+                imaginary.append(amplitude * angle.sin())
+            return torch.stack(real + imaginary)
+
+        return each(x, at)
+
+    return naive
+
+
+def conv(kernel: int) -> Callable[..., Tensor]:
+    def naive(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+        def at(b: int, s: int) -> Tensor:
+            weight = own["conv.weight"][:, 0]
+            seen = [weight[:, kernel - 1 - n] * x[b, s - n] for n in range(kernel) if s >= n]
+            return x[b, s] + own["conv.bias"] + sum(seen)
+
+        return each(x, at)
+
+    return naive
+
+
+def walked(path: Path) -> Callable[..., Tensor]:
+    """x + the state after as many steps as the position says."""
+
+    def naive(x: Tensor, tokens: Tensor, pos: Tensor, own: Own) -> Tensor:
+        return each(x, lambda b, s: x[b, s] + path(own, int(pos[b, s])))
+
+    return naive
+
+
+def gru(own: Own, steps: int) -> Tensor:
+    p, width = own["start"], len(own["start"])
+    w_r, w_z, w_n = own["hidden.weight"].split(width)
+    b_r, b_z, b_n = own["hidden.bias"].split(width)
+    for _ in range(steps):
+        r = 1 / (1 + (-(w_r @ p + b_r)).exp())
+        z = 1 / (1 + (-(w_z @ p + b_z)).exp())
+        n = (own["input_bias"] + r * (w_n @ p + b_n)).tanh()
+        p = (1 - z) * n + z * p
+    return p
+
+
+def slope(own: Own, t: float, p: Tensor) -> Tensor:
+    w1, w2 = own["slope.hidden.weight"], own["slope.out.weight"]
+    hidden = (w1[:, :-1] @ p + w1[:, -1] * t + own["slope.hidden.bias"]).clamp(min=0)
+    return w2[:, :-1] @ hidden + w2[:, -1] * t + own["slope.out.bias"]
+
+
+def runge_kutta(delta: float, steps: int) -> Path:
+    """The 3/8 rule by its table: nodes, the matrix, weights."""
+    nodes, weights = (0, 1 / 3, 2 / 3, 1), (1 / 8, 3 / 8, 3 / 8, 1 / 8)
+    matrix = ((), (1 / 3,), (-1 / 3, 1), (1, -1, 1))
+
+    def path(own: Own, position: int) -> Tensor:
+        h, p = delta / steps, own["start"]
+        for step in range(position * steps):
+            k: list[Tensor] = []
+            for node, row in zip(nodes, matrix, strict=True):
+                moved = sum((a * k_a for a, k_a in zip(row, k, strict=True)), torch.zeros(()))
+                k.append(slope(own, (step + node) * h, p + h * moved))
+            p = p + h * sum(w * k_w for w, k_w in zip(weights, k, strict=True))
+        return p
+
+    return path
+
+
+CASES: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
+    ("integer", {}, integer),
+    ("normalized", {}, normalized(MAX_LEN - 1)),
+    ("normalized", {"max_len": 40}, normalized(39)),
+    ("normalized", {"scale": "sequence"}, normalized(None)),
+    ("binary", {}, binary),
+    ("binary", {"bits": 7}, binary),
+    ("hierarchical", {}, hierarchical(TRAIN_LEN, 0.4)),
+    ("hierarchical", {"rows": 4, "a": 0.7}, hierarchical(4, 0.7)),
+    ("recurrent", {}, walked(gru)),
+    ("floater", {}, walked(runge_kutta(0.01, 1))),
+    ("floater", {"delta": 0.1, "steps": 3}, walked(runge_kutta(0.1, 3))),
+    ("multiplicative", {}, multiplicative),
+    ("complex_order", {}, complex_order("token")),
+    ("complex_order", {"phase": "zero"}, complex_order("zero")),
+    ("conv", {}, conv(3)),
+    ("conv", {"kernel": 2}, conv(2)),
+    ("conv", {"kernel": 9}, conv(9)),
+]
+
+
+@pytest.mark.parametrize(("length", "own_positions"), [(7, True), (4, False), (2, True)])
+@pytest.mark.parametrize(
+    ("name", "choice", "naive"), CASES, ids=[f"{name}-{choice}" for name, choice, _ in CASES]
+)
+def test_value_and_gradient(
+    name: str,
+    choice: dict[str, Any],
+    naive: Callable[..., Tensor],
+    length: int,
+    own_positions: bool,
+) -> None:
+    agree_at_input(name, choice, naive, length=length, own_positions=own_positions)
+
+
+@pytest.mark.parametrize("name", ["integer", "normalized", "recurrent", "floater", "complex_order"])
+def test_half_precision_leaves_positions_exact(name: str) -> None:
+    encoding = first_layer(name, {}, d_model=8, max_len=400).float()
+    x, tokens = torch.randn(1, 20, 8).float(), torch.randint(0, 11, (1, 20))
+    pos = sequential(20, offset=380)
+    exact = encoding.embed(x, tokens, pos)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(encoding.embed(x, tokens, pos), exact)
+
+
+@pytest.mark.parametrize("scale", ["max_len", "sequence"])
+def test_normalized_ends_at_one(scale: str) -> None:
+    encoding = first_layer("normalized", {"scale": scale}, d_model=4, n_heads=1, max_len=30)
+    zeros, tokens = torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.long)
+    ends = encoding.embed(zeros, tokens, torch.tensor([[0, 3, 29]]))[0]
+    torch.testing.assert_close(ends[2], encoding.weight)
+    assert torch.equal(ends[0], torch.zeros(4))
+    early = encoding.embed(zeros, tokens, torch.tensor([[0, 3, 9]]))[0]
+    assert torch.equal(early[1], ends[1]) == (scale == "max_len")
+
+
+@pytest.mark.parametrize("choice", [{"max_len": 1}, {"scale": "sequence"}], ids=str)
+def test_normalized_one_position_alone(choice: dict[str, Any]) -> None:
+    encoding = first_layer("normalized", choice, d_model=4, n_heads=1)
+    x, zero = torch.randn(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)
+    assert torch.equal(encoding.embed(x, zero, zero), x)
+
+
+def vectors(name: str, choice: dict[str, Any], n: int, **sizes: int) -> Tensor:
+    """What an added encoding adds at the positions 0 .. n-1, (n, E)."""
+    encoding = first_layer(name, choice, **sizes)
+    tokens = torch.zeros(1, n, dtype=torch.long)
+    return encoding.embed(torch.zeros(1, n, sizes["d_model"]), tokens, sequential(n))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "reach"),
+    [("binary", {"bits": 5}, 32), ("binary", {"bits": 1}, 2), ("hierarchical", {"rows": 5}, 25)],
+)
+def test_reach_and_no_further(name: str, choice: dict[str, Any], reach: int) -> None:
+    assert first_layer(name, choice).max_len == reach
+    added = vectors(name, choice, reach, d_model=8)
+    assert len(added.unique(dim=0)) == reach
+    with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+        vectors(name, choice, reach + 1, d_model=8)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "max_len", "rows", "bits"),
+    [(12, 48, 12, 6), (5, 64, 8, 6), (5, 65, 9, 7), (1, 1, 1, 1), (1, 2, 2, 1)],
+)
+def test_default_sizes_reach_every_split(
+    train_len: int, max_len: int, rows: int, bits: int
+) -> None:
+    sizes = {"train_len": train_len, "max_len": max_len}
+    assert first_layer("hierarchical", {}, **sizes).table.shape == (rows, 16)
+    assert first_layer("binary", {}, **sizes).weight.shape == (bits, 16)
+
+
+def test_hierarchical_begins_with_its_table() -> None:
+    encoding = first_layer("hierarchical", {"rows": 6}, d_model=8)
+    torch.testing.assert_close(
+        vectors("hierarchical", {"rows": 6}, 6, d_model=8), encoding.table, rtol=1e-12, atol=1e-12
+    )
+
+
+def test_multiplicative_starts_around_one() -> None:
+    torch.manual_seed(0)
+    encoding = build_encodings(SECTIONS["multiplicative"], dims(max_len=2000))[0]
+    pos = sequential(2000)
+    factor = encoding.embed(torch.ones(1, 2000, 16), pos, pos).detach()
+    assert factor.mean() == pytest.approx(1, abs=0.02)
+    assert factor.std() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("width", [12, 14])
+def test_complex_order_starts_as_published(width: int) -> None:
+    encoding = build_encodings(SECTIONS["complex_order"], dims(d_model=width, n_heads=1))[0]
+    half = width // 2
+    row = torch.tensor([10000 ** (-2 * (j // 2) / half) for j in range(half)])
+    torch.testing.assert_close(encoding.frequencies, row.expand(11, -1), rtol=1e-12, atol=0)
+
+
+def test_complex_order_as_complex_numbers() -> None:
+    encoding = first_layer("complex_order", {}, d_model=8)
+    x, tokens, pos = torch.randn(2, 5, 8), torch.randint(0, 11, (2, 5)), scattered(2, 5, 300)
+    angle = encoding.frequencies[tokens] * pos[..., None]
+    turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones(()), angle)
+    expected = torch.cat((turned.real, turned.imag), -1)
+    torch.testing.assert_close(encoding.embed(x, tokens, pos), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_recurrent_as_the_gru_cell() -> None:
+    encoding = first_layer("recurrent", {}, d_model=6)
+    cell = nn.GRUCell(2, 6)
+    cell.weight_hh.data, cell.bias_hh.data = encoding.hidden.weight, encoding.hidden.bias
+    cell.bias_ih.data = torch.cat((torch.zeros(12), encoding.input_bias))
+    p = encoding.start[None]
+    states = [p]
+    for _ in range(20):
+        states.append(cell(torch.zeros(1, 2), states[-1]))
+    added = vectors("recurrent", {}, 21, d_model=6)
+    torch.testing.assert_close(added, torch.cat(states), rtol=1e-12, atol=1e-12)
+
+
+def test_conv_as_padded_on_both_sides() -> None:
+    encoding = first_layer("conv", {"kernel": 4}, d_model=6)
+    theirs = nn.Conv1d(6, 6, 4, padding=3, groups=6)
+    theirs.load_state_dict(encoding.conv.state_dict())
+    x, pos = torch.randn(2, 9, 6), sequential(9)
+    expected = x + theirs(x.mT)[..., :9].mT
+    torch.testing.assert_close(encoding.embed(x, pos, pos), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("delta", "steps"), [(0.01, 1), (0.01, 5), (0.2, 2)])
+def test_floater_as_torchdiffeq(delta: float, steps: int) -> None:
+    torchdiffeq = pytest.importorskip("torchdiffeq")
+    choice = {"delta": delta, "steps": steps}
+    encoding = first_layer("floater", choice, d_model=6)
+    own = dict(encoding.named_parameters())
+    grid = torch.arange(20 * steps + 1) * (delta / steps)
+    theirs = torchdiffeq.odeint(lambda t, p: slope(own, t, p), encoding.start, grid, method="rk4")
+    added = vectors("floater", choice, 21, d_model=6)
+    torch.testing.assert_close(added, theirs[::steps], rtol=1e-10, atol=1e-10)
+
+
+def test_floater_one_step_is_enough() -> None:
+    torchdiffeq = pytest.importorskip("torchdiffeq")
+    torch.manual_seed(0)
+    encoding = build_encodings(SECTIONS["floater"], dims(d_model=64))[0]
+    own, n = dict(encoding.named_parameters()), 200
+    exact = torchdiffeq.odeint(
+        lambda t, p: slope(own, t, p), encoding.start, torch.arange(n) / 100, rtol=1e-10, atol=1e-12
+    )
+    pos = sequential(n)
+    added = encoding.embed(torch.zeros(1, n, 64), pos, pos)[0]
+    torch.testing.assert_close(added, exact, rtol=0, atol=1e-5)
+
+
+def test_floater_in_every_block() -> None:
+    torch.manual_seed(0)
+    section = {**SECTIONS["floater"], "blocks": "all"}
+    encodings = build_encodings(section, dims(d_model=6, n_layers=3))
+    for encoding in encodings:
+        move_parameters(encoding)
+        assert encoding.slope is encodings[0].slope
+    assert len({encoding.start for encoding in encodings}) == 3
+    x, pos, tokens = torch.randn(2, 4, 6), scattered(2, 6, 16), torch.zeros(2, 6, dtype=torch.long)
+    whole = torch.randn(2, 6, 6)
+    assert torch.equal(encodings[0].embed(whole, tokens, pos), whole)
+    for encoding in encodings:
+        own = dict(encoding.named_parameters())
+        expected = walked(runge_kutta(0.01, 1))(x, tokens, pos[:, 2:], own)
+        got = encoding.enter(x, pos[:, 2:])
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes", "words"),
+    [
+        ("normalized", {"scale": "length"}, {}, ["pe.scale=length", "sequence"]),
+        ("normalized", {"max_len": 0}, {}, ["pe.max_len=0", "greater than 0"]),
+        (
+            "normalized",
+            {"scale": "sequence", "max_len": 8},
+            {},
+            ["max_len=8", "scale=sequence", "max_len=null"],
+        ),
+        ("binary", {"bits": 0}, {}, ["pe.bits=0", "1"]),
+        ("binary", {"bits": 63}, {}, ["pe.bits=63", "62"]),
+        ("hierarchical", {"rows": 0}, {}, ["pe.rows=0", "greater than 0"]),
+        ("hierarchical", {"a": 0.5}, {}, ["a=0.5", "another value", "0.4"]),
+        ("hierarchical", {"a": 1}, {}, ["pe.a=1", "less than 1"]),
+        ("hierarchical", {"a": 0}, {}, ["pe.a=0", "greater than 0"]),
+        ("floater", {"blocks": "last"}, {}, ["pe.blocks=last", "first"]),
+        ("floater", {"delta": 0}, {}, ["pe.delta=0", "greater than 0"]),
+        ("floater", {"delta": 1.5}, {}, ["pe.delta=1.5", "1"]),
+        ("floater", {"steps": 0}, {}, ["pe.steps=0", "greater than 0"]),
+        ("multiplicative", {"max_len": 0}, {}, ["pe.max_len=0", "greater than 0"]),
+        (
+            "complex_order",
+            {},
+            {"d_model": 15, "n_heads": 3},
+            ["d_model=15", "odd", "even number"],
+        ),
+        ("complex_order", {"base": 0}, {}, ["pe.base=0", "greater than 0"]),
+        ("complex_order", {"phase": "one"}, {}, ["pe.phase=one", "zero"]),
+        ("conv", {"kernel": 1}, {}, ["pe.kernel=1", "2"]),
+    ],
+    ids=str,
+)
+def test_refused(
+    name: str, changes: dict[str, Any], sizes: dict[str, int], words: list[str]
+) -> None:
+    message = refusal(name, changes, **sizes)
+    for word in words:
+        assert word in message, message
+
+
+def test_gru_settles() -> None:
+    """A GRU without input forgets where it began: far positions cannot be told apart."""
+    torch.manual_seed(0)
+    encoding = build_encodings(SECTIONS["recurrent"], dims(d_model=32))[0]
+    pos = sequential(200)
+    added = encoding.embed(torch.zeros(1, 200, 32), pos, pos)[0]
+    assert math.isfinite(float(added.detach().abs().max()))
+    assert (added[1:] - added[:-1]).norm(dim=1)[-1] < 1e-3 * (added[1] - added[0]).norm()
