@@ -29,7 +29,7 @@ run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe
 test: $(STAMP) ## the tests, a few minutes
 	$(BIN)/python -m pytest
 
-test-slow: $(PEERS) ## the published effects, trained: a quarter of an hour and more
+test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-gpu: $(STAMP) ## what needs a GPU

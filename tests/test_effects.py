@@ -34,6 +34,12 @@ def test_flipflop_cope_generalises_where_rope_does_not(tmp_path: Path) -> None:
     assert max(seen["cope"]["sparse_x4"]) < min(seen["rope"]["sparse_x4"])
 
 
+def test_flipflop_path_solves_it(tmp_path: Path) -> None:
+    seen = errors(tmp_path, "task=flipflop", "pe=path", "seed=0,1,2")
+    for split in ("in_domain", "sparse", "dense"):
+        assert max(seen["path"][split]) <= 0.005
+
+
 def test_selective_copy_cope_copies_at_any_share_of_blanks(tmp_path: Path) -> None:
     seen = errors(tmp_path, "task=selective_copy", "pe=cope,rope", "seed=0,1,2")
     for split in ("in_domain", "dense", "sparse"):
@@ -50,5 +56,5 @@ def test_the_best_encoding_learns_the_task(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.parametrize("pe", ENCODINGS)
 def test_every_encoding_beats_guessing(tmp_path: Path, pe: str) -> None:
-    seen = errors(tmp_path, "task=flipflop", f"pe={pe}")
+    seen = errors(tmp_path, "task=flipflop", f"pe={pe}", "eval.sequences=200", "eval.every=400")
     assert seen[pe]["in_domain"][0] < 0.3  # guessing: 0.5
