@@ -196,6 +196,12 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
         r"Could not (?:override|delete from config\.|append to config\.) '([^']+)'", str(error)
     )
     unfit = re.match(r"Error merging override ([^\n]+)", str(error))
+    part = re.match(r"\+*(pe\.parts\.\d+)", unfit[1] if unfit else found[1] if found else "")
+    if part is not None:
+        return (
+            f"{part[1]} cannot be changed by itself: give the whole list, "
+            "'pe.parts=[cope, {pe: rope, KEY: VALUE}]'"
+        )
     if unfit is not None:
         return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
     if found is None:
@@ -220,8 +226,8 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
 
 def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
     raw: Any = OmegaConf.to_container(cfg, resolve=False)
-    for part in str(error.full_key).split("."):
-        raw = raw[part]
+    for part in re.findall(r"[^.\[\]]+", str(error.full_key)):
+        raw = raw[int(part)] if isinstance(raw, list) else raw[part]
     reason = _first_line(error).rpartition("resolving interpolation: ")[2]
     return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
 

@@ -88,6 +88,9 @@ class Attention(nn.Module):
             if self.fused
             else self._eager(q, k, bias, scene)
         )
+        if isinstance(carried, Tensor):
+            # What this layer has not rewritten still holds the tokens before the given ones.
+            carried = carried[:, -x_BTE.shape[1] :]
         return self.out(mixed.transpose(1, 2).flatten(-2)), carried
 
     def _fused(

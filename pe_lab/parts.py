@@ -1,16 +1,20 @@
 """The parts of a combined encoding, from their names to their keys."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.errors import UsageError
 from pe_lab.suggest import did_you_mean
+
+COMBINED = "pe_lab.pe.combined.Combined"
 
 
 def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
@@ -26,7 +30,7 @@ def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
         UsageError: a part that names nothing, or is neither name nor mapping.
     """
     parts = OmegaConf.select(cfg, "pe.parts", throw_on_resolution_failure=False)
-    if not isinstance(parts, ListConfig):
+    if not isinstance(parts, ListConfig) or cfg.pe.get("_target_") != COMBINED:
         return cfg
     path = ConfigSearchPathImpl()
     for source in sources:
@@ -46,23 +50,35 @@ def _filled(part: Any, n: int, repository: ConfigRepository) -> dict[str, Any]:
         part = {"pe": part}
     if not isinstance(part, dict) or not ({"pe", "_target_"} & part.keys()):
         raise UsageError(
-            f"{key}={part} names no encoding: give a name (rope) or a mapping ({{pe: rope}})"
+            f"{key}={json.dumps(part, ensure_ascii=False)} names no encoding: give a name (rope) "
+            "or a mapping ({pe: rope})"
         )
     if "_target_" in part:
         return part
     name = part["pe"]
     options = repository.get_group_options("pe", ObjectType.CONFIG)
     if name not in options:
-        raise UsageError(f"{key}.pe={name} is not there: " + did_you_mean(str(name), options))
+        whole = [o for o in options if not _has_parts(repository.load_config(f"pe/{o}"))]
+        raise UsageError(f"{key}.pe={name} is not there: " + did_you_mean(str(name), whole))
     found = repository.load_config(f"pe/{name}")
     assert found is not None
+    if any(not default.is_self() for default in found.defaults_list or []):
+        raise UsageError(
+            f"{key}.pe={name} has a defaults list, which a part cannot have: write the keys out "
+            f"in pe/{name}.yaml"
+        )
+    if _has_parts(found):
+        raise UsageError(f"{key}.pe={name} is combined itself: list its parts here instead")
     try:
         section: Any = OmegaConf.to_container(found.config, resolve=False)
     except OmegaConfBaseException as error:
         raise UsageError(f"{key}.pe={name} cannot be read: {error}") from None
-    if "parts" in section:
-        raise UsageError(f"{key}.pe={name} is combined itself: list its parts here instead")
     return merged(section, part)
+
+
+def _has_parts(found: ConfigResult | None) -> bool:
+    section = found.config if found is not None else None
+    return isinstance(section, DictConfig) and section.get("_target_") == COMBINED
 
 
 def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,9 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in config.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
-        elif key == "parts":
+        elif isinstance(value, list) and all(
+            isinstance(v, dict) and "_target_" in v for v in value
+        ):
             flat[prefix + key] = f"[{','.join(part.get('pe', part['_target_']) for part in value)}]"
             keys = [{k: v for k, v in p.items() if k not in ("pe", "_target_")} for p in value]
             flat |= _flat({str(n): part for n, part in enumerate(keys)}, f"{prefix}{key}.")

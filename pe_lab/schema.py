@@ -24,6 +24,9 @@ from pe_lab.positions import Positions
 from pe_lab.suggest import did_you_mean
 from pe_lab.task import Task
 
+LARGE = 2**16
+"""A size from here on may be what does not fit into memory."""
+
 
 def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     """The resolved configuration as a ``Config``; UsageError where a closed group is wrong."""
@@ -40,21 +43,25 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     return validated({**plain(config), **open_groups})
 
 
-def _checked_encoding(section: dict[str, Any], key: str) -> dict[str, Any]:
+def _checked_encoding(
+    section: dict[str, Any], key: str, also: Sequence[str] = ()
+) -> dict[str, Any]:
     """Settled, and what its keys hold of other encodings (the parts of a combination) too."""
-    settled = _settled(section, key, PositionalEncoding, given=1)
+    settled = _settled(section, key, PositionalEncoding, given=1, also=also)
     for name, value in settled.items():
         if isinstance(value, list) and all(isinstance(v, dict) and "_target_" in v for v in value):
             settled[name] = [
-                # Where and by what name a part serves is the combination's to check.
-                {k: v for k, v in part.items() if k in ("pe", "layers")}
-                | _checked_encoding(
-                    {k: v for k, v in part.items() if k not in ("pe", "layers")},
-                    f"{key}.{name}.{n}",
-                )
-                for n, part in enumerate(value)
+                _checked_part(part, f"{key}.{name}.{n}") for n, part in enumerate(value)
             ]
     return settled
+
+
+def _checked_part(part: dict[str, Any], key: str) -> dict[str, Any]:
+    # Where and by what name a part serves is the combination's to check.
+    apart = ("pe", "layers")
+    own = {k: v for k, v in part.items() if k not in apart}
+    kept = {k: v for k, v in part.items() if k in apart}
+    return kept | _checked_encoding(own, key, also=("layers",))
 
 
 def _checked_task(section: dict[str, Any]) -> dict[str, Any]:
@@ -71,40 +78,61 @@ def _checked_task(section: dict[str, Any]) -> dict[str, Any]:
     return settled
 
 
-def _settled(section: dict[str, Any], key: str, kind: type, given: int = 0) -> dict[str, Any]:
+def _settled(
+    section: dict[str, Any], key: str, kind: type, given: int = 0, also: Sequence[str] = ()
+) -> dict[str, Any]:
     """The section with its values as its class takes them: 10000 and 1e4 are one number."""
-    values = _values(_find(section, key, kind), section, key, given)
+    values = _values(_find(section, key, kind), section, key, given, also)
     plain_values = to_jsonable_python(values, fallback=str)
     return {k: v if k == "_target_" else plain_values[k] for k, v in section.items()}
 
 
-def instantiate(section: dict[str, Any], key: str, kind: type, *given: Any) -> Any:
+def _too_large(key: str, values: dict[str, Any]) -> str:
+    large = [
+        f"{key}.{name}={as_yaml(value)}"
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and abs(value) >= LARGE
+    ]
+    if large:
+        return f"{' '.join(large)} is too large: there is not enough memory; set a smaller size"
+    return (
+        f"{key} does not fit into memory with these sizes: lower those it is made for (the task's "
+        "length, positions.max, model.d_model)"
+    )
+
+
+def instantiate(
+    section: dict[str, Any], key: str, kind: type, *given: Any, also: Sequence[str] = ()
+) -> Any:
     """The object that ``section`` describes; ``given`` are arguments that no yaml holds.
 
     Args:
         section: ``_target_`` and the keyword arguments of that class.
         key: what the user calls the section, for messages.
         kind: what that class must derive from.
+        also: keys that the section may hold besides, for messages.
 
     Raises:
         UsageError: no such class, a key it does not take or lacks, a value out of its limits.
     """
     target = _find(section, key, kind)
-    values = _values(target, section, key, len(given))
+    values = _values(target, section, key, len(given), also)
     try:
         return target(*given, **values)
+    except UsageError:
+        # From a part of it, told as its own.
+        raise
     except ValueError as error:
         raise UsageError(f"{key}: {error}") from None
     except Exception as error:
         if isinstance(error, (MemoryError, OverflowError)) or "memory" in str(error):
-            told = " ".join(f"{key}.{k}={_shown(v)}" for k, v in values.items()) or key
-            raise UsageError(
-                f"{told} is too large: there is not enough memory; set a smaller size"
-            ) from None
+            raise UsageError(_too_large(key, values)) from None
         raise UsageError(f"{_told(section, key, error)}; correct it there") from None
 
 
-def _values(target: Any, section: dict[str, Any], key: str, given: int) -> dict[str, Any]:
+def _values(
+    target: Any, section: dict[str, Any], key: str, given: int, also: Sequence[str] = ()
+) -> dict[str, Any]:
     """The arguments, checked against the signature less the first ``given``."""
     values = {k: v for k, v in section.items() if k != "_target_"}
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -126,7 +154,7 @@ def _values(target: Any, section: dict[str, Any], key: str, given: int) -> dict[
     try:
         checked = schema.model_validate(values)
     except ValidationError as error:
-        raise UsageError(_sentence(error, {key: values}, key, names)) from None
+        raise UsageError(_sentence(error, {key: values}, key, [*names, *also])) from None
     arguments = {name: getattr(checked, f"field_{name}") for name in names}
     _refuse_turned(values, arguments, key)
     return arguments
@@ -136,7 +164,7 @@ def _refuse_turned(before: Any, after: Any, key: str) -> None:
     """Refuse true and false where pydantic has made a number of them."""
     if isinstance(before, bool) and not isinstance(after, bool) and isinstance(after, (int, float)):
         wanted = "a whole number" if isinstance(after, int) else "a number"
-        raise UsageError(f"{key}={_shown(before)} is not allowed: set it to {wanted}")
+        raise UsageError(f"{key}={as_yaml(before)} is not allowed: set it to {wanted}")
     if isinstance(before, dict) and isinstance(after, dict):
         pairs = [(name, before[name], after.get(name)) for name in before]
     elif isinstance(before, list) and isinstance(after, (list, tuple)):
@@ -158,7 +186,7 @@ def _told(section: dict[str, Any], key: str, error: Exception) -> str:
     return f"{key}._target_={section['_target_']} fails at {where}: {type(error).__name__}: {what}"
 
 
-def _shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as yaml has it."""
     if value is None or isinstance(value, (bool, list, dict)):
         return json.dumps(value, default=str, ensure_ascii=False)
@@ -170,7 +198,7 @@ def _find(section: dict[str, Any], key: str, kind: type) -> Any:
     path = section.get("_target_")
     if not isinstance(path, str) or "." not in path:
         raise UsageError(
-            f"{key}._target_={_shown(path)} names no class: "
+            f"{key}._target_={as_yaml(path)} names no class: "
             "give its dotted path, package.module.Class"
         )
     module_name, _, name = path.rpartition(".")
@@ -214,7 +242,7 @@ def _sentence(
         known = _known(path[:-1]) if names is None else names
         parent = ".".join(map(str, path[:-1])) or "the configuration"
         remedy = did_you_mean(str(path[-1]), known)
-        return f"{key}={_shown(first['input'])} is no key of {parent}: {remedy}"
+        return f"{key}={as_yaml(first['input'])} is no key of {parent}: {remedy}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing: set it"
     if kind == "value_error":
@@ -246,7 +274,7 @@ def _sentence(
     while path and isinstance(_at_or_none(values, path[:-1]), (int, float, str)):
         path.pop()
     key = ".".join(str(part) for part in path)
-    return f"{key}={_shown(first['input'])} is not allowed: " + (
+    return f"{key}={as_yaml(first['input'])} is not allowed: " + (
         f"set it to {limit}" if limit else first["msg"]
     )
 

@@ -99,20 +99,54 @@ def test_results_are_those_of_the_encoding_alone(here: Here, tmp_path: Path) -> 
         ("[3]", ["pe.parts.0=3", "{pe: rope}"]),
         ("rope", ["pe.parts=rope", "a list"]),
         ("{a: rope}", ["pe.parts={a: rope}", "another kind"]),
-        ("[{layers: [0]}]", ["pe.parts.0={'layers': [0]}", "{pe: rope}"]),
+        ("[{layers: [0]}]", ['pe.parts.0={"layers": [0]}', "{pe: rope}"]),
         ("[rope,{pe: rope, base: 3}]", ["rope and rope", "layer 0"]),
         ("[{pe: rope, base: 0}]", ["pe.parts.0.base=0", "greater than 0"]),
         (
             "[{pe: learned, max_len: 3}]",
             ["pe.parts.0.max_len=3", "train needs 15", "raise pe.parts.0.max_len to"],
         ),
+        ("[{pe: rope, layer: [0]}]", ["pe.parts.0.layer=[0]", "did you mean layers"]),
+        ("[{pe: hierarchical, a: 0.5}]", ["pe-lab: pe.parts.0: a=0.5", "another value"]),
+        ("[{pe: tape, width: 7}]", ["pe.parts.0: width=7", "width=null"]),
+        ('[{pe: rope, base: "${no.key}"}]', ["pe.parts[0].base=${no.key}", "has no value"]),
+        ("[mine]", ["pe.parts.0.pe=mine", "defaults list"]),
         ("[{_target_: pe_lab.pe.rope.Rope}]", ["pe.parts.0._target_", "RoPE"]),
     ],
 )
 def test_refused_before_any_work(here: Here, tmp_path: Path, given: str, words: list[str]) -> None:
-    ended = here(*tiny("pe=combined", f"pe.parts={given}"))
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "pe" / "mine.yaml").write_text("defaults: [rope, _self_]\nbase: 500\n")
+    ended = here("--config-dir", "mine", *tiny("pe=combined", f"pe.parts={given}"))
     assert ended.status == 2
     (line,) = ended.err.splitlines()
     for word in words:
         assert word in line
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "word", ["pe.parts.0.base=5", "+pe.parts.2=alibi", "pe.parts.1.layers=[0]"]
+)
+def test_a_part_is_changed_with_the_list(here: Here, word: str) -> None:
+    ended = here(*tiny("pe=combined", word))
+    assert ended.status == 2
+    (line,) = ended.err.splitlines()
+    assert "pe.parts=[cope, {pe: rope, KEY: VALUE}]" in line
+
+
+def test_a_list_of_ones_own_named_parts_is_left_alone(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "parted.py").write_text(
+        "from pe_lab.pe.base import Dims, PositionalEncoding\n\n\n"
+        "class Parted(PositionalEncoding):\n"
+        "    def __init__(self, dims: Dims, parts: list[int]) -> None:\n"
+        "        super().__init__()\n"
+    )
+    (tmp_path / "mine" / "pe" / "parted.yaml").write_text("_target_: parted.Parted\nparts: [1]\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    ended = here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]"))
+    assert ended.status == 0, ended.err
+    assert "pe.parts=[1, 2]" in here("results").out

@@ -1,11 +1,13 @@
 """Several encodings in one model, everywhere or on some layers only."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
-from pe_lab.schema import instantiate
+from pe_lab.schema import as_yaml, instantiate
 
 
 class Combined(PositionalEncoding):
@@ -13,11 +15,12 @@ class Combined(PositionalEncoding):
 
     ``parts`` lists them, by the name of their yaml or as a mapping with keys changed:
     ``[cope, {pe: rope, layers: [0, 2], base: 500}]``; ``layers`` counts from 0, without it a part
-    serves every layer. Each part acts at its own hooks:
+    serves every layer. A part knows of the layers it serves and of no others: the last of them
+    is its last. Each part acts at its own hooks:
 
     - at the input (embed, enter): one after another, in the order of the list;
-    - on queries and keys (rotate): one part a layer;
-    - biases: their sum;
+    - on queries and keys (rotate): one part a layer (TUPE scales queries, so it counts);
+    - biases: their sum, added to whatever becomes of the logits;
     - logits: each part's term is computed from q and k as they are before any rotation, by
       itself (CoPE's gates see neither another part's term nor the turn), and the terms are
       added. One part a layer may replace the content term (DeBERTa, PaTH, DAPE), and then none
@@ -25,8 +28,9 @@ class Combined(PositionalEncoding):
     - weights in the place of softmax, and what is carried to the next layer: one part a layer;
     - values: their sum.
 
-    A part that only acts at the input takes no ``layers``: there is one input. A combination
-    reaches as far as its shortest part, and shares among layers what each part shares.
+    A part that only acts at the input takes no ``layers``: there is one input. ``none`` is no
+    part. A combination reaches as far as its shortest part, and shares among layers what each
+    part shares.
     Source: Golovneva 2024 (2405.18719) adds CoPE to relative and rotary encodings; learned
     positions with a T5 bias are those of TUPE-R (Ke 2021, 2006.15595) without untying.
     Absolute where a part is; causal: as its parts.
@@ -57,35 +61,22 @@ class Combined(PositionalEncoding):
         return [part for part in parts if hook is None or hook in part.hooks()]
 
     def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
-        for hook, act in (
-            ("rotate", "rotate queries and keys"),
-            ("weights", "replace softmax"),
-            ("carry", "carry something to the next layer"),
-        ):
-            self._refuse_two(names, layer, act, lambda part, hook=hook: hook in part.hooks())
-        self._refuse_two(
-            names, layer, "replace the content term", lambda part: part.replaces_content
-        )
-        replacing = [names[n] for n, part in self.parts.items() if part.replaces_content]
-        turning = [
-            names[n]
-            for n, part in self.parts.items()
-            if "rotate" in part.hooks() and not part.replaces_content  # type: ignore[operator]
-        ]
-        if replacing and turning:
-            raise ValueError(
-                f"parts {replacing[0]} and {turning[0]} clash in layer {layer}: the first replaces "
-                "the content term that the second turns; give them different layers, or leave one "
-                "out"
-            )
+        def both(does: Callable[[PositionalEncoding], bool], act: str) -> None:
+            found = [names[n] for n, part in self.parts.items() if does(cast(Any, part))]
+            if len(found) > 1:
+                raise ValueError(
+                    f"parts {found[0]} and {found[1]} clash in layer {layer}: both {act}; give "
+                    "them different layers, or leave one out"
+                )
 
-    def _refuse_two(self, names: dict[str, str], layer: int, act: str, does: Any) -> None:
-        both = [names[n] for n, part in self.parts.items() if does(part)]
-        if len(both) > 1:
-            raise ValueError(
-                f"parts {both[0]} and {both[1]} clash in layer {layer}: both {act}; give them "
-                "different layers, or leave one out"
-            )
+        both(lambda part: "carry" in part.hooks(), "carry something to the next layer")
+        both(lambda part: "rotate" in part.hooks(), "change queries and keys")
+        both(lambda part: "weights" in part.hooks(), "replace softmax")
+        both(lambda part: part.replaces_content, "replace the content term")
+        both(
+            lambda part: part.replaces_content or "rotate" in part.hooks(),
+            "change the content term, one of them by turning or scaling q and k",
+        )
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, Combined)
@@ -128,7 +119,8 @@ class Combined(PositionalEncoding):
         total = None
         for part in self._serving("bias"):
             added = part.bias(pos_q_BT, pos_k_BS)
-            total = added if total is None or added is None else total + added
+            if added is not None:
+                total = added if total is None else total + added
         return total
 
     def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
@@ -144,7 +136,9 @@ class Combined(PositionalEncoding):
             q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
             plain_BHTS = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-1, -2)
         for part in rest:
-            total_BHTS = total_BHTS + (part.logits(plain_BHTS, q_BHTD, k_BHSD, scene) - plain_BHTS)
+            own_BHTS = part.logits(plain_BHTS, q_BHTD, k_BHSD, scene)
+            added = total_BHTS is not plain_BHTS
+            total_BHTS = total_BHTS + (own_BHTS - plain_BHTS) if added else own_BHTS
         return total_BHTS
 
     def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
@@ -156,7 +150,8 @@ class Combined(PositionalEncoding):
         total = None
         for part in self._serving("values"):
             added = part.values(weights_BHTS, pos_q_BT, pos_k_BS)
-            total = added if total is None or added is None else total + added
+            if added is not None:
+                total = added if total is None else total + added
         return total
 
     def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
@@ -172,26 +167,37 @@ class Combined(PositionalEncoding):
 
 def _made(given: dict[str, Any], n: int, dims: Dims) -> PositionalEncoding | None:
     """The part for this layer, None where it leaves the layer alone."""
-    key = f"parts.{n}"
+    key, name = f"parts.{n}", given.get("pe", given["_target_"])
+    layers = _layers(given.get("layers"), key, dims)
+    here = layers.index(dims.layer) if dims.layer in layers else 0
     section = {k: v for k, v in given.items() if k not in ("pe", "layers")}
-    part: PositionalEncoding = instantiate(section, f"pe.{key}", PositionalEncoding, dims)
+    # What counts layers (CoPE's every, TAPE's last one) counts those that the part serves.
+    seen = replace(dims, layer=here, n_layers=len(layers))
+    part: PositionalEncoding = instantiate(
+        section, f"pe.{key}", PositionalEncoding, seen, also=("layers",)
+    )
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
-    layers = given.get("layers")
-    if layers is not None:
-        good = isinstance(layers, list) and layers and all(type(layer) is int for layer in layers)
-        if not good or not all(0 <= layer < dims.n_layers for layer in layers):
-            raise ValueError(
-                f"{key}.layers={layers} is not allowed: list layers from 0 to "
-                f"{dims.n_layers - 1} (model.n_layers={dims.n_layers}), layers: [0]"
-            )
-        if part.hooks() == {"embed"}:
-            raise ValueError(
-                f"{key}.layers={layers} has no effect on {given.get('pe', given['_target_'])}, "
-                "which acts once, at the input: leave layers out"
-            )
-        if dims.layer not in layers:
-            return None
+    if not PositionalEncoding.hooks(part):
+        raise ValueError(f"{key}={name} does nothing: leave it out, or give the others layers")
+    at_input = "embed" in part.hooks()
+    if at_input and given.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):
+        raise ValueError(
+            f"{key}.layers={as_yaml(given['layers'])} has no effect on {name} at the input, where "
+            "it acts once: leave layers out"
+        )
     # The input is there once; a part that acts there and nowhere else serves layer 0.
-    only_input = dims.layer > 0 and part.hooks() <= {"embed"}
-    return part if part.active and part.hooks() and not only_input else None
+    idle = not part.active or not part.hooks() or (dims.layer > 0 and part.hooks() == {"embed"})
+    return None if idle or dims.layer not in layers else part
+
+
+def _layers(given: Any, key: str, dims: Dims) -> list[int]:
+    if given is None:
+        return list(range(dims.n_layers))
+    good = isinstance(given, list) and given and all(type(layer) is int for layer in given)
+    if not good or len({*given}) < len(given) or {*given} - {*range(dims.n_layers)}:
+        raise ValueError(
+            f"{key}.layers={as_yaml(given)} is not allowed: list layers from 0 to "
+            f"{dims.n_layers - 1} (model.n_layers={dims.n_layers}), each once, layers: [0]"
+        )
+    return sorted(given)

@@ -59,8 +59,8 @@ class CoPE(PositionalEncoding):
         super().__init__()
         if every > dims.n_layers:
             raise ValueError(
-                f"every={every} leaves no layer to count in: set every to "
-                f"model.n_layers={dims.n_layers} or less"
+                f"every={every} leaves none of {dims.n_layers} layers to count in: set every to "
+                f"{dims.n_layers} or less"
             )
         everywhere = combine in ("relative", "rope")
         if share_layers and every > 1 and everywhere:

@@ -45,8 +45,8 @@ class DeBERTa(PositionalEncoding):
         super().__init__()
         if absolute_layers > dims.n_layers:
             raise ValueError(
-                f"absolute_layers={absolute_layers} is more than there are: set absolute_layers "
-                f"to model.n_layers={dims.n_layers} or less"
+                f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
+                f"are: set absolute_layers to {dims.n_layers} or less"
             )
         if absolute_layers == 0 and max_len is not None:
             raise ValueError(

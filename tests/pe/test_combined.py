@@ -9,13 +9,13 @@ from torch import Tensor
 from variants import (
     MAX_LEN,
     SECTIONS,
+    accepted,
     dims,
     model,
     move_parameters,
     parts,
     refusal,
     scattered,
-    sequential,
     tokens,
 )
 
@@ -139,30 +139,179 @@ def test_shares_and_shifts_as_its_parts() -> None:
     assert not built("t5", "learned")[0].shift_invariant
 
 
-def test_a_bias_without_positions_is_no_part_of_the_sum() -> None:
-    none = built("none", "alibi", d_model=8, n_layers=1)[0]
-    alone = build_encodings(SECTIONS["alibi"], dims(d_model=8, n_layers=1))[0]
-    pos = sequential(6)
-    bias, expected = none.bias(pos, pos), alone.bias(pos, pos)
-    assert bias is not None
-    assert expected is not None
-    assert torch.equal(bias, expected)
+def test_a_part_that_adds_nothing_takes_nothing_away() -> None:
+    """Shaw without its value table returns None where the other part returns a tensor."""
+    bare = {"pe": "shaw", "values": False, "clip": 3}
+    for given in (("shaw", bare), (bare, "shaw")):
+        encoding = built(*given, d_model=8, n_layers=1)[0]
+        _, _, _, _, pos = scene()
+        weights = torch.rand(2, 2, 7, 7)
+        whole = given.index("shaw")
+        expected = encoding.parts[str(whole)].values(weights, pos, pos)  # type: ignore[union-attr, index, operator]
+        got = encoding.values(weights, pos, pos)
+        assert got is not None
+        assert torch.equal(got, expected)
+
+
+def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tensor:
+    """What the docstring says of parts at one layer, written out."""
+    q, k, v, x, pos = given
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    seen = Scene(x, q, k, v, pos, pos, mask)
+    plain = q @ k.mT / q.shape[-1] ** 0.5
+    turned_q, turned_k = q, k
+    for part in parts:
+        turned_q, turned_k = part.rotate(turned_q, turned_k, seen)
+    logits = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
+    weighing = None
+    for part in parts:
+        if part.replaces_content:
+            logits = logits - plain + part.logits(plain, q, k, seen)
+        elif "rotate" in part.hooks() and "logits" in part.hooks():
+            turned = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
+            logits = logits + part.logits(turned, turned_q, turned_k, seen) - turned
+        else:
+            logits = logits + part.logits(plain, q, k, seen) - plain
+        bias = part.bias(pos, pos)
+        logits = logits if bias is None else logits + bias
+        weighing = part if "weights" in part.hooks() else weighing
+    if weighing is None:
+        weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
+    else:
+        weights = weighing.weights(logits, mask)
+    out = weights @ v
+    for part in parts:
+        added = part.values(weights, pos, pos)
+        out = out if added is None else out + added
+    return out
+
+
+SHORTER = {
+    "cope+rope": {"pe": "cope", "combine": "rope"},
+    "cope+relative": {"pe": "cope", "combine": "relative"},
+    "floater all": {"pe": "floater", "blocks": "all"},
+}
+KINDS: list[Any] = [n for n in SECTIONS if n not in ("none", "combined")] + list(SHORTER.values())
+
+
+@pytest.mark.parametrize("first", KINDS, ids=str)
+def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
+    """With each encoding after it in the list; in one layer, and in a model of two."""
+    built_pairs = 0
+    for second in KINDS[KINDS.index(first) :]:
+        section = {**SECTIONS["combined"], "parts": parts(first, second)}
+        if not accepted(section, dims(d_model=8, n_layers=2)):
+            continue
+        built_pairs += 1
+        torch.manual_seed(3)
+        layer = build_encodings(section, dims(d_model=8, n_layers=1))[0]
+        move_parameters(layer)
+        given = scene()
+        if layer.hooks() - {"embed", "enter"}:
+            expected = composed(list(layer.parts.values()), given)  # type: ignore[arg-type, union-attr, operator]
+            got = attend_by_hooks(layer, *given)
+            torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+        transformer = model(section, d_model=8, n_layers=2)
+        seen, pos = tokens(2, 6), scattered(2, 6, MAX_LEN)
+        whole = transformer(seen, pos)
+        whole.sin().sum().backward()
+        for name, parameter in transformer.named_parameters():
+            assert name.startswith("head") or parameter.grad is not None, (second, name)
+        cache = transformer.empty_cache()
+        steps = [transformer(seen[:, :4], pos[:, :4], cache)]
+        steps += [transformer(seen[:, t : t + 1], pos[:, : t + 1], cache) for t in (4, 5)]
+        # Equal to what it says with fewer tokens: no future leaks.
+        torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
+    assert built_pairs or isinstance(first, dict)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tape", "floater all", "deberta", "transformer_xl", "dape", "stick_breaking", "path", "fire"],
+)
+def test_a_whole_model_with_one_part_is_that_encoding(name: str) -> None:
+    given = SHORTER.get(name, {"pe": name})
+    (section,) = parts(given)
+    alone = model({key: value for key, value in section.items() if key != "pe"}, seed=1)
+    combined = model({**SECTIONS["combined"], "parts": parts(given)}, seed=1)
+    assert len(combined.state_dict()) == len(alone.state_dict())
+    combined.load_state_dict(
+        {
+            key.replace(".encoding.", ".encoding.parts.0."): value
+            for key, value in alone.state_dict().items()
+        }
+    )
+    seen, pos = tokens(2, 9), scattered(2, 9, MAX_LEN)
+    assert torch.equal(combined(seen, pos), alone(seen, pos))
+    shared = [len({id(p) for p in m.parameters()}) for m in (alone, combined)]
+    assert shared[0] == shared[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"pe": "tape", "layers": [0, 2]}, {"pe": "rope", "layers": [1]}],
+        [{"pe": "tape", "layers": [0, 2]}, {"pe": "cope", "layers": [1]}],
+        [{"pe": "tape", "layers": [1, 3]}],
+        [{"pe": "deberta", "layers": [0, 1]}, {"pe": "stick_breaking", "layers": [3]}],
+        [{"pe": "cope", "every": 2, "layers": [0, 3]}, {"pe": "t5", "layers": [1, 2]}],
+    ],
+    ids=str,
+)
+def test_layers_trained_and_decoded(given: list[Any]) -> None:
+    transformer = model({**SECTIONS["combined"], "parts": parts(*given)}, n_layers=4)
+    seen, pos = tokens(2, 8), scattered(2, 8, MAX_LEN)
+    whole = transformer(seen, pos)
+    whole.sin().sum().backward()
+    for name, parameter in transformer.named_parameters():
+        if ".encoding." in name:
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0, name
+    cache = transformer.empty_cache()
+    steps = [transformer(seen[:, :3], pos[:, :3], cache)]
+    steps += [transformer(seen[:, t : t + 1], pos[:, : t + 1], cache) for t in range(3, 8)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
+
+
+def test_a_part_counts_the_layers_it_serves() -> None:
+    cope = {"pe": "cope", "every": 2, "layers": [0, 3]}
+    encodings = built(cope, {"pe": "deberta", "layers": [1, 2]}, n_layers=4)
+    assert ["0" in getattr(e, "parts", {}) for e in encodings] == [False, False, False, True]
+    assert ["enter" in e.hooks() for e in encodings] == [False, False, True, False]
+
+
+def test_needs_the_whole_sequence_as_its_part_does() -> None:
+    whole = {"pe": "normalized", "scale": "sequence"}
+    assert built(whole, "rope")[0].whole_sequence
+    assert not built("normalized", "rope")[0].whole_sequence
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ([], ["parts=[]", "parts=[cope,rope]"]),
-        (["rope", {"pe": "rope", "base": 500}], ["rope and rope", "layer 0", "rotate"]),
-        (["rope", {"pe": "cope", "combine": "rope"}], ["rope and cope", "layer 0", "rotate"]),
+        (["rope", {"pe": "rope", "base": 500}], ["rope and rope", "layer 0", "queries and keys"]),
+        (
+            ["rope", {"pe": "cope", "combine": "rope"}],
+            ["rope and cope", "layer 0", "queries and keys"],
+        ),
         (
             [{"pe": "rope", "layers": [1]}, {"pe": "rope", "layers": [0, 1]}],
             ["rope and rope", "layer 1"],
         ),
         ([{"pe": "rope", "layers": [3]}], ["parts.0.layers=[3]", "0 to 2", "n_layers=3"]),
         ([{"pe": "rope", "layers": []}], ["parts.0.layers=[]", "0 to 2"]),
-        ([{"pe": "rope", "layers": [True]}], ["parts.0.layers=[True]", "0 to 2"]),
+        ([{"pe": "rope", "layers": [True]}], ["parts.0.layers=[true]", "0 to 2"]),
         ([{"pe": "rope", "layers": 1}], ["parts.0.layers=1", "0 to 2"]),
+        ([{"pe": "rope", "layers": [0, 0]}], ["parts.0.layers=[0, 0]", "each once"]),
+        ([{"pe": "floater", "layers": [1]}], ["parts.0.layers=[1]", "floater", "input"]),
+        (["none", "rope"], ["parts.0=none", "leave it out"]),
+        ([{"pe": "cope", "every": 2, "layers": [0]}], ["parts.0: every=2", "1 or less"]),
+        ([{"pe": "tape", "layers": [2], "width": 7}], ["parts.0: width=7", "only layer"]),
+        (["stick_breaking", "stick_breaking"], ["layer 0", "replace softmax"]),
+        (["tape", "tape"], ["layer 0", "carry"]),
+        (["path", "dape"], ["path and dape", "layer 0", "content term"]),
+        (["deberta", "rope"], ["deberta and rope", "layer 0", "turning"]),
         (["alibi", {"pe": "learned", "layers": [0]}], ["parts.1.layers=[0]", "learned", "input"]),
         ([{"pe": "rope", "base": 0}], ["pe.parts.0.base=0", "greater than 0"]),
         ([{"pe": "rope", "basis": 9}], ["pe.parts.0.basis=9", "did you mean base"]),

@@ -207,7 +207,7 @@ def test_deberta_clips_at_the_training_length() -> None:
         ("deberta", {"clip": 0}, ["pe.clip=0", "greater than 0"]),
         ("deberta", {"mirrored": "no way"}, ["pe.mirrored=no way", "true or false"]),
         ("deberta", {"absolute_layers": -1}, ["pe.absolute_layers=-1", "0"]),
-        ("deberta", {"absolute_layers": 4}, ["absolute_layers=4", "n_layers=3"]),
+        ("deberta", {"absolute_layers": 4}, ["absolute_layers=4", "3 layers", "3 or less"]),
         ("deberta", {"max_len": 0}, ["pe.max_len=0", "greater than 0"]),
         (
             "deberta",
