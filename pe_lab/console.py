@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import sys
 import time
 from typing import Any
@@ -68,21 +69,25 @@ class StepProgress:
         now = time.monotonic()
         rate = (step - self.start) / max(now - self.began, 1e-9)
         if self.live:
-            self.bar.update(
-                self.shown, completed=step, facts=f"loss {loss:.4f}  {rate:.1f} steps/s"
-            )
+            facts = f"{_told(loss)}{rate:.1f} steps/s"
+            self.bar.update(self.shown, completed=step, facts=facts)
         elif now - self.line_at >= LINE_EVERY_S:
             self.line_at = now
             left = (self.steps - step) / max(rate, 1e-9)
             logger.info(
-                "%s  step %d/%d  loss %.4f  %.1f steps/s  %.0f s left",
-                self.name, step, self.steps, loss, rate, left,
+                "%s  step %d/%d  %s%.1f steps/s  %.0f s left",
+                self.name, step, self.steps, _told(loss), rate, left,
             )  # fmt: skip
 
     def doing(self, what: str) -> None:
         """Something other than training is under way."""
         if self.live:
             self.bar.update(self.shown, facts=what)
+
+
+def _told(loss: float) -> str:
+    """Nothing before the first loss is logged."""
+    return "" if math.isnan(loss) else f"loss {loss:.4f}  "
 
 
 def percent(share: float | None) -> str:
