@@ -17,16 +17,22 @@ class Closed(BaseModel):
 class Chinese(Closed):
     name: str
     summary: str
+    steps: list[str] = []
+    refuses: str | None = None
     extrapolates: str
     use: str
 
 
 class Entry(Closed):
     family: Literal["baseline", "input", "rotary", "bias", "content", "combination"]
-    maths: str
+    maths: str | None
+    symbols: dict[str, str] = {}
+    steps: list[str] = []
     extrapolates: str
     use: str
+    refuses: str | None = None
     reference: str | None
+    alone: str | None = None
     witness: dict[str, str]
     zh: Chinese
 
@@ -44,6 +50,37 @@ class PositionsEntry(Closed):
 
 Kind = TypeVar("Kind", Entry, PositionsEntry)
 
+SKELETONS: dict[type, str] = {
+    Entry: """\
+{name}:
+  family: bias
+  maths: |-
+    \\ell_{{ij}} = s_{{ij}} + b_h(i - j)
+  extrapolates: "yes: ..."
+  use: >-
+    One to three sentences.
+  reference: tests/pe/test_{name}.py::test_value_and_gradient
+  witness:
+    LIBRARY: tests/pe/test_{name}.py::test_{name}_as_library
+  zh:
+    name: 中文名
+    summary: >-
+      一句话。
+    extrapolates: 是：……
+    use: >-
+      一至三句。
+""",
+    PositionsEntry: """\
+{name}:
+  use: One or two sentences.
+  zh:
+    name: 中文名
+    summary: 一句话。
+    use: 一两句话。
+""",
+}
+"""What to paste for a yaml without an entry; the head of the file says what each key means."""
+
 
 def entries(file: str, group: str, kind: type[Kind]) -> dict[str, Kind]:
     """The entries of a yaml here, in its order, for what conf/ holds.
@@ -56,8 +93,8 @@ def entries(file: str, group: str, kind: type[Kind]) -> dict[str, Kind]:
     for name in known:
         if name not in given:
             raise SystemExit(
-                f"conf/{group}/{name}.yaml has no entry in docs/{file}: add one there, with the "
-                f"keys {', '.join(kind.model_fields)}"
+                f"conf/{group}/{name}.yaml has no entry in docs/{file}: add one there, for "
+                f"instance\n\n{SKELETONS[kind].format(name=name)}"
             )
     return {name: _checked(file, name, given[name], kind) for name in given if name in known}
 

@@ -4,10 +4,10 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
@@ -15,6 +15,7 @@ from hydra.utils import get_object
 
 from pe_lab.build import build_encodings
 from pe_lab.config import ModelConfig
+from pe_lab.errors import UsageError
 from pe_lab.model import Transformer
 from pe_lab.parts import merged
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
@@ -136,11 +137,6 @@ def of(name: str) -> Facts:
     cls, summary, text = docstring(name)
     with float64(0):
         encodings = build_encodings(section(name), dims(LENGTH))
-        shortest = min(
-            (e for e in encodings if e.max_len is not None),
-            key=lambda e: e.max_len or 0,
-            default=None,
-        )
         changed = {hook for e in encodings for hook in e.hooks()}
         n = parameters(encodings)
         return Facts(
@@ -155,8 +151,67 @@ def of(name: str) -> Facts:
             shift_invariant=all(e.shift_invariant for e in encodings),
             whole_sequence=any(e.whole_sequence for e in encodings),
             replaces_content=any(e.replaces_content for e in encodings),
-            limit=None if shortest is None else shortest.size_for(shortest.max_len or 0)[0],
+            limit=_limit(encodings),
         )
+
+
+def _limit(encodings: Sequence[PositionalEncoding]) -> str | None:
+    """The key that the shortest of them follows from."""
+    limited = {e.max_len: e for e in encodings if e.max_len is not None}
+    return limited[min(limited)].size_for(min(limited))[0] if limited else None
+
+
+def choices(name: str) -> list[tuple[str, Any]]:
+    """Each other choice and each switch that the signature offers, as a key and its value."""
+    given = section(name)
+    hints = get_type_hints(get_object(given["_target_"]).__init__)
+    found = []
+    for key, value in given.items():
+        if get_origin(hints.get(key)) is Literal:
+            found += [(key, choice) for choice in get_args(hints[key]) if choice != value]
+        elif isinstance(value, bool):
+            found.append((key, not value))
+    return found
+
+
+def accepted(given: dict[str, Any], **sizes: int) -> bool:
+    """Whether the build takes an encoding with these keys at these sizes."""
+    try:
+        build_encodings(given, replace(dims(LENGTH), **sizes))
+    except UsageError:
+        return False
+    return True
+
+
+@cache
+def refusals(name: str) -> list[tuple[str, str]]:
+    """What it refuses, by trying: a phrase's name, and the choice it comes with ("": always)."""
+    given = section(name)
+    always = _refused(given)
+    found = [(what, "") for what in always]
+    for key, value in choices(name):
+        changed = {**given, key: value}
+        if accepted(changed):
+            choice = yaml.safe_dump({key: value}).strip()
+            found += [(what, choice) for what in _refused(changed) if what not in always]
+    return found
+
+
+def _refused(given: dict[str, Any]) -> list[str]:
+    """The refusals of one choice of keys."""
+    with float64(0):
+        encodings = build_encodings(given, dims(LENGTH))
+    found = []
+    if not accepted(given, d_model=10, n_heads=2):
+        found.append("odd_heads")
+    elif not accepted(given, d_model=15, n_heads=3):
+        found.append("odd_width")
+    if any(e.whole_sequence for e in encodings):
+        found.append("key_cache")
+    # A table that no key sizes (cope's combine=relative) is as long as the run needs.
+    if (_limit(encodings) or "").partition(".")[0] in given:
+        found.append("limit")
+    return found
 
 
 def _reads_positions(encodings: list[PositionalEncoding]) -> bool:

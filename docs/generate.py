@@ -42,6 +42,7 @@ class Page:
         parts = [NOTICE, f"# {say['title']}", say["twin"], say["intro"]]
         parts += [
             f"## {say['table']}",
+            say["contract"],
             self.overview(),
             say["legend"].format(**size, free=self.join(free)),
         ]
@@ -62,7 +63,7 @@ class Page:
         links = [f"[{label}]({address})" for label, address in found.sources[:most]]
         # The teaching baselines say "in no paper"; another may name a source without an address.
         unlinked = "in_no_paper" if "in no paper" in " ".join(found.text.split()) else "unlinked"
-        return ", ".join(links) or str(self.say[unlinked])
+        return self.join(links) or str(self.say[unlinked])
 
     def reads(self, found: facts.Facts) -> str:
         """What it makes of the positions that it is given."""
@@ -75,6 +76,21 @@ class Page:
             return f"`{found.limit}`"
         return str(self.say["own_length" if found.whole_sequence else "any"])
 
+    def refuses(self, name: str) -> str:
+        """What was found by trying, and what the entry adds."""
+        entry, say = self.entries[name], self.say["refusals"]
+        told = []
+        for what, choice in facts.refusals(name):
+            text = say[what].format(key=self.facts[name].limit)
+            told.append(say["with"].format(what=text, choice=choice) if choice else text)
+        by_hand = entry.zh.refuses if self.zh else entry.refuses
+        return ("；" if self.zh else "; ").join([*told, *filter(None, [by_hand])])
+
+    def library(self, witness: str) -> str:
+        for word, own in self.say["witness_words"].items():
+            witness = witness.replace(word, own)
+        return witness
+
     def overview(self) -> str:
         say, rows = self.say, []
         for name, entry in self.entries.items():
@@ -82,22 +98,28 @@ class Page:
             rows.append([f"[`{name}`](#{name})", *([entry.zh.name] if self.zh else [])])
             rows[-1] += [say["families"][entry.family], self.hooks(found), f"{found.parameters:,}"]
             rows[-1] += [self.reads(found), self.reach(found)]
+            rows[-1] += [self.refuses(name) or say["nothing"]]
             rows[-1] += [entry.zh.extrapolates if self.zh else entry.extrapolates]
-            rows[-1] += [self.source(found, 1), ", ".join(entry.witness) or say["none"]]
+            witnesses = self.join([self.library(w) for w in entry.witness])
+            rows[-1] += [self.source(found, 1), witnesses or say["none"]]
         return table(say["columns"], rows)
 
     def section(self, name: str) -> list[str]:
         say, entry, found = self.say, self.entries[name], self.facts[name]
         own = entry.zh if self.zh else entry
         lead = f"**{entry.zh.name}**：{entry.zh.summary}" if self.zh else f"**{found.summary}**"
-        tests = [f"{library} ({linked(test)})" for library, test in entry.witness.items()]
+        held = {self.library(witness): test for witness, test in entry.witness.items()}
+        if entry.alone is not None:
+            held = {say["alone"]: entry.alone, **held}
         if entry.reference is not None:
-            tests.insert(0, f"{say['loops']} ({linked(entry.reference)})")
+            held = {say["loops"]: entry.reference, **held}
+        tests = [say["by_test"].format(what=k, test=linked(test)) for k, test in held.items()]
         told = {
             say["acts"]: self.hooks(found),
             say["adds"][0]: say["adds"][1].format(n=f"{found.parameters:,}"),
             say["reads"]["title"]: self.reads(found),
             say["reaches"]: self.reach(found),
+            say["refuses"]: self.refuses(name),
             say["source"]: self.source(found),
             say["held"]: self.join(tests),
         }
@@ -106,13 +128,30 @@ class Page:
         return [
             f"### `{name}`",
             lead,
-            f"```math\n{entry.maths}\n```",
+            *self.rule(name),
             self.picture(name),
             self.pair(f"**{say['use']}**", own.use),
             self.pair(f"**{say['beyond']}**", own.extrapolates),
             "\n".join(f"- {self.pair(key, text)}" for key, text in told.items() if text),
             *self.own_words(found),
         ]
+
+    def rule(self, name: str) -> list[str]:
+        """The formula and which keys its symbols are, or the steps in words."""
+        entry = self.entries[name]
+        if entry.maths is None:
+            steps = entry.zh.steps if self.zh else entry.steps
+            return ["\n".join(f"- {step}" for step in steps)]
+        shown, defaults = [f"```math\n{entry.maths}\n```"], facts.section(name)
+        where = [
+            self.say["symbol"].format(
+                symbol=symbol,
+                key=key,
+                value=self.say["null"] if defaults[key] is None else defaults[key],
+            )
+            for symbol, key in entry.symbols.items()
+        ]
+        return [*shown, self.say["where"].format(symbols=self.join(where))] if where else shown
 
     def join(self, words: list[str]) -> str:
         return ("、" if self.zh else ", ").join(words)
@@ -122,7 +161,7 @@ class Page:
 
     def picture(self, name: str) -> str:
         drawn = pictures.draw(name)
-        what = ", ".join(drawn.quantities)
+        what = self.join(drawn.quantities)
         caption = self.say["moved" if drawn.moved else "caption"].format(what=what)
         alt = self.say["alt"].format(name=name, what=what)
         return f"![{alt}](img/{name}.svg)\n\n*{caption}*"
@@ -147,7 +186,7 @@ class Page:
                 rows.append([f"`{name}`", entry.zh.name, entry.zh.summary, entry.zh.use])
             else:
                 rows.append([f"`{name}`", summary, entry.use])
-            rows[-1].append(", ".join(links))
+            rows[-1].append(self.join(links))
         return table([*self.say["position_columns"], self.say["source"]], rows)
 
 

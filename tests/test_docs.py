@@ -72,6 +72,29 @@ def test_a_missing_entry_names_the_file_to_edit(
         entries.encodings()
 
 
+@pytest.mark.parametrize("kind", entries.SKELETONS)
+def test_a_missing_entry_is_told_with_one_to_paste(
+    kind: type[entries.Entry] | type[entries.PositionsEntry],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, group, name = (
+        ("encodings.yaml", "pe", "alibi")
+        if kind is entries.Entry
+        else ("positions.yaml", "positions", "pose")
+    )
+    given = (entries.HERE / file).read_text("utf-8")
+    left = {k: v for k, v in yaml.safe_load(given).items() if k != name}
+    text = yaml.safe_dump(left)
+    (tmp_path / file).write_text(text, "utf-8")
+    monkeypatch.setattr(entries, "HERE", tmp_path)
+    with pytest.raises(SystemExit) as told:
+        entries.entries(file, group, kind)
+    skeleton = str(told.value).partition("\n\n")[2]
+    (tmp_path / file).write_text(text + skeleton, "utf-8")
+    assert name in entries.entries(file, group, kind)
+
+
 def test_a_wrong_entry_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {**ENTRIES, "alibi": {**ENTRIES["alibi"], "famly": "bias"}}
     (tmp_path / "encodings.yaml").write_text(yaml.safe_dump(wrong), "utf-8")
@@ -80,11 +103,63 @@ def test_a_wrong_entry_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
         entries.encodings()
 
 
+def defaults(name: str) -> dict[str, Any]:
+    return {k: v for k, v in facts.section(name).items() if k != "_target_"}
+
+
+@every_encoding
+def test_a_formula_names_keys_and_no_default(name: str) -> None:
+    """A number there would go on being told when the yaml has another."""
+    entry = ENTRIES[name]
+    given = defaults(name)
+    assert set(entry.get("symbols", {}).values()) <= given.keys()
+    maths = entry["maths"] or ""
+    assert bool(maths) != bool(entry.get("steps"))
+    assert len(entry.get("steps", [])) == len(entry["zh"].get("steps", []))
+    assert not re.search(r"\\text\{", maths), "one formula serves both languages"
+    # 0, 1 and 2 are in most formulas, whatever the keys.
+    told = {float(n) for n in re.findall(r"\d+(?:\.\d+)?", maths)} - {0, 1, 2}
+    numbers = {float(v) for v in given.values() if isinstance(v, (int, float))}
+    assert not told & numbers, "write a symbol, and its key under `symbols`"
+
+
+@every_encoding
+def test_what_is_said_of_keys_is_so(name: str) -> None:
+    """`key: value` in the text is another value than the default, and one that the class takes."""
+    given = defaults(name)
+    text = yaml.safe_dump(ENTRIES[name], allow_unicode=True)
+    for span in re.findall(r"`(\w+: [^`]+)`", text.replace("\n", " ")):
+        ((key, value),) = yaml.safe_load(span).items()
+        if name == "combined" and key == "layers":
+            continue
+        assert key in given, f"{span}: {name} has no such key"
+        assert value != given[key], f"{span}: the yaml tells its default"
+        assert facts.accepted({**facts.section(name), key: value}), span
+
+
+def test_refusals_are_found_by_trying() -> None:
+    assert facts.refusals("alibi") == []
+    assert facts.refusals("rope") == [("odd_heads", "")]
+    assert facts.refusals("complex_order") == [("odd_width", "")]
+    assert facts.refusals("normalized") == [("limit", ""), ("key_cache", "scale: sequence")]
+    assert facts.refusals("cope") == [("odd_heads", "combine: rope")]
+
+
+def test_the_readme_lists_each_encoding_once() -> None:
+    section = re.search(
+        r"^## Encodings\n(.*?)^## ", (facts.ROOT / "README.md").read_text("utf-8"), re.M | re.S
+    )
+    assert section is not None
+    bullets = re.findall(r"^- .*(?:\n  .*)*", section[1], re.MULTILINE)
+    listed = [name for bullet in bullets for name in re.findall(r"`(\w+)`", bullet)]
+    assert sorted(listed) == [name for name in facts.names() if name != "combined"]
+
+
 @every_encoding
 def test_the_tests_that_hold_it_are_there(name: str) -> None:
     entry = ENTRIES[name]
-    given = [*entry["witness"].values(), *filter(None, [entry["reference"]])]
-    assert given or name in ("none", "combined")
+    given = [*entry["witness"].values(), *filter(None, [entry["reference"], entry.get("alone")])]
+    assert given
     for test in given:
         file, _, function = test.partition("::")
         source = (facts.ROOT / file).read_text("utf-8")

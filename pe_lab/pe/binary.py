@@ -14,7 +14,7 @@ class Binary(PositionalEncoding):
     """The position's bits as features 0 and 1, projected and added to the token embeddings.
 
     x_i + sum_n bit_n(i) w_n, w (bits, E), bit 0 the lowest. A baseline for teaching, in no
-    paper: bounded and unique, but neighbours may differ in every bit (3 and 4 in three). No
+    paper: bounded and unique, but neighbours may differ in many bits (7 and 8 in four). No
     bias: position 0 adds nothing. w starts as nn.Linear(bits, E) does, uniform in
     +-1/sqrt(bits). Reaches 2^bits positions; one past them is an error. Absolute; causal.
     """
