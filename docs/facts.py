@@ -149,7 +149,7 @@ def of(name: str) -> Facts:
             parameters=n,
             reads_positions=_reads_positions(encodings),
             shift_invariant=all(e.shift_invariant for e in encodings),
-            whole_sequence=any(e.whole_sequence for e in encodings),
+            whole_sequence=any(e.whole_sequence is not None for e in encodings),
             replaces_content=any(e.replaces_content for e in encodings),
             limit=_limit(encodings),
         )
@@ -206,7 +206,7 @@ def _refused(given: dict[str, Any]) -> list[str]:
         found.append("odd_heads")
     elif not accepted(given, d_model=15, n_heads=3):
         found.append("odd_width")
-    if any(e.whole_sequence for e in encodings):
+    if any(e.whole_sequence is not None for e in encodings):
         found.append("key_cache")
     # A table that no key sizes (cope's combine=relative) is as long as the run needs.
     if (_limit(encodings) or "").partition(".")[0] in given:

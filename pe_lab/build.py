@@ -86,10 +86,12 @@ def plan(config: Config) -> Plan:
             "eval.generate=true is not allowed: this task's answers are not one run at the "
             "end of the sequence; set eval.generate=false"
         )
-    if config.eval.generate and any(e.whole_sequence for e in encodings):
+    whole = next((e.whole_sequence for e in encodings if e.whole_sequence), None)
+    if config.eval.generate and whole is not None:
         raise UsageError(
-            "eval.generate=true is not allowed: this encoding depends on the length of the whole "
-            "sequence, which is not known while it is written; set eval.generate=false"
+            f"eval.generate=true is not allowed with pe.{whole}, which reads the length of the "
+            "whole sequence, not known while it is written: set eval.generate=false or change "
+            f"pe.{whole.partition('=')[0]}"
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")

@@ -98,6 +98,21 @@ BAD = {
         ["pe=relative", "pe.max_len=32"],
         ["pe.max_len=32", "long_x4 needs 63", "raise pe.max_len to 63", "eval.skip_too_long=true"],
     ),
+    "answers written before the length is known": (
+        ["task=selective_copy", "pe=normalized", "pe.scale=sequence", "eval.generate=true"],
+        ["eval.generate=true", "pe.scale=sequence", "change pe.scale"],
+    ),
+    "the same in a part": (
+        [
+            *("task=selective_copy", "pe=combined", "eval.generate=true"),
+            "pe.parts=[rope, {pe: normalized, scale: sequence}]",
+        ],
+        ["eval.generate=true", "pe.parts.1.scale=sequence"],
+    ),
+    "more positions than memory": (
+        ["positions=randomized", "positions.max=1000000000000"],
+        ["positions up to 1000000000000", "GiB", "smaller"],
+    ),
     "training longer than the table": (
         ["pe=learned", "pe.max_len=8", "eval.skip_too_long=true"],
         ["pe.max_len=8", "train needs 15", "raise pe.max_len to"],

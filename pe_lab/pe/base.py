@@ -82,8 +82,9 @@ class PositionalEncoding(nn.Module):
     """True: adding a constant to all positions changes nothing."""
     reads_positions: bool = True
     """False: the positions given to it change nothing, so a run with others than 0, 1, .. warns."""
-    whole_sequence: bool = False
-    """True: what a token gets depends on how long its sequence is, so a key cache is refused."""
+    whole_sequence: str | None = None
+    """The choice, key=value, by which what a token gets depends on how long its sequence is, so
+    that a key cache is refused; None: it does not."""
     replaces_content: bool = False
     """True: ``logits`` is more than the content term and another one added to it."""
 
@@ -93,7 +94,7 @@ class PositionalEncoding(nn.Module):
         parameters: a copy of the model under ``torch.func`` finds a module once, whoever holds
         it."""
 
-    def size_for(self, positions: int) -> tuple[str, int]:
+    def size_for(self, positions: int) -> tuple[str, float]:
         """The key that ``max_len`` follows from, and the value with which it is enough: what a
         message tells where it is too short."""
         return "max_len", positions

@@ -53,7 +53,9 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
-        self.whole_sequence = any(part.whole_sequence for part in serving)
+        for n, part in zip(self.parts, serving, strict=True):
+            if part.whole_sequence is not None:
+                self.whole_sequence = f"parts.{n}.{part.whole_sequence}"
 
     def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""

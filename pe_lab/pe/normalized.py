@@ -30,7 +30,7 @@ class Normalized(PositionalEncoding):
         self, dims: Dims, scale: Literal["max_len", "sequence"], max_len: PositiveInt | None
     ) -> None:
         super().__init__()
-        self.whole_sequence = scale == "sequence"
+        self.whole_sequence = "scale=sequence" if scale == "sequence" else None
         if self.whole_sequence and max_len is not None:
             raise ValueError(
                 f"max_len={max_len} has no effect with scale=sequence, which divides by each "

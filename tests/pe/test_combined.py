@@ -282,8 +282,8 @@ def test_a_part_counts_the_layers_it_serves() -> None:
 
 def test_needs_the_whole_sequence_as_its_part_does() -> None:
     whole = {"pe": "normalized", "scale": "sequence"}
-    assert built(whole, "rope")[0].whole_sequence
-    assert not built("normalized", "rope")[0].whole_sequence
+    assert built("rope", whole)[0].whole_sequence == "parts.1.scale=sequence"
+    assert built("normalized", "rope")[0].whole_sequence is None
 
 
 @pytest.mark.parametrize(
