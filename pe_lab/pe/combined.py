@@ -53,9 +53,9 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
-        for n, part in zip(self.parts, serving, strict=True):
+        for index, part in zip(self.parts, serving, strict=True):
             if part.whole_sequence is not None:
-                self.whole_sequence = f"parts.{n}.{part.whole_sequence}"
+                self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
 
     def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
@@ -91,7 +91,7 @@ class Combined(PositionalEncoding):
             else:
                 mine.share(theirs)
 
-    def size_for(self, positions: int) -> tuple[str, int]:
+    def size_for(self, positions: int) -> tuple[str, float]:
         for n, part in self.parts.items():
             assert isinstance(part, PositionalEncoding)
             if part.max_len == self.max_len:

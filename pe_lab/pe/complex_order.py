@@ -38,8 +38,9 @@ class ComplexOrder(PositionalEncoding):
         self.frequencies = nn.Parameter(row.repeat(dims.vocab_size, 1))
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        angle = F.embedding(tokens_BS, self.frequencies) * pos_BS[..., None]
-        cos, sin = angle.cos(), angle.sin()
+        # In float32 an angle of some thousand radians keeps three decimals.
+        angle = F.embedding(tokens_BS, self.frequencies).double() * pos_BS[..., None]
+        cos, sin = angle.cos().to(x_BSE.dtype), angle.sin().to(x_BSE.dtype)
         real, imaginary = x_BSE.chunk(2, -1)
         if self.phase == "zero":
             return torch.cat((real * cos, real * sin), -1)

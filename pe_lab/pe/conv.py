@@ -22,10 +22,10 @@ class Conv(PositionalEncoding):
 
     shift_invariant = True
     reads_positions = False
-    reads_positions = False
 
     def __init__(self, dims: Dims, kernel: Annotated[int, Field(ge=2)]) -> None:
         super().__init__()
+        check_taps(dims, "kernel", kernel)
         self.ahead = kernel - 1
         self.conv = nn.Conv1d(dims.d_model, dims.d_model, kernel, groups=dims.d_model)
 
@@ -33,3 +33,14 @@ class Conv(PositionalEncoding):
         padded_BES = F.pad(x_BSE.transpose(1, 2), (self.ahead, 0))
         added: Tensor = self.conv(padded_BES)
         return x_BSE + added.transpose(1, 2)
+
+
+def check_taps(dims: Dims, key: str, taps: int) -> None:
+    """No token is as far back as the last taps of a filter that is longer than any sequence."""
+    # 2 taps are the fewest that show an order, whatever the length.
+    most = max(dims.max_len, 2)
+    if taps > most:
+        raise ValueError(
+            f"{key}={taps} is more than the {most} positions that training and every split have: "
+            f"set {key} to {most} or less"
+        )

@@ -32,6 +32,17 @@ class FIRE(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
+        limits = torch.finfo(torch.float32)
+        if c < limits.tiny:
+            raise ValueError(
+                f"c={c} is 0 in float32, and so is psi: set c to {limits.tiny:.3g} or more"
+            )
+        longest = max(float(dims.max_len), threshold * dims.train_len)
+        if c * longest > limits.max:
+            raise ValueError(
+                f"c={c} and threshold={threshold} are too large: c n is not finite in float32 at "
+                f"n = {longest:.3g}, the longest length or threshold training lengths; lower them"
+            )
         self.share_layers, self.threshold = share_layers, threshold * dims.train_len
         self.c = nn.Parameter(torch.tensor(float(c)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))

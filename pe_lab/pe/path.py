@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.conv import check_taps
 
 CHUNK = 64
 
@@ -49,6 +50,7 @@ class PaTH(PositionalEncoding):
         forget: bool,
     ) -> None:
         super().__init__()
+        check_taps(dims, "conv", conv)
         width, heads = dims.d_model, dims.n_heads
         self.direction: nn.Module = nn.Linear(width, width, bias=False)
         if rank is not None:

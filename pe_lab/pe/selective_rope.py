@@ -6,6 +6,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.conv import check_taps
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs, turn_halves
 
@@ -42,6 +43,7 @@ class SelectiveRoPE(PositionalEncoding):
     ) -> None:
         super().__init__()
         check_pairs(dims)
+        check_taps(dims, "kernel", kernel)
         steps = dims.d_model // 2
         self.down = nn.Linear(dims.d_model, rank, bias=False)
         self.up = nn.Linear(rank, steps, bias=False)

@@ -30,6 +30,9 @@ class Shaw(PositionalEncoding):
         self.key_table = nn.Parameter(torch.randn(shape) * deviation)
         self.value_table = nn.Parameter(torch.randn(shape) * deviation) if values else None
 
+    def hooks(self) -> frozenset[str]:
+        return super().hooks() - (set() if self.value_table is not None else {"values"})
+
     def _rows(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         return distances(pos_q_BT, pos_k_BS).clamp(max=self.clip)
 

@@ -1,9 +1,11 @@
 """T5's learned bias for each bucket of distances."""
 
 import math
+from bisect import bisect_left
+from typing import Annotated
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -22,13 +24,13 @@ class T5(PositionalEncoding):
     """
 
     shift_invariant = True
-    bucket: Tensor
+    borders: Tensor
 
     def __init__(
         self,
         dims: Dims,
         buckets: PositiveInt,
-        max_distance: PositiveInt,
+        max_distance: Annotated[int, Field(gt=0, lt=2**62)],
         share_layers: bool,
     ) -> None:
         super().__init__()
@@ -41,17 +43,27 @@ class T5(PositionalEncoding):
                 "that have a bucket of their own: raise max_distance or lower buckets"
             )
         self.share_layers = share_layers
-        self.max_distance = max_distance
-        rows = [_bucket(n, buckets, max_distance) for n in range(max_distance + 1)]
-        self.register_buffer("bucket", torch.tensor(rows), persistent=False)
+        borders = torch.tensor(_borders(buckets, max_distance))
+        self.register_buffer("borders", borders, persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        row_BTS = distances(pos_q_BT, pos_k_BS).clamp(max=self.max_distance)
-        # Columns of (H, distances): the backward of a row look-up would cost five times as much.
-        scores_HR = self.table[self.bucket].T.contiguous()
+        row_BTS = torch.bucketize(distances(pos_q_BT, pos_k_BS), self.borders, right=True)
+        # Columns of (H, buckets): the backward of a row look-up would cost five times as much.
+        scores_HR = self.table.T.contiguous()
         picked_HBTS = scores_HR.index_select(1, row_BTS.flatten()).reshape(-1, *row_BTS.shape)
         return picked_HBTS.transpose(0, 1)
+
+
+def _borders(buckets: int, max_distance: int) -> list[int]:
+    """The smallest distance of each bucket but the first; an empty one has its successor's."""
+    borders, far = [0], range(max_distance + 1)
+    for bucket in range(1, buckets):
+        border = bisect_left(
+            far, bucket, lo=borders[-1], key=lambda n: _bucket(n, buckets, max_distance)
+        )
+        borders.append(border)
+    return borders[1:]
 
 
 def _bucket(distance: int, buckets: int, max_distance: int) -> int:

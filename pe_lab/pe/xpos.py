@@ -1,5 +1,7 @@
 """Rotary position embedding with an exponential decay."""
 
+import math
+
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -7,6 +9,10 @@ from torch import Tensor
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs, turn_neighbours
+
+REACH = 104 * math.log(2)
+"""The largest exponent of a product of two factors: float32 ends at 2^128, and 24 powers of two
+are left to q . k itself."""
 
 
 class XPos(PositionalEncoding):
@@ -19,10 +25,10 @@ class XPos(PositionalEncoding):
     10000, scale_base 512 and gamma 0.4. The blockwise attention of that paper is not part of
     it. No parameters. Not absolute; causal (a key ahead would be amplified).
 
-    Both exponents are shifted by the middle of the queries' positions, which changes no product
-    and doubles the range: with the default keys, float32 holds factors for about 70,000
-    positions between first and last query, half of that where something else in the model keeps
-    attention from being fused. Decoding with a key cache has no such end.
+    Both exponents are shifted by the middle of the queries' positions, which changes no product.
+    A key ahead is masked but computed, amplified by z_0^(-distance / scale_base), and float32
+    ends there: positions lie within 104 ln 2 scale_base / ln((1 + gamma) / gamma), 29,461 with
+    the default keys and in proportion to ``scale_base``; more are refused.
     """
 
     shift_invariant = True
@@ -34,10 +40,19 @@ class XPos(PositionalEncoding):
     ) -> None:
         super().__init__()
         check_pairs(dims)
+        self.scale_base, self.steepest = float(scale_base), math.log1p(1 / gamma)
+        # Hardly any decay has no end that a position could reach.
+        self.max_len = int(REACH / max(self.steepest / scale_base, 1e-15)) + 1
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
         log_z = ((share + gamma) / (1 + gamma)).log() / scale_base
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
         self.register_buffer("log_z", log_z, persistent=False)
+
+    def size_for(self, positions: int) -> tuple[str, float]:
+        if positions == self.max_len:
+            whole = self.scale_base.is_integer()
+            return "scale_base", int(self.scale_base) if whole else self.scale_base
+        return "scale_base", math.ceil((positions - 1) * self.steepest / REACH)
 
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         pos_q_BT, pos_k_BS = scene.pos_q_BT, scene.pos_k_BS

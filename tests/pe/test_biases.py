@@ -155,13 +155,43 @@ def test_sandwich_as_attention_gym(heads: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("buckets", "most"), [(2, 2), (5, 9), (32, 17), (32, 128), (33, 4096), (100, 60)]
+)
+def test_t5_has_the_bucket_of_every_distance(buckets: int, most: int) -> None:
+    encoding = first_layer("t5", {"buckets": buckets, "max_distance": most})
+    far = torch.arange(2 * most + 3)
+    bias = encoding.bias(far[-1:][None], far[-1] - far[None])
+    assert bias is not None
+    rows = [t5_bucket(n, buckets, most) for n in far.tolist()]
+    assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("most", [10**12, 2**62 - 1])
+def test_t5_with_distances_that_no_table_holds(most: int) -> None:
+    encoding = first_layer("t5", {"max_distance": most})
+    bias = encoding.bias(torch.tensor([[most]]), torch.tensor([[0, most // 2, most]]))
+    assert bias is not None
+    rows = [31, t5_bucket(most - most // 2, 32, most), 0]
+    assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
+
+
+def test_shaw_without_values_names_no_such_hook() -> None:
+    assert "values" in first_layer("shaw", {}).hooks()
+    assert "values" not in first_layer("shaw", {"values": False}).hooks()
+
+
+@pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
+        ("t5", {"max_distance": 2**62}, ["pe.max_distance=4611686018427387904", "less than"]),
         ("kerple", {"form": "exp"}, ["pe.form=exp", "power"]),
         ("kerple", {"share_layers": 3}, ["pe.share_layers=3", "true or false"]),
         ("sandwich", {"dim": 7}, ["dim=7", "odd", "even"]),
         ("sandwich", {"dim": 0}, ["pe.dim=0", "greater than 0"]),
         ("fire", {"c": 0}, ["pe.c=0", "greater than 0"]),
+        ("fire", {"c": 1e-300}, ["c=1e-300", "0 in float32", "1.18e-38"]),
+        ("fire", {"c": 1e38}, ["c=1e+38", "threshold=0.25", "not finite", "lower them"]),
+        ("fire", {"threshold": 1e300}, ["c=0.1", "threshold=1e+300", "not finite"]),
         ("fire", {"threshold": -1}, ["pe.threshold=-1", "greater than 0"]),
         ("fire", {"hidden": 2.5}, ["pe.hidden=2.5", "whole number"]),
         ("tupe", {"max_len": 0}, ["pe.max_len=0", "greater than 0"]),

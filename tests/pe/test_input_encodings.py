@@ -1,5 +1,6 @@
 """The encodings that act at the input, against their formulas, code by others, and bad values."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -271,6 +272,17 @@ def test_complex_order_as_complex_numbers() -> None:
     torch.testing.assert_close(encoding.embed(x, tokens, pos), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_complex_order_far_away_in_float32() -> None:
+    """The frequencies are float32, the angles are not: a million radians keep their decimals."""
+    single = first_layer("complex_order", {}, d_model=8).float()
+    exact = copy.deepcopy(single).double()
+    x, tokens = torch.randn(1, 5, 8).float(), torch.randint(0, 11, (1, 5))
+    pos = torch.tensor([[0, 1, 1000, 99_999, 1_000_000]])
+    got, expected = (e.embed(t, tokens, pos) for e, t in ((single, x), (exact, x.double())))
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_recurrent_as_the_gru_cell() -> None:
     encoding = first_layer("recurrent", {}, d_model=6)
     cell = nn.GRUCell(2, 6)
@@ -316,6 +328,16 @@ def test_floater_one_step_is_enough() -> None:
     pos = sequential(n)
     added = encoding.embed(torch.zeros(1, n, 64), pos, pos)[0]
     torch.testing.assert_close(added, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("delta", "low", "high"), [(0.01, 300, 1500), (0.001, 3, 8)])
+def test_floater_grows_with_the_time(delta: float, low: float, high: float) -> None:
+    torch.manual_seed(0)
+    section = {**SECTIONS["floater"], "delta": delta}
+    encoding = build_encodings(section, dims(d_model=64))[0]
+    pos = sequential(1025)
+    added = encoding.embed(torch.zeros(1, 1025, 64), pos, pos)[0]
+    assert low < float(added[1024].detach().abs().max()) < high
 
 
 def test_floater_in_every_block() -> None:
@@ -367,6 +389,7 @@ def test_floater_in_every_block() -> None:
         ("complex_order", {"base": 0}, {}, ["pe.base=0", "greater than 0"]),
         ("complex_order", {"phase": "one"}, {}, ["pe.phase=one", "zero"]),
         ("conv", {"kernel": 1}, {}, ["pe.kernel=1", "2"]),
+        ("conv", {"kernel": 49}, {}, ["kernel=49", "48 positions", "set kernel to 48 or less"]),
     ],
     ids=str,
 )

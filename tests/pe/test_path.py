@@ -133,6 +133,7 @@ def test_path_as_flash_linear_attention(forget: bool) -> None:
     [
         ({"rank": 0}, ["pe.rank=0", "greater than 0"]),
         ({"conv": 0}, ["pe.conv=0", "greater than 0"]),
+        ({"conv": 49}, ["conv=49", "48 positions", "set conv to 48 or less"]),
         ({"conv": None}, ["pe.conv", "whole number"]),
         ({"silu": "gelu"}, ["pe.silu=gelu", "true or false"]),
         ({"forget": 2}, ["pe.forget=2", "true or false"]),

@@ -24,7 +24,7 @@ from variants import refusal
         ("cope", {"npos": 0}, {}, ["pe.npos=0", "greater than 0"]),
         ("cope", {"npos": 2.5}, {}, ["pe.npos=2.5", "whole number"]),
         ("cope", {"gates": "queries"}, {}, ["pe.gates=queries", "sep_keys"]),
-        ("cope", {"every": 4}, {}, ["every=4", "n_layers=3"]),
+        ("cope", {"every": 4}, {}, ["every=4", "none of 3 layers", "3 or less"]),
         (
             "cope",
             {"every": 2, "share_layers": True, "combine": "relative"},

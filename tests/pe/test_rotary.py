@@ -104,22 +104,57 @@ def turned(
     return encoding.rotate(q, k, Scene(q, q, k, k, pos_q, pos_k, mask))
 
 
-def test_xpos_over_sixty_thousand_positions_in_float32() -> None:
-    """Unshifted, the keys' factors would pass the largest float32 at 36,000."""
-    double = first_layer("xpos", {}, d_model=8, n_heads=1)
+@pytest.mark.parametrize("choice", [{}, {"scale_base": 3}, {"gamma": 20}, {"gamma": 1e-4}], ids=str)
+@pytest.mark.parametrize("fused", [True, False])
+def test_xpos_at_its_longest_in_float32(choice: dict[str, Any], fused: bool) -> None:
+    double = first_layer("xpos", choice, d_model=8, n_heads=1)
+    assert double.max_len is not None
     torch.set_default_dtype(torch.float32)
-    single = first_layer("xpos", {}, d_model=8, n_heads=1)
-    pos = scattered(2, 40, 60_000)
+    single = first_layer("xpos", choice, d_model=8, n_heads=1)
+    pos = scattered(2, 40, double.max_len - 2) + 1
+    pos[:, 0], pos[:, -1] = 0, double.max_len - 1
     q, k, v = torch.randn(3, 2, 1, 40, 8).unbind(0)
+    ahead = torch.ones(40, 40, dtype=torch.bool).triu(1)
     outs = []
     for encoding, dtype in ((single, torch.float32), (double, torch.float64)):
-        inputs = [t.to(dtype).requires_grad_() for t in (q, k, v)]
+        # Large ones: nothing else may be what keeps the products finite.
+        inputs = [(t * 30).to(dtype).requires_grad_() for t in (q, k)]
+        inputs.append(v.to(dtype).requires_grad_())
         q_turned, k_turned = turned(encoding, inputs[0], inputs[1], pos, pos)
-        out = F.scaled_dot_product_attention(q_turned, k_turned, inputs[2], is_causal=True)
+        product = q_turned @ k_turned.mT / math.sqrt(8)
+        assert product.isfinite().all()
+        if fused:
+            out = F.scaled_dot_product_attention(q_turned, k_turned, inputs[2], is_causal=True)
+        else:
+            out = product.masked_fill(ahead, -torch.inf).softmax(-1) @ inputs[2]
         outs.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
     for got, expected in zip(*outs, strict=True):
         assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_xpos_reaches_as_far_as_it_says() -> None:
+    assert first_layer("xpos", {}).max_len == 29_462
+    # An exponent of 104 ln 2 between the ends, and not one position more.
+    for choice in ({}, {"scale_base": 7.5}, {"gamma": 1e-9}, {"scale_base": 1e-3}):
+        encoding = first_layer("xpos", choice)
+        assert encoding.max_len is not None
+        steepest = float(-encoding.log_z[0])  # type: ignore[operator, index]
+        assert (encoding.max_len - 1) * steepest <= 104 * math.log(2) < encoding.max_len * steepest
+    most = first_layer("xpos", {"gamma": 1e300}).max_len
+    assert most is not None
+    assert most > 10**16
+
+
+@pytest.mark.parametrize("positions", [29_463, 100_000, 10**9])
+def test_xpos_names_a_scale_base_that_is_enough(positions: int) -> None:
+    encoding = first_layer("xpos", {})
+    assert encoding.size_for(29_462) == ("scale_base", 512)
+    key, size = encoding.size_for(positions)
+    reach, less = (first_layer("xpos", {key: s}).max_len for s in (size, size - 1))
+    assert reach is not None
+    assert less is not None
+    assert less < positions <= reach
 
 
 def test_xpos_decodes_at_any_position_in_float32() -> None:
@@ -167,6 +202,12 @@ def test_xpos_as_others(peer: str, length: int) -> None:
         ("xpos", {"scale_base": -1}, {}, ["pe.scale_base=-1", "greater than 0"]),
         ("selective_rope", {}, {"d_model": 6}, ["width 3", "even"]),
         ("selective_rope", {"rank": 0}, {}, ["pe.rank=0", "greater than 0"]),
+        (
+            "selective_rope",
+            {"kernel": 49},
+            {},
+            ["kernel=49", "48 positions", "set kernel to 48 or less"],
+        ),
         ("selective_rope", {"kernel": 1.5}, {}, ["pe.kernel=1.5", "whole number"]),
         ("selective_rope", {"gate": "low-rank"}, {}, ["pe.gate=low-rank", "true or false"]),
     ],
