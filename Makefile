@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-gpu check format bench cost docs clean
+.PHONY: help install run test test-slow test-peers test-gpu check format bench cost docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test: $(STAMP) ## the tests, a few minutes
 
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-peers: $(PEERS) ## the encodings against code by others, none skipped
+	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined"
 
 test-gpu: $(STAMP) ## what needs a GPU
 	$(BIN)/python -m pytest -m gpu

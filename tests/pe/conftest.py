@@ -1,6 +1,7 @@
 """float64 unless a test asks for less: agreement is then a matter of formulas, not of rounding."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
@@ -14,3 +15,12 @@ def float64() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With PEERS=required a comparison that is skipped, for want of the other code, fails."""
+    report = yield
+    if report.skipped and os.environ.get("PEERS") == "required":
+        report.outcome = "failed"
+    return report
