@@ -48,9 +48,7 @@ class T5(PositionalEncoding):
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        row_BTS = torch.bucketize(
-            distances(pos_q_BT, pos_k_BS).contiguous(), self.borders, right=True
-        )
+        row_BTS = torch.bucketize(distances(pos_q_BT, pos_k_BS), self.borders, right=True)
         # Columns of (H, buckets): the backward of a row look-up would cost five times as much.
         scores_HR = self.table.T.contiguous()
         picked_HBTS = scores_HR.index_select(1, row_BTS.flatten()).reshape(-1, *row_BTS.shape)
