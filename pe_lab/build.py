@@ -110,7 +110,9 @@ def _check_memory(config: Config, dims: Dims, needed: dict[str, int]) -> None:
         sequences = config.train.batch_size if name == TRAIN else 1
         sizes[f"{name} with {length} tokens"] = 16 * sequences * length
     # A training batch draws among all of its positions.
-    sizes[f"positions up to {dims.max_len}"] = 16 * config.train.batch_size * dims.max_len
+    sizes[f"a range of {dims.max_len} positions (positions.max, the task's lengths)"] = (
+        16 * config.train.batch_size * dims.max_len
+    )
     for name, size in sizes.items():
         if size > here:
             raise UsageError(

@@ -84,6 +84,11 @@ def _check_override(override: Override) -> None:
     line, key, value = override.input_line, override.key_or_group, override.value()
     if key == "hydra.mode":
         raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
+    if key.startswith("pe.parts."):
+        raise UsageError(
+            f"{line} is not allowed, a part cannot be changed by itself: give the whole list, "
+            "'pe.parts=[cope, {pe: rope, KEY: VALUE}]'"
+        )
     if key in NEEDED and override.is_delete():
         raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
     named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
@@ -196,12 +201,6 @@ def _refused(hydra: Hydra, overrides: list[str], error: Exception) -> str:
         r"Could not (?:override|delete from config\.|append to config\.) '([^']+)'", str(error)
     )
     unfit = re.match(r"Error merging override ([^\n]+)", str(error))
-    part = re.match(r"\+*(pe\.parts\.\d+)", unfit[1] if unfit else found[1] if found else "")
-    if part is not None:
-        return (
-            f"{part[1]} cannot be changed by itself: give the whole list, "
-            "'pe.parts=[cope, {pe: rope, KEY: VALUE}]'"
-        )
     if unfit is not None:
         return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
     if found is None:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.object_type import ObjectType
-from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,7 +30,7 @@ def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
         UsageError: a part that names nothing, or is neither name nor mapping.
     """
     parts = OmegaConf.select(cfg, "pe.parts", throw_on_resolution_failure=False)
-    if not isinstance(parts, ListConfig) or cfg.pe.get("_target_") != COMBINED:
+    if not isinstance(parts, ListConfig) or not _is_combined(cfg.pe):
         return cfg
     path = ConfigSearchPathImpl()
     for source in sources:
@@ -58,16 +58,20 @@ def _filled(part: Any, n: int, repository: ConfigRepository) -> dict[str, Any]:
     name = part["pe"]
     options = repository.get_group_options("pe", ObjectType.CONFIG)
     if name not in options:
-        whole = [o for o in options if not _has_parts(repository.load_config(f"pe/{o}"))]
+        whole = [option for option in options if option != "combined"]
         raise UsageError(f"{key}.pe={name} is not there: " + did_you_mean(str(name), whole))
-    found = repository.load_config(f"pe/{name}")
+    try:
+        found = repository.load_config(f"pe/{name}")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"{key}.pe={name} cannot be read ({told}): correct that yaml") from None
     assert found is not None
     if any(not default.is_self() for default in found.defaults_list or []):
         raise UsageError(
             f"{key}.pe={name} has a defaults list, which a part cannot have: write the keys out "
             f"in pe/{name}.yaml"
         )
-    if _has_parts(found):
+    if _is_combined(found.config):
         raise UsageError(f"{key}.pe={name} is combined itself: list its parts here instead")
     try:
         section: Any = OmegaConf.to_container(found.config, resolve=False)
@@ -76,9 +80,9 @@ def _filled(part: Any, n: int, repository: ConfigRepository) -> dict[str, Any]:
     return merged(section, part)
 
 
-def _has_parts(found: ConfigResult | None) -> bool:
-    section = found.config if found is not None else None
-    return isinstance(section, DictConfig) and section.get("_target_") == COMBINED
+def _is_combined(section: Any) -> bool:
+    raw = OmegaConf.to_container(section, resolve=False)
+    return isinstance(raw, dict) and raw.get("_target_") == COMBINED
 
 
 def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:

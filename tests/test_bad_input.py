@@ -111,7 +111,7 @@ BAD = {
     ),
     "more positions than memory": (
         ["positions=randomized", "positions.max=1000000000000"],
-        ["positions up to 1000000000000", "GiB", "smaller"],
+        ["1000000000000 positions (positions.max", "GiB", "smaller"],
     ),
     "training longer than the table": (
         ["pe=learned", "pe.max_len=8", "eval.skip_too_long=true"],

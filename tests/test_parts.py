@@ -111,12 +111,16 @@ def test_results_are_those_of_the_encoding_alone(here: Here, tmp_path: Path) -> 
         ("[{pe: tape, width: 7}]", ["pe.parts.0: width=7", "width=null"]),
         ('[{pe: rope, base: "${no.key}"}]', ["pe.parts[0].base=${no.key}", "has no value"]),
         ("[mine]", ["pe.parts.0.pe=mine", "defaults list"]),
+        ("[broken]", ["pe.parts.0.pe=broken", "cannot be read"]),
+        ("[open]", ["pe.parts[0]._target_=${no.key}", "has no value"]),
         ("[{_target_: pe_lab.pe.rope.Rope}]", ["pe.parts.0._target_", "RoPE"]),
     ],
 )
 def test_refused_before_any_work(here: Here, tmp_path: Path, given: str, words: list[str]) -> None:
     (tmp_path / "mine" / "pe").mkdir(parents=True)
     (tmp_path / "mine" / "pe" / "mine.yaml").write_text("defaults: [rope, _self_]\nbase: 500\n")
+    (tmp_path / "mine" / "pe" / "broken.yaml").write_text("a: [1\n")
+    (tmp_path / "mine" / "pe" / "open.yaml").write_text("_target_: ${no.key}\n")
     ended = here("--config-dir", "mine", *tiny("pe=combined", f"pe.parts={given}"))
     assert ended.status == 2
     (line,) = ended.err.splitlines()
@@ -126,7 +130,7 @@ def test_refused_before_any_work(here: Here, tmp_path: Path, given: str, words: 
 
 
 @pytest.mark.parametrize(
-    "word", ["pe.parts.0.base=5", "+pe.parts.2=alibi", "pe.parts.1.layers=[0]"]
+    "word", ["pe.parts.0.base=5", "+pe.parts.2=alibi", "pe.parts.1.layers=[0]", "~pe.parts.0"]
 )
 def test_a_part_is_changed_with_the_list(here: Here, word: str) -> None:
     ended = here(*tiny("pe=combined", word))

@@ -25,7 +25,8 @@ class Combined(PositionalEncoding):
       itself (CoPE's gates see neither another part's term nor the turn), and the terms are
       added. One part a layer may replace the content term (DeBERTa, PaTH, DAPE), and then none
       rotates: the turned content would be lost or scaled;
-    - weights in the place of softmax, and what is carried to the next layer: one part a layer;
+    - weights in the place of softmax: one part a layer;
+    - what is carried from layer to layer: one part in all;
     - values: their sum.
 
     A part that only acts at the input takes no ``layers``: there is one input. ``none`` is no
@@ -41,11 +42,19 @@ class Combined(PositionalEncoding):
         if not parts:
             raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
         self.parts = nn.ModuleDict()
-        for n, given in enumerate(parts):
-            part = _made(given, n, dims)
-            if part is not None:
-                self.parts[str(n)] = part
         names = {str(n): str(given.get("pe", given["_target_"])) for n, given in enumerate(parts)}
+        carrying = []
+        for n, given in enumerate(parts):
+            part, serves = _made(given, n, dims)
+            if serves:
+                self.parts[str(n)] = part
+            if "carry" in PositionalEncoding.hooks(part):
+                carrying.append(names[str(n)])
+        if len(carrying) > 1:
+            raise ValueError(
+                f"parts {carrying[0]} and {carrying[1]} clash: both carry something from layer to "
+                "layer, and each would read the other's; leave one out"
+            )
         self._refuse_clashes(names, dims.layer)
         serving = self._serving()
         limits = [part.max_len for part in serving if part.max_len is not None]
@@ -71,7 +80,6 @@ class Combined(PositionalEncoding):
                     "them different layers, or leave one out"
                 )
 
-        both(lambda part: "carry" in part.hooks(), "carry something to the next layer")
         both(lambda part: "rotate" in part.hooks(), "change queries and keys")
         both(lambda part: "weights" in part.hooks(), "replace softmax")
         both(lambda part: part.replaces_content, "replace the content term")
@@ -167,8 +175,8 @@ class Combined(PositionalEncoding):
         return carried
 
 
-def _made(given: dict[str, Any], n: int, dims: Dims) -> PositionalEncoding | None:
-    """The part for this layer, None where it leaves the layer alone."""
+def _made(given: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
+    """The part, and whether it serves this layer."""
     key, name = f"parts.{n}", given.get("pe", given["_target_"])
     layers = _layers(given.get("layers"), key, dims)
     here = layers.index(dims.layer) if dims.layer in layers else 0
@@ -190,7 +198,7 @@ def _made(given: dict[str, Any], n: int, dims: Dims) -> PositionalEncoding | Non
         )
     # The input is there once; a part that acts there and nowhere else serves layer 0.
     idle = not part.active or not part.hooks() or (dims.layer > 0 and part.hooks() == {"embed"})
-    return None if idle or dims.layer not in layers else part
+    return part, not idle and dims.layer in layers
 
 
 def _layers(given: Any, key: str, dims: Dims) -> list[int]:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -29,7 +29,7 @@ class T5(PositionalEncoding):
     def __init__(
         self,
         dims: Dims,
-        buckets: PositiveInt,
+        buckets: Annotated[int, Field(gt=0, le=2**14)],
         max_distance: Annotated[int, Field(gt=0, lt=2**62)],
         share_layers: bool,
     ) -> None:

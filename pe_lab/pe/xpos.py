@@ -1,9 +1,10 @@
 """Rotary position embedding with an exponential decay."""
 
 import math
+from typing import Annotated
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
@@ -36,7 +37,11 @@ class XPos(PositionalEncoding):
     log_z: Tensor
 
     def __init__(
-        self, dims: Dims, base: PositiveFloat, scale_base: PositiveFloat, gamma: PositiveFloat
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        scale_base: PositiveFloat,
+        gamma: Annotated[float, Field(ge=1e-9)],
     ) -> None:
         super().__init__()
         check_pairs(dims)

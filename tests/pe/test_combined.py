@@ -309,7 +309,11 @@ def test_needs_the_whole_sequence_as_its_part_does() -> None:
         ([{"pe": "cope", "every": 2, "layers": [0]}], ["parts.0: every=2", "1 or less"]),
         ([{"pe": "tape", "layers": [2], "width": 7}], ["parts.0: width=7", "only layer"]),
         (["stick_breaking", "stick_breaking"], ["layer 0", "replace softmax"]),
-        (["tape", "tape"], ["layer 0", "carry"]),
+        (["tape", "tape"], ["tape and tape", "carry", "leave one out"]),
+        (
+            [{"pe": "tape", "layers": [0, 1]}, {"pe": "tape", "layers": [2], "base": 500}],
+            ["tape and tape", "carry"],
+        ),
         (["path", "dape"], ["path and dape", "layer 0", "content term"]),
         (["deberta", "rope"], ["deberta and rope", "layer 0", "turning"]),
         (["alibi", {"pe": "learned", "layers": [0]}], ["parts.1.layers=[0]", "learned", "input"]),

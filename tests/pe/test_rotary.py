@@ -198,7 +198,7 @@ def test_xpos_as_others(peer: str, length: int) -> None:
     ("name", "changes", "sizes", "words"),
     [
         ("xpos", {}, {"d_model": 6}, ["width 3", "even"]),
-        ("xpos", {"gamma": 0}, {}, ["pe.gamma=0", "greater than 0"]),
+        ("xpos", {"gamma": 0}, {}, ["pe.gamma=0", "at least 1e-09"]),
         ("xpos", {"scale_base": -1}, {}, ["pe.scale_base=-1", "greater than 0"]),
         ("selective_rope", {}, {"d_model": 6}, ["width 3", "even"]),
         ("selective_rope", {"rank": 0}, {}, ["pe.rank=0", "greater than 0"]),
