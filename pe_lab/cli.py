@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 HELP = """\
@@ -17,7 +18,11 @@ Train, measure in and out of domain:
 A finished run is skipped, an unfinished one goes on; the same line can always be given again.
 
 Look:
-  pe-lab results [runs_dir=runs] [task=..] [pe=..]      one table over all runs
+  pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
+  pe-lab compare                                        beside the published numbers
+  pe-lab report                                         pictures: runs/report/index.html
+  pe-lab inspect run=FOLDER sample=3                    what the encoding did with a sequence
+  pe-lab dashboard                                      the same views in wandb
   pe-lab list                                           what each of these is, one line each
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
 
@@ -30,6 +35,16 @@ Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job
 Your own encoding or task: one class, one yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
 Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --hydra-help.
 """
+
+VERBS = {
+    "results": "pe_lab.results",
+    "compare": "pe_lab.compare",
+    "report": "pe_lab.report",
+    "inspect": "pe_lab.inspection",
+    "dashboard": "pe_lab.dashboard",
+    "list": "pe_lab.catalogue",
+}
+"""Each command and the module whose ``show`` does it."""
 
 # What a YAML reader takes for true.
 DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
@@ -77,21 +92,13 @@ def _say(error: Exception, status: int, debug: bool) -> int:
 
 def _dispatch(words: list[str]) -> None:
     verb, *rest = words
-    if verb == "results":
-        from pe_lab.results import show
-
-        show(rest)
-    elif verb == "list":
-        from pe_lab.catalogue import show
-
-        show(rest)
+    if verb in VERBS:
+        import_module(VERBS[verb]).show(rest)
     elif not verb.startswith(("-", "~", "+")) and "=" not in verb:
         from pe_lab.errors import UsageError
         from pe_lab.suggest import did_you_mean
 
-        raise UsageError(
-            f"{verb} is neither a command nor key=value: " + did_you_mean(verb, ("results", "list"))
-        )
+        raise UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
     else:
         from pe_lab.launch import launch
 

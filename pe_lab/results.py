@@ -14,7 +14,7 @@ from pe_lab.config import comparable, identity
 from pe_lab.console import console, percent
 from pe_lab.errors import UsageError
 from pe_lab.runs import RunFolder, run_folders
-from pe_lab.suggest import did_you_mean
+from pe_lab.words import key_values
 
 KEYS = ("runs_dir", "task", "pe")
 
@@ -22,7 +22,7 @@ KEYS = ("runs_dir", "task", "pe")
 def show(words: Sequence[str]) -> None:
     """Print error in % of each split, mean and standard deviation over the seeds of a setting,
     and every run that is not finished."""
-    wanted = _parse(words)
+    wanted = key_values("results", words, KEYS)
     folder = Path(wanted.pop("runs_dir", "runs"))
     if not folder.is_dir():
         raise UsageError(f"runs_dir={folder} is no folder: give the one your runs are in")
@@ -35,20 +35,6 @@ def show(words: Sequence[str]) -> None:
     if not (finished or unfinished or broken):
         chosen = "".join(f" {key}={value}" for key, value in wanted.items())
         out.print(f"no runs in {folder}{chosen}: pe-lab task=flipflop pe=cope makes one")
-
-
-def _parse(words: Sequence[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if key == "debug":
-            continue
-        if not equals or key not in KEYS:
-            raise UsageError(f"results {word}: " + did_you_mean(key, KEYS) + "; give key=value")
-        if key in given:
-            raise UsageError(f"results {word}: {key} is given twice, keep one")
-        given[key] = value
-    return given
 
 
 def _collect(
