@@ -53,9 +53,14 @@ def section(name: str, group: str = "pe") -> dict[str, Any]:
         (ROOT / "conf" / group / f"{name}.yaml").read_text("utf-8")
     )
     if "parts" in found:
-        named = [{"pe": part} if isinstance(part, str) else part for part in found["parts"]]
-        found["parts"] = [merged(section(part["pe"]), part) for part in named]
+        found["parts"] = parts(*found["parts"])
     return found
+
+
+def parts(*given: str | dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a combined encoding as the command line would fill them in."""
+    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in given]
+    return [merged(section(part["pe"]), part) for part in named]
 
 
 @contextmanager

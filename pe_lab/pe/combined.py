@@ -1,6 +1,6 @@
 """Several encodings in one model, everywhere or on some layers only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -126,12 +126,7 @@ class Combined(PositionalEncoding):
         return q_BHTD, k_BHSD
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        total = None
-        for part in self._serving("bias"):
-            added = part.bias(pos_q_BT, pos_k_BS)
-            if added is not None:
-                total = added if total is None else total + added
-        return total
+        return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self._serving("bias"))
 
     def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
         changing, turning = self._serving("logits"), self._serving("rotate")
@@ -157,12 +152,8 @@ class Combined(PositionalEncoding):
         return super().weights(logits_BHTS, mask_TS)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        total = None
-        for part in self._serving("values"):
-            added = part.values(weights_BHTS, pos_q_BT, pos_k_BS)
-            if added is not None:
-                total = added if total is None else total + added
-        return total
+        serving = self._serving("values")
+        return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in serving)
 
     def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
         for part in self._serving("carry"):
@@ -173,6 +164,11 @@ class Combined(PositionalEncoding):
         for part in self._serving("pass_on"):
             carried = part.pass_on(carried, x_BTE)
         return carried
+
+
+def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
+    there = [term for term in terms if term is not None]
+    return sum(there[1:], there[0]) if there else None
 
 
 def _made(given: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:

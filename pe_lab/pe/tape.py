@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rope import check_pairs
+from pe_lab.pe.rope import check_pairs, turn_neighbours
 
 
 class TAPE(PositionalEncoding):
@@ -60,7 +60,9 @@ class TAPE(PositionalEncoding):
 
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         z_BHSD = self._planes(scene).transpose(1, 2)
-        return _multiply(q_BHTD, z_BHSD[:, :, -q_BHTD.shape[2] :]), _multiply(k_BHSD, z_BHSD)
+        z_BHSM = torch.view_as_complex(z_BHSD.reshape(*z_BHSD.shape[:-1], -1, 2))
+        t = q_BHTD.shape[2]
+        return turn_neighbours(q_BHTD, z_BHSM[:, :, -t:]), turn_neighbours(k_BHSD, z_BHSM)
 
     def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
         if not self.updates:
@@ -86,13 +88,3 @@ class TAPE(PositionalEncoding):
         angle = (scene.pos_k_BS[..., None] * self.frequencies)[:, :, None]
         z = torch.stack((angle.cos(), angle.sin()), -1).flatten(-2).to(wide)
         return z.expand(-1, -1, scene.k_BHSD.shape[1], -1)
-
-
-def _multiply(x_BHTD: Tensor, z_BHTD: Tensor) -> Tensor:
-    """Neighbours 2m and 2m + 1 as one complex number, times z's."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    x, z = (
-        torch.view_as_complex(part.to(wide).reshape(*part.shape[:-1], -1, 2))
-        for part in (x_BHTD, z_BHTD)
-    )
-    return torch.view_as_real(x * z).flatten(-2).to(x_BHTD.dtype)

@@ -70,4 +70,4 @@ class XPos(PositionalEncoding):
     def _turn(self, x_BHTD: Tensor, pos_BT: Tensor, exponent_BT: Tensor) -> Tensor:
         angle = (pos_BT[..., None] * self.frequencies)[:, None]
         factor = (exponent_BT[..., None] * self.log_z).exp()[:, None]
-        return turn_neighbours(x_BHTD, angle, factor)
+        return turn_neighbours(x_BHTD, torch.polar(factor, angle))

@@ -41,25 +41,33 @@ class Sight:
         return int(self.pos[b, self.key_of(i)]) - int(self.pos[b, j])
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + (-x).exp())
+
+
+def softplus(x: Tensor) -> Tensor:
+    return (1 + x.exp()).log()
+
+
 Logit = Callable[[Sight, int, int, int, int], Tensor]
 Value = Callable[[Sight, int, int, int, int], Tensor]
 
 
-def attend(s: Sight, logit: Logit, value: Value) -> Tensor:
+def every_query(s: Sight, at: Callable[[int, int, int], Tensor]) -> Tensor:
+    """``at(b, h, i)`` for every query of every head, (B, H, T, D)."""
     batch, heads, queries, _ = s.q.shape
-    out = []
-    for b in range(batch):
-        for h in range(heads):
-            for i in range(queries):
-                visible = range(s.key_of(i) + 1)
-                exps = [logit(s, b, h, i, j).exp() for j in visible]
-                total = sum(exps)
-                out.append(
-                    sum(
-                        e / total * value(s, b, h, i, j) for e, j in zip(exps, visible, strict=True)
-                    )
-                )
+    out = [at(b, h, i) for b in range(batch) for h in range(heads) for i in range(queries)]
     return torch.stack(out).view(batch, heads, queries, -1)
+
+
+def attend(s: Sight, logit: Logit, value: Value) -> Tensor:
+    def at(b: int, h: int, i: int) -> Tensor:
+        visible = range(s.key_of(i) + 1)
+        exps = [logit(s, b, h, i, j).exp() for j in visible]
+        total = sum(exps)
+        return sum(e / total * value(s, b, h, i, j) for e, j in zip(exps, visible, strict=True))
+
+    return every_query(s, at)
 
 
 def plain_value(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -146,7 +154,7 @@ def cope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
             against = weight @ s.x[b, n] + bias
         else:
             against = s.k[b, h, n]
-        return 1 / (1 + (-(q @ against) / root).exp())
+        return sigmoid(q @ against / root)
 
     npos = s.keys["npos"]
     p = sum((gate(n) for n in range(j, s.key_of(i) + 1)), torch.zeros(()))

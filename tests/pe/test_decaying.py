@@ -1,25 +1,19 @@
 """Attention that fades with what lies between: fox and stick_breaking."""
 
-import importlib.util
 import math
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from agreement import SIZES, Size, agree, attend_by_hooks
-from naive import Sight, attend, content, plain_value
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from naive import Sight, attend, content, every_query, plain_value, sigmoid
+from peers import fla_naive
 from torch import Tensor
-from variants import SECTIONS, dims, move_parameters, refusal, sequential
+from variants import SECTIONS, assert_refused, dims, sequential
 
 from pe_lab.build import build_encodings
 from pe_lab.pe.base import Scene
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + (-x).exp())
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -33,20 +27,16 @@ def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 
 def stick_breaking(s: Sight) -> Tensor:
     """The stick in one's hand, broken key by key from the query back."""
-    batch, heads, queries, _ = s.q.shape
-    out = []
-    for b in range(batch):
-        for h in range(heads):
-            for i in range(queries):
-                left, total = torch.ones(()), torch.zeros(s.width)
-                for j in reversed(range(s.key_of(i))):
-                    share = sigmoid(content(s, b, h, i, j))
-                    total = total + left * share * s.v[b, h, j]
-                    left = left * (1 - share)
-                if s.keys["remainder"] == "self":
-                    total = total + left * s.v[b, h, s.key_of(i)]
-                out.append(total)
-    return torch.stack(out).view(batch, heads, queries, -1)
+
+    def at(b: int, h: int, i: int) -> Tensor:
+        left, total = torch.ones(()), torch.zeros(s.width)
+        for j in reversed(range(s.key_of(i))):
+            share = sigmoid(content(s, b, h, i, j))
+            total = total + left * share * s.v[b, h, j]
+            left = left * (1 - share)
+        return total + left * s.v[b, h, s.key_of(i)] if s.keys["remainder"] == "self" else total
+
+    return every_query(s, at)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -60,32 +50,10 @@ def test_stick_breaking(remainder: str, size: Size) -> None:
     agree("stick_breaking", {"remainder": remainder}, size, stick_breaking)
 
 
-def fla_naive(operation: str) -> ModuleType:
-    """A reference of flash-linear-attention, by its file: the package itself imports Triton."""
-    pytest.importorskip("einops")
-    package = importlib.util.find_spec("fla")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("fla is not installed")
-    file = Path(package.submodule_search_locations[0], "ops", operation, "naive.py")
-    spec = importlib.util.spec_from_file_location(f"fla_naive_{operation}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def layer(name: str, choice: dict[str, Any], **sizes: int) -> Any:
-    torch.manual_seed(0)
-    encoding = build_encodings({**SECTIONS[name], **choice}, dims(**sizes))[0]
-    move_parameters(encoding)
-    return encoding
-
-
 @pytest.mark.parametrize("length", [1, 13])
 def test_fox_as_flash_linear_attention(length: int) -> None:
     peer = fla_naive("forgetting_attn")
-    ours = layer("fox", {}, d_model=12, n_heads=3)
+    ours: Any = first_layer("fox", {}, d_model=12, n_heads=3)
     q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
     x = torch.randn(2, length, 12)
     got = attend_by_hooks(ours, q, k, v, x, sequential(length))
@@ -98,7 +66,7 @@ def test_fox_as_flash_linear_attention(length: int) -> None:
 @pytest.mark.parametrize("length", [1, 13])
 def test_fox_as_x_transformers(length: int) -> None:
     peer = pytest.importorskip("x_transformers.x_transformers")
-    ours = layer("fox", {}, d_model=12, n_heads=3)
+    ours: Any = first_layer("fox", {}, d_model=12, n_heads=3)
     theirs = peer.DataDependentAlibi(12, 3)
     theirs.to_forget_gates[0].load_state_dict(ours.gate.state_dict())
     q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
@@ -113,7 +81,7 @@ def test_fox_as_x_transformers(length: int) -> None:
 @pytest.mark.parametrize("remainder", ["none", "self"])
 def test_stick_breaking_as_flash_linear_attention(remainder: str, length: int) -> None:
     peer = fla_naive("stickbreaking_attn")
-    ours = layer("stick_breaking", {"remainder": remainder})
+    ours: Any = first_layer("stick_breaking", {"remainder": remainder})
     q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
     got = attend_by_hooks(ours, q, k, v, torch.randn(2, length, 12), sequential(length))
     turned = [t.transpose(1, 2) for t in (q, k, v)]
@@ -127,7 +95,7 @@ def test_stick_breaking_as_flash_linear_attention(remainder: str, length: int) -
 @pytest.mark.parametrize("remainder", ["none", "self"])
 def test_a_stick_is_never_longer_than_it_was(remainder: str, dtype: torch.dtype) -> None:
     """At logits where a sigmoid is 0 or 1 to the last bit, too."""
-    ours = layer("stick_breaking", {"remainder": remainder})
+    ours: Any = first_layer("stick_breaking", {"remainder": remainder})
     mask = torch.ones(64, 64, dtype=torch.bool).tril()[32:]
     logits = (torch.randn(2, 1, 32, 64) * torch.tensor([1.0, 300.0]).view(2, 1, 1, 1)).to(dtype)
     logits.requires_grad_()
@@ -151,8 +119,9 @@ def test_a_stick_is_never_longer_than_it_was(remainder: str, dtype: torch.dtype)
 def test_the_first_token_breaks_no_stick() -> None:
     q, k, v = torch.randn(3, 1, 2, 1, 4).unbind(0)
     given = q, k, v, torch.randn(1, 1, 8), sequential(1)
-    assert (attend_by_hooks(layer("stick_breaking", {"remainder": "none"}), *given) == 0).all()
-    assert torch.equal(attend_by_hooks(layer("stick_breaking", {"remainder": "self"}), *given), v)
+    dropped, kept = (first_layer("stick_breaking", {"remainder": r}) for r in ("none", "self"))
+    assert (attend_by_hooks(dropped, *given) == 0).all()
+    assert torch.equal(attend_by_hooks(kept, *given), v)
 
 
 def test_fox_sums_in_float32_under_half_precision() -> None:
@@ -169,6 +138,4 @@ def test_fox_sums_in_float32_under_half_precision() -> None:
 
 
 def test_refused() -> None:
-    message = refusal("stick_breaking", {"remainder": "first"})
-    assert "pe.remainder=first" in message
-    assert "self" in message
+    assert_refused("stick_breaking", {"remainder": "first"}, ["pe.remainder=first", "self"])

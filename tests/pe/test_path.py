@@ -1,19 +1,17 @@
 """PaTH against the product of matrices in loops, and against its authors' code."""
 
-import importlib.metadata
-import importlib.util
 import math
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
-from naive import Sight, attend, plain_value
+from naive import Sight, attend, plain_value, sigmoid
+from peers import fla_naive
 from torch import Tensor
-from variants import refusal, sequential
+from variants import assert_refused, sequential
 
 from pe_lab.pe import path as module
 
@@ -42,8 +40,7 @@ def direction(s: Sight, b: int, h: int, t: int) -> Tensor:
 
 
 def gate(s: Sight, name: str, b: int, h: int, t: int) -> Tensor:
-    raw = s.own[f"{name}.weight"][h] @ s.x[b, t] + s.own[f"{name}.bias"][h]
-    return 1 / (1 + (-raw).exp())
+    return sigmoid(s.own[f"{name}.weight"][h] @ s.x[b, t] + s.own[f"{name}.bias"][h])
 
 
 def path(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -87,24 +84,9 @@ def test_reflections_without_end_stay_exact() -> None:
     torch.testing.assert_close(single.double(), expected, rtol=0, atol=limit)
 
 
-def peer() -> ModuleType:
-    """The reference of flash-linear-attention. Its package wants triton; this file does not."""
-    try:
-        found = importlib.metadata.distribution("fla-core")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("fla-core is not installed")
-    file = found.locate_file("fla/ops/path_attn/naive.py")
-    spec = importlib.util.spec_from_file_location("fla_path_naive", str(file))
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 @pytest.mark.parametrize("forget", [False, True])
 def test_path_as_flash_linear_attention(forget: bool) -> None:
-    theirs = peer().naive_path_attn
+    theirs = fla_naive("path_attn").naive_path_attn
     heads, width, n = 2, 8, 70
     ours = first_layer("path", {"forget": forget}, d_model=heads * width, n_heads=heads)
     own = dict(ours.named_parameters())
@@ -141,5 +123,4 @@ def test_path_as_flash_linear_attention(forget: bool) -> None:
     ids=str,
 )
 def test_bad_values(changes: dict[str, Any], words: list[str]) -> None:
-    message = refusal("path", changes)
-    assert all(word in message for word in words), message
+    assert_refused("path", changes, words)

@@ -1,12 +1,10 @@
 """What every encoding of conf/pe must keep; a new yaml is tested by existing."""
 
 import copy
-from importlib import resources
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from hydra.utils import get_object
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -17,6 +15,7 @@ from variants import (
     VARIANTS,
     Section,
     accepted,
+    decoded,
     dims,
     model,
     other_values,
@@ -25,6 +24,7 @@ from variants import (
     tokens,
 )
 
+from docs import facts
 from pe_lab.build import build_encodings
 from pe_lab.model import Transformer
 from pe_lab.positions import Positions
@@ -32,9 +32,7 @@ from pe_lab.schema import instantiate
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
 SOURCES: dict[str, Section] = {
-    entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text())
-    for entry in resources.files("pe_lab.conf").joinpath("positions").iterdir()
-    if entry.name.endswith(".yaml")
+    name: facts.section(name, "positions") for name in facts.names("positions")
 }
 for source in SOURCES.values():
     if "max" in source:
@@ -199,11 +197,8 @@ def test_decoding_with_a_key_cache(section: Section) -> None:
     seen = tokens(2, TRAIN_LEN)
     for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)):
         whole = built(seen, pos)
-        cache, parts, start = built.empty_cache(), [], 0
-        for end in (3, *range(4, TRAIN_LEN + 1)):
-            parts.append(built(seen[:, start:end], pos[:, :end], cache))
-            start = end
-        torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
+        steps = decoded(built, seen, pos, first=3)
+        torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from variants import SECTIONS, dims, model, refusal, scattered, sequential, tokens
+from variants import SECTIONS, assert_refused, dims, model, scattered, sequential, tokens
 
 from pe_lab.build import build_encodings
 from pe_lab.model import Transformer
@@ -128,5 +128,4 @@ def test_only_the_last_layer_updates_nothing_and_is_fused() -> None:
     ids=str,
 )
 def test_bad_values(changes: dict[str, Any], sizes: dict[str, int], words: list[str]) -> None:
-    message = refusal("tape", changes, **sizes)
-    assert all(word in message for word in words), message
+    assert_refused("tape", changes, words, **sizes)

@@ -1,39 +1,23 @@
 """Every encoding in conf/pe and every choice in its signature, found by looking."""
 
-from importlib import resources
+from itertools import pairwise
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-import yaml
 from hydra.utils import get_object
 
+from docs import facts
 from pe_lab.build import build_encodings
 from pe_lab.config import ModelConfig
 from pe_lab.errors import UsageError
 from pe_lab.model import Transformer
-from pe_lab.parts import merged
 from pe_lab.pe.base import Dims
 
 Section = dict[str, Any]
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
-
-
-def parts(*given: str | Section) -> list[Section]:
-    """The parts of a combined encoding as the command line fills them in."""
-    named: list[Section] = [{"pe": part} if isinstance(part, str) else part for part in given]
-    return [merged(SECTIONS[part["pe"]], part) for part in named]
-
-
-SECTIONS: dict[str, Section] = {
-    entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text())
-    for entry in sorted(resources.files("pe_lab.conf").joinpath("pe").iterdir(), key=str)
-    if entry.name.endswith(".yaml")
-}
-for section in SECTIONS.values():
-    if "parts" in section:
-        section["parts"] = parts(*section["parts"])
+SECTIONS: dict[str, Section] = {name: facts.section(name) for name in facts.names()}
 
 
 def other_values(section: Section, key: str) -> list[Any]:
@@ -46,9 +30,9 @@ def other_values(section: Section, key: str) -> list[Any]:
         return [not value]
     if key == "parts":
         return [
-            parts("learned", "t5"),
-            parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
-            parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
+            facts.parts("learned", "t5"),
+            facts.parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
+            facts.parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
         ]
     if value is None:
         assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
@@ -64,13 +48,14 @@ def accepted(section: Section, dims: Dims) -> bool:
     return True
 
 
-def refusal(name: str, changes: Section, **sizes: int) -> str:
-    """The one sentence with which these keys of an encoding are refused."""
+def assert_refused(name: str, changes: Section, words: list[str], **sizes: int) -> None:
+    """These keys of an encoding are refused in one sentence, which holds the words."""
     with pytest.raises(UsageError) as refused:
         build_encodings({**SECTIONS[name], **changes}, dims(**sizes))
     message = str(refused.value)
     assert "\n" not in message
-    return message
+    for word in words:
+        assert word in message
 
 
 def dims(**changes: int) -> Dims:
@@ -138,6 +123,13 @@ def move_parameters(module: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)
+
+
+def decoded(built: Transformer, seen: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
+    """What the model computes with a key cache: some tokens at once, the others one by one."""
+    cache, ends = built.empty_cache(), range(first, seen.shape[1] + 1)
+    steps = [built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise((0, *ends))]
+    return torch.cat(steps, 1)
 
 
 def tokens(n: int, length: int, seed: int = 7) -> torch.Tensor:
