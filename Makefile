@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-peers test-gpu check format bench cost docs clean
+.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench cost cost-recipes browser docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,11 +29,22 @@ run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe
 test: $(STAMP) ## the tests, a few minutes
 	$(BIN)/python -m pytest
 
+browser: ## Chromium for the tests of the report, by apt-get where it is missing
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --quiet --yes --no-install-recommends chromium; } \
+	  || { echo "install chromium with your system's packages: apt-get, as root, is what this does"; exit 1; }
+
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-peers: $(PEERS) ## the encodings against code by others, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined"
+
+test-chaos: $(STAMP) ## sweeps of 60 jobs under SIGKILL and on a full disk (needs root), minutes
+	$(BIN)/python -m pytest tests/test_chaos.py -m "slow or not slow" --timeout 3600
+
+test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
+	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \
+	tests/slurm/up.sh && $(BIN)/python -m pytest -m slurm --timeout 900 tests/slurm
 
 test-gpu: $(STAMP) ## what needs a GPU
 	$(BIN)/python -m pytest -m gpu
@@ -54,6 +65,9 @@ bench: $(PEERS) ## our step against x-transformers' of equal size: ratios, and a
 cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then the pages
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
+
+cost-recipes: $(STAMP) ## what each recipe costs, measured into its header: a quarter of an hour
+	$(BIN)/python -m benchmarks.recipes --write
 
 docs: $(STAMP) ## docs/encodings.md, its Chinese twin and the pictures, from code and yaml
 	$(BIN)/python -m docs.generate

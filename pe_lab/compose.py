@@ -1,8 +1,6 @@
 """From the command line's words to one configuration a job; what is wrong with them is told."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +17,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_lab.composing import compose_all
 from pe_lab.errors import UsageError
+from pe_lab.overrides import GROUPS, OPEN_ENDED, as_given, check_override, check_words, replacing
 from pe_lab.suggest import did_you_mean
 
 CONFIG = "pkg://pe_lab.conf"
-NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
-GROUPS = (*NEEDED, "preset", "experiment")
-OPEN_ENDED = ("task.files", "task.splits")
-"""Mappings whose keys are the user's own: one given on the command line replaces the yaml's."""
-DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
 
 
-def compose(args: Any) -> list[DictConfig]:
-    """The configuration of every job that the line asks for; ``args.overrides`` become what
-    Hydra needs to make the same."""
+def opened(args: Any) -> Hydra:
+    """Hydra over our configuration and the folder that the line adds; GlobalHydra holds it."""
     search_path = create_config_search_path(CONFIG)
     if args.config_dir is not None:
         folder = Path(args.config_dir).absolute()
@@ -42,83 +36,64 @@ def compose(args: Any) -> list[DictConfig]:
                 "your pe/ or task/ yamls"
             )
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    hydra = Hydra.create_main_hydra2("pe-lab", search_path)
+    return Hydra.create_main_hydra2("pe-lab", search_path)
+
+
+def compose(args: Any) -> list[DictConfig]:
+    """The configuration of every job that the line asks for; ``args.overrides`` become what
+    Hydra needs to make the same."""
+    hydra = opened(args)
     try:
         parser = OverridesParser.create(config_loader=hydra.config_loader)
-        _parse(parser, args.overrides)
-        args.overrides = _replacing(args.overrides)
+        check_words(parser, args.overrides)
+        args.overrides = replacing(args.overrides)
+        if args.multirun:
+            args.overrides = _with_params(hydra, parser, args.overrides)
         overrides = parser.parse_overrides(args.overrides)
-        return [_compose_job(hydra, job) for job in _jobs(overrides, args.multirun)]
+        return compose_all(hydra, parser, _jobs(overrides, args.multirun), _compose_job)
     except UnicodeDecodeError as error:
         raise UsageError(_undecodable(args.config_dir, error)) from None
     finally:
         GlobalHydra.instance().clear()
 
 
-def _parse(parser: OverridesParser, words: list[str]) -> None:
-    for word in words:
-        if "=" not in word and not word.startswith("~"):
-            raise UsageError(
-                f"{word} is no command and no key=value: see pe-lab --help for what there is"
-            )
-    overrides = []
-    for word in words:
+def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> list[str]:
+    """The words with what the yamls sweep (``hydra.sweeper.params``) before them; a key that is
+    among the words is left to them. A recipe's sweep is a table and no space to search in: a
+    sweeper that searches gets the recipe as it is without -m."""
+    overrides = parser.parse_overrides(words)
+    given = {override.key_or_group for override in overrides}
+    recipe = next((o for o in overrides if o.key_or_group == "experiment"), None)
+    others = [word for word in words if recipe is None or word != recipe.input_line]
+    if recipe is not None and recipe.is_discrete_sweep():
+        for name in map(str, recipe.sweep_iterator()):
+            swept, _ = _params(hydra, [*others, f"experiment={name}"])
+            if left := [key for key in swept if key not in given]:
+                raise UsageError(
+                    f"{recipe.input_line} names several recipes and {name} varies "
+                    f"{', '.join(left)}: give each recipe a line of its own, or give these keys"
+                )
+    swept, every = _params(hydra, words)
+    wanted = swept if every else _params(hydra, others)[0]
+    if not swept or (wanted == swept and not every):
+        return words
+    added = [f"{key}={value}" for key, value in wanted.items() if key not in given]
+    for word in added:
         try:
-            overrides += parser.parse_overrides([word])
+            (override,) = parser.parse_overrides([word])
         except HydraException:
-            raise UsageError(f"{word} is not understood: quote it like 'key=\"value\"'") from None
-    for override in overrides:
-        _check_override(override)
-    counts = Counter(override.get_key_element().lstrip("+") for override in overrides)
-    for key, count in counts.items():
-        if count > 1:
-            twice = [o.input_line for o in overrides if o.get_key_element().lstrip("+") == key]
             raise UsageError(
-                f"{key} is given {count} times ({', '.join(map(str, twice))}): keep one "
-                f"(several values in one sweep: -m {key}=A,B)"
-            )
+                f"hydra.sweeper.params: {word} is not understood: list values like A,B"
+            ) from None
+        check_override(override)
+    return ["hydra.sweeper.params=null", *added, *words]
 
 
-def _check_override(override: Override) -> None:
-    """What Hydra takes, ignores, or fails over where no sentence can be made."""
-    line, key, value = override.input_line, override.key_or_group, override.value()
-    if key == "hydra.mode":
-        raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
-    if key.startswith("pe.parts."):
-        raise UsageError(
-            f"{line} is not allowed, a part cannot be changed by itself: give the whole list, "
-            "'pe.parts=[cope, {pe: rope, KEY: VALUE}]'"
-        )
-    if key in NEEDED and override.is_delete():
-        raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
-    named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
-    if key in ("", *GROUPS) and not named:
-        raise UsageError(f"{line} names no file: give key=NAME, see pe-lab list for the names")
-    if key in GROUPS and (override.is_add() or override.is_force_add()):
-        raise UsageError(f"{line} adds a second {key}: leave the + out, {str(line).lstrip('+')}")
-    if key in GROUPS or key.startswith("hydra/"):
-        names = override.sweep_iterator() if override.is_discrete_sweep() else [value]
-        if any(name.startswith("/") or ".." in name.split("/") for name in map(str, names)):
-            raise UsageError(
-                f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
-            )
-
-
-def _replacing(words: list[str]) -> list[str]:
-    """The words with each mapping given for an open-ended key in the old one's place: Hydra
-    itself merges mappings, and takes no new key into one."""
-    done = []
-    for word in words:
-        key, _, value = word.partition("=")
-        replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
-        done += [f"~{key}", f"++{word}"] if replaced else [word]
-    return done
-
-
-def as_given(words: Iterable[str]) -> list[str]:
-    """What ``_replacing`` was given, for the record."""
-    kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
-    return [word[2:] if word[2:].partition("=")[0] in OPEN_ENDED else word for word in kept]
+def _params(hydra: Hydra, words: list[str]) -> tuple[dict[str, str], bool]:
+    """What the yamls sweep with these words, and whether every combination of it is run."""
+    cfg = _compose_job(hydra, words, RunMode.MULTIRUN)
+    params = dict(cfg.hydra.sweeper.get("params") or {})
+    return params, cfg.hydra.runtime.choices["hydra/sweeper"] == "basic"
 
 
 def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
@@ -145,11 +120,9 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
     return [job for batch in BasicSweeper.split_arguments(overrides, None) for job in batch]
 
 
-def _compose_job(hydra: Hydra, overrides: list[str]) -> DictConfig:
+def _compose_job(hydra: Hydra, overrides: list[str], mode: RunMode = RunMode.RUN) -> DictConfig:
     try:
-        return hydra.compose_config(
-            "config", overrides, run_mode=RunMode.RUN, with_log_configuration=False
-        )
+        return hydra.compose_config("config", overrides, mode, with_log_configuration=False)
     except MissingConfigException as error:
         raise UsageError(_missing(hydra, error)) from None
     except yaml.YAMLError as error:

@@ -32,17 +32,26 @@ closed = dataclass(
 
 
 def register_resolvers() -> None:
-    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline.
+    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline;
+    ``${cores:threads}``, for the jobs that this machine does at once.
 
     What is no number comes back as it is: the key it was taken from is refused by its own name.
     """
     for name, result in (("mul", operator.mul), ("add", operator.add)):
         OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
+    OmegaConf.register_new_resolver("cores", _cores, replace=True)
 
 
 def _whole(result: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     plain = isinstance(a, (int, float)) and not isinstance(a, bool)
     return int(result(a, b)) if plain else a
+
+
+def _cores(threads: int = 1) -> int:
+    """How many times ``threads`` go into the cores that this process may use; at least 1."""
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    return max(1, int(cpu_count()) // threads)
 
 
 @closed
@@ -126,6 +135,7 @@ class WandbConfig:
     project: str
     entity: str | None
     tags: list[str]
+    pictures: bool
     init_timeout: PositiveFloat
 
 

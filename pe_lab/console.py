@@ -39,12 +39,18 @@ def log_handler() -> logging.Handler:
 
 class StepProgress:
     """Step, loss, steps per second and the time left: a bar on a terminal, else a line now
-    and then."""
+    and then.
 
-    def __init__(self, name: str, steps: int, start: int) -> None:
+    Args:
+        line_every: seconds between lines where other processes write to the same terminal,
+            in which bars would tear; None where there are none.
+    """
+
+    def __init__(self, name: str, steps: int, start: int, line_every: float | None = None) -> None:
         self.name, self.steps, self.start = name, steps, start
         self.began = self.line_at = time.monotonic()
-        self.live = console().is_terminal
+        self.line_every = line_every or LINE_EVERY_S
+        self.live = line_every is None and console().is_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -71,7 +77,7 @@ class StepProgress:
         if self.live:
             facts = f"{_told(loss)}{rate:.1f} steps/s"
             self.bar.update(self.shown, completed=step, facts=facts)
-        elif now - self.line_at >= LINE_EVERY_S:
+        elif now - self.line_at >= self.line_every:
             self.line_at = now
             left = (self.steps - step) / max(rate, 1e-9)
             logger.info(

@@ -23,6 +23,10 @@ class RunError(PeLabError):
     """The work was begun and could not be finished (exit status 1)."""
 
 
+class HeldError(RunError):
+    """Another process is writing the run's folder."""
+
+
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The sentence for a disk that refuses."""
     return RunError(

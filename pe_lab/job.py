@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +22,34 @@ from pe_lab.measure import place
 from pe_lab.metrics_log import MetricsLog
 from pe_lab.positions import Sequential
 from pe_lab.runs import RunFolder
-from pe_lab.signals import StopOnSignal
+from pe_lab.signals import StopOnSignal, stopping
 from pe_lab.task import IN_DOMAIN, Batch
 from pe_lab.tracking import Wandb
+from pe_lab.tracking_labels import labels
 from pe_lab.train import Trainer
 
 logger = logging.getLogger("pe_lab")
 
 
-def run(config: Config, overrides: Sequence[str] = (), sweep: str | None = None) -> dict[str, Any]:
-    """Do the run, or what is left of it, show its table and return its summary.
+@dataclass(frozen=True)
+class Shown:
+    """How a run is shown, and where it stands in a sweep.
 
     Args:
-        overrides: the command line's words, for the record.
-        sweep: name of the sweep that the run belongs to.
-
-    Raises:
-        PeLabError: it could not be done; the folder's status says so.
-        Interrupted: a signal came; the checkpoint is written.
+        name: what its progress is told under.
+        line_every: seconds between lines of progress; None: a bar on a terminal.
+        number: among the jobs of a sweep; those share the GPUs by it.
     """
-    planned = plan(config)
-    names = config.names
-    known_by = identity(plain(config), planned.task.contents())
-    folder = RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, known_by)
-    with folder.lock():
-        if config.force and (aside := folder.set_aside()):
-            logger.info("force=true: what was there is now %s", aside)
-        summary = folder.summary()
-        if summary is None:
-            summary = _execute(planned, folder, list(overrides), sweep)
-        else:
-            logger.info("%s is finished already; force=true runs it again", folder.path)
+
+    name: str
+    line_every: float | None = None
+    number: int = 0
+
+
+def run_alone(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """``run`` with its table and where its files are, for the terminal."""
+    summary = run(config, overrides)
+    folder = folder_of(plan(config))
     out = console()
     out.print(split_table(summary))
     out.print(f"written to  {folder.path}", soft_wrap=True)
@@ -61,15 +59,55 @@ def run(config: Config, overrides: Sequence[str] = (), sweep: str | None = None)
     return summary
 
 
+def folder_of(planned: Plan) -> RunFolder:
+    """The folder that a run's numbers belong in."""
+    config = planned.config
+    known_by = identity(plain(config), planned.task.contents())
+    names = config.names
+    return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, known_by)
+
+
+def run(
+    config: Config,
+    overrides: Sequence[str] = (),
+    sweep: str | None = None,
+    shown: Shown | None = None,
+) -> dict[str, Any]:
+    """Do the run, or what is left of it, and return its summary.
+
+    Args:
+        overrides: the command line's words, for the record.
+        sweep: name of the sweep that the run belongs to.
+
+    Raises:
+        Held: another process is at it.
+        PeLabError: it could not be done; the folder's status says so.
+        Interrupted: a signal came; the checkpoint is written.
+    """
+    planned = plan(config)
+    names = config.names
+    shown = shown or Shown(f"{names['task']} {names['pe']} seed {config.seed}")
+    folder = folder_of(planned)
+    with folder.lock():
+        if config.force and (aside := folder.set_aside()):
+            logger.info("force=true: what was there is now %s", aside)
+        summary = folder.summary()
+        if summary is None:
+            summary = _execute(planned, folder, list(overrides), sweep, shown)
+        else:
+            logger.info("%s is finished already; force=true runs it again", folder.path)
+    return summary
+
+
 def _execute(
-    planned: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
+    planned: Plan, folder: RunFolder, overrides: list[str], sweep: str | None, shown: Shown
 ) -> dict[str, Any]:
     config = planned.config
-    device = prepare(config)
+    device = prepare(config, shown.number)
     sets = _evaluation_sets(planned)
     folder.make()
-    with _logging_to(folder.log), StopOnSignal() as signals:
-        trainer = Trainer(planned, device, folder, sets, signals.stopping)
+    with _logging_to(folder.log), StopOnSignal():
+        trainer = Trainer(planned, device, folder, sets, stopping)
         try:
             if trainer.resume():
                 logger.info("going on from step %d, %s", trainer.step, folder.path)
@@ -90,15 +128,10 @@ def _execute(
             wandb = Wandb(
                 config.tracker.wandb,
                 folder.path,
-                run_id=folder.run_id,
-                name=folder.run_id,
-                group=sweep,
-                job_type=config.names["pe"],
-                tags=[*config.tracker.wandb.tags, config.names["task"], config.names["pe"]],
-                config=plain(config),
-                skip=log.cut,
+                labels(config, folder.run_id, sweep, overrides),
+                log.cut,
             )
-            summary = _train_and_measure(trainer, log, wandb, overrides)
+            summary = _train_and_measure(trainer, log, wandb, overrides, shown)
         except Interrupted:
             folder.set_status("interrupted", trainer.step, config.train.steps)
             line = "the same line without force=true" if config.force else "the same line"
@@ -111,7 +144,7 @@ def _execute(
                 folder.set_status("failed", trainer.step, config.train.steps, str(error))
             raise
         # A signal that came too late to stop this run is still meant for the sweep.
-        late = signals.stopping()
+        late = stopping()
     if late is not None:
         raise late
     return summary
@@ -136,13 +169,13 @@ class _Rows:
 
 
 def _train_and_measure(
-    trainer: Trainer, log: MetricsLog, wandb: Wandb, overrides: list[str]
+    trainer: Trainer, log: MetricsLog, wandb: Wandb, overrides: list[str], shown: Shown
 ) -> dict[str, Any]:
     folder, config = trainer.folder, trainer.plan.config
-    name = f"{config.names['task']} {config.names['pe']} seed {config.seed}"
     exit_code, summary = 1, None
+    progress = StepProgress(shown.name, config.train.steps, trainer.step, shown.line_every)
     try:
-        with StepProgress(name, config.train.steps, trainer.step) as progress:
+        with progress:
             trainer.fit(_Rows(log, wandb), progress.step)
             progress.doing("measuring")
             summary = _summary(trainer, overrides)
@@ -152,8 +185,7 @@ def _train_and_measure(
         exit_code = 0
     finally:
         log.close()
-        table = _wandb_table(summary) if summary else None
-        wandb.finish(summary["metrics"] if summary else {}, table, exit_code)
+        wandb.finish(summary if exit_code == 0 else None, exit_code)
     return summary
 
 
@@ -196,17 +228,6 @@ def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "config": resolved,
         "contents": planned.task.contents(),
     }
-
-
-def _wandb_table(summary: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    kinds = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
-    metrics = summary["metrics"]
-    rows = [
-        [split, *(metrics[f"{where}/{kind}"] for kind in kinds)]
-        for split, where in summary["splits"].items()
-        if where is not None
-    ]
-    return ["split", *kinds], rows
 
 
 def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
@@ -254,7 +275,7 @@ def _record_start(
     folder: RunFolder, config: Config, overrides: list[str], device: torch.device
 ) -> None:
     """Add this start to the folder's record, and say what differs from the last one."""
-    facts, diff = environment(config.threads, device.type)
+    facts, diff = environment(config.threads, device.type, device.index)
     starts = folder.read_json("environment.json") or []
     if not starts:
         resolved = plain(config)

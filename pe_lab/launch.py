@@ -8,21 +8,23 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra import main as hydra_main
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
-from pe_lab.compose import CONFIG, GROUPS, as_given, compose, unresolved
+from pe_lab.checked import checked, checked_job
+from pe_lab.compose import CONFIG, compose
 from pe_lab.config import Config, register_resolvers
-from pe_lab.errors import PeLabError, UsageError
-from pe_lab.parts import fill_parts
+from pe_lab.errors import UsageError
+from pe_lab.overrides import as_given
+from pe_lab.plugins import register_choices
 from pe_lab.runs import check_writable
+
+if TYPE_CHECKING:
+    from pe_lab.build import Plan
 
 logger = logging.getLogger("pe_lab")
 
@@ -31,30 +33,35 @@ def launch(words: Sequence[str]) -> None:
     """Train what the words ask for.
 
     Raises:
-        PeLabError, Interrupted: why not; of several failed jobs, a count after each was told.
+        PeLabError, Interrupted: why not; of several jobs, after a table of all.
     """
     register_resolvers()
+    register_choices()
     args = _arguments(words)
-    os.environ["PE_LAB_PID"] = str(os.getpid())
     if args.shell_completion or args.hydra_help or args.info:
-        return _hydra(_job, args)
+        return _hydra(_nothing, args)
     jobs = compose(args)
     if args.cfg:
-        return _hydra(_job, args)
-    for runs_dir in {_check(cfg).runs_dir for cfg in jobs}:
+        return _hydra(_nothing, args)
+    plans = [_check(cfg) for cfg in jobs]
+    for runs_dir in {plan.config.runs_dir for plan in plans}:
         check_writable(runs_dir)
-    failures: list[Exception] = []
     if args.multirun:
-        try:
-            _hydra(_sweep_job(failures), args)
-        except PeLabError as error:
-            failed = len(failures) or "some"
-            raise PeLabError(f"{failed} of {len(jobs)} jobs failed, each is told above") from error
-        return None
+        from pe_lab.multirun import multirun
+
+        return multirun(args, jobs, plans)
+    failures: list[Exception] = []
     _hydra(_lone_job(failures), args)
     for failure in failures:
         raise failure
     return None
+
+
+def checked_jobs(words: Sequence[str]) -> list[Config]:
+    """Every job of the line, checked and not begun; raises what ``launch`` would."""
+    register_resolvers()
+    register_choices()
+    return [_check(cfg).config for cfg in compose(_arguments(words))]
 
 
 def _arguments(words: Sequence[str]) -> Any:
@@ -67,6 +74,11 @@ def _arguments(words: Sequence[str]) -> Any:
     args = parser.parse_intermixed_args(list(words))
     if args.multirun and args.cfg:
         raise UsageError("--cfg shows one job, -m runs many: give the line without one of them")
+    ignored = [
+        word for word in args.overrides if word.startswith(("hydra/launcher=", "hydra/sweeper="))
+    ]
+    if ignored and not args.multirun and not args.cfg:
+        raise UsageError(f"{ignored[0]} has no effect on one run: add -m, or leave it out")
     if args.resolve and not args.cfg:
         raise UsageError("--resolve goes with --cfg: add --cfg job, or leave --resolve out")
     for flag in ("config_name", "config_path", "experimental_rerun"):
@@ -87,65 +99,29 @@ def _hydra(job: Callable[[DictConfig], Any], args: Any) -> None:
     hydra_main(version_base="1.3", config_path=CONFIG, config_name="config")(job)()
 
 
-def _job(cfg: DictConfig) -> None:
-    from pe_lab.job import run
-
-    chosen = HydraConfig.get()
-    sweep = Path(chosen.sweep.dir).name if chosen.mode == RunMode.MULTIRUN else None
-    names = _names(chosen.runtime.choices)
-    run(_checked(cfg, names, chosen.runtime.config_sources), as_given(chosen.overrides.task), sweep)
+def _nothing(cfg: DictConfig) -> None:
+    """The job of the flags that show something and run nothing."""
 
 
 def _lone_job(failures: list[Exception]) -> Callable[[DictConfig], None]:
     """A job whose failure we tell ourselves, in one sentence: Hydra would add a line to it."""
 
     def job(cfg: DictConfig) -> None:
+        # A recipe is a sweep; this is one of its runs.
+        if swept := HydraConfig.get().sweeper.get("params"):
+            logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(swept))
         try:
-            _job(cfg)
+            from pe_lab.job import run_alone
+
+            run_alone(checked_job(cfg), as_given(HydraConfig.get().overrides.task))
         except Exception as error:
             failures.append(error)
 
     return job
 
 
-def _sweep_job(failures: list[Exception]) -> Callable[[DictConfig], None]:
-    """A job that tells its failure when it happens and fails the sweep with it, so that every
-    launcher knows; the other jobs go on."""
-
-    def job(cfg: DictConfig) -> None:
-        try:
-            _job(cfg)
-        except Exception as error:
-            words = as_given(HydraConfig.get().overrides.task)
-            logger.error("failed: pe-lab %s: %s", " ".join(words), error)
-            failures.append(error)
-            raise PeLabError(str(error)) from error
-
-    return job
-
-
-def _names(choices: Any) -> dict[str, str]:
-    return {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
-
-
-def _checked(cfg: DictConfig, names: dict[str, str], sources: Sequence[Any]) -> Config:
-    from pe_lab.schema import check
-
-    cfg = fill_parts(cfg, sources)
-    try:
-        resolved = OmegaConf.to_container(cfg, resolve=True)
-    except OmegaConfBaseException as error:
-        raise UsageError(unresolved(cfg, error)) from None
-    assert isinstance(resolved, dict)
-    return check({str(key): value for key, value in resolved.items()}, names)
-
-
-def _check(cfg: DictConfig) -> Config:
+def _check(cfg: DictConfig) -> "Plan":
     """Whatever can be known to be wrong with a job before any work is done."""
     from pe_lab.build import plan
 
-    names = _names(cfg.hydra.runtime.choices)
-    ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
-    config = _checked(OmegaConf.create(ours), names, cfg.hydra.runtime.config_sources)
-    plan(config)
-    return config
+    return plan(checked(cfg))

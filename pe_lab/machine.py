@@ -15,8 +15,12 @@ import torch
 from pe_lab.config import Config
 
 
-def prepare(config: Config) -> torch.device:
-    """Set what is global to the process; a sweep runs many jobs in one."""
+def prepare(config: Config, number: int = 0) -> torch.device:
+    """Set what is global to the process; a sweep runs many jobs in one.
+
+    Args:
+        number: of the job in its sweep: jobs take the GPUs in turn.
+    """
     keep_freed_memory()
     torch.set_num_threads(config.threads)
     if config.deterministic:
@@ -28,7 +32,12 @@ def prepare(config: Config) -> torch.device:
     # Far attention weights underflow, and arithmetic on denormals is slow.
     torch.set_flush_denormal(True)
     gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
+    if not gpu:
+        return torch.device("cpu")
+    device = torch.device("cuda", number % torch.cuda.device_count())
+    # Its generator and its name are asked for without an index.
+    torch.cuda.set_device(device)
+    return device
 
 
 def keep_freed_memory() -> None:
@@ -44,7 +53,9 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 2**31 - 1)
 
 
-def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
+def environment(
+    threads: int, device: str, gpu_index: int | None = None
+) -> tuple[dict[str, Any], str]:
     """With what a run is made, and the git diff of an uncommitted program ("" where clean)."""
     source = Path(__file__).resolve().parent.parent
 
@@ -62,7 +73,7 @@ def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    gpu = torch.cuda.get_device_name(gpu_index) if device == "cuda" else None
     facts = {
         "command": sys.argv,
         "git_revision": git("rev-parse", "HEAD").strip() or None if ours else None,
@@ -74,6 +85,7 @@ def environment(threads: int, device: str) -> tuple[dict[str, Any], str]:
         "threads": threads,
         "device": device,
         "gpu": gpu,
+        "gpu_index": gpu_index,
         "host": socket.gethostname(),
     }
     return facts, git("diff", "HEAD") if ours else ""

@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from pe_lab.errors import RunError, UsageError, cannot_write
+from pe_lab.errors import HeldError, RunError, UsageError, cannot_write
 
 State = Literal["running", "interrupted", "failed", "finished"]
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
@@ -92,7 +92,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder; RunError at once where another process has it.
+        """Hold the folder; HeldError at once where another process has it.
 
         The lock lies beside the folder and belongs to the process: a kill releases it.
         """
@@ -102,7 +102,7 @@ class RunFolder:
             lock.acquire(timeout=0)
         except Timeout:
             status = self.status()
-            raise RunError(
+            raise HeldError(
                 f"{self.path} is being written by process {status.get('pid')} on "
                 f"{status.get('host')}: wait for it, or stop it, then start the same line again"
             ) from None

@@ -115,6 +115,8 @@ def _main(words: tuple[str, ...], cwd: Path) -> None:
     from pe_lab.cli import main
 
     os.chdir(cwd)
+    # Of a test in the process that started the server: a run has a wandb of its own.
+    os.environ.pop("WANDB_SERVICE", None)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.exit(main(words))

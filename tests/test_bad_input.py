@@ -7,18 +7,19 @@ import pytest
 import torch
 from program import Here, summary, the_run, tiny
 
-CONF = {
-    "task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\np_ignore: 0.5\n",
-    "task/bad_file.yaml": (
+FILES = {
+    "bad.txt": "w1i0i1r1\nw0xxi1r0\n",
+    "conf/task/broken.yaml": (
+        "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\np_ignore: 0.5\n"
+    ),
+    "conf/task/bad_file.yaml": (
         "_target_: pe_lab.tasks.flipflop.FlipFlop\n"
         "length: 8\np_ignore: 0.5\nsplits: {}\nfiles: {in_domain: bad.txt}\n"
     ),
-    "pe/no_target.yaml": "base: 3\n",
-    "pe/syntax.yaml": "_target_: bad_syntax.PE\n",
-    "pe/name.yaml": "_target_: bad_name.PE\n",
-    "pe/raising.yaml": "_target_: raising.PE\n",
-}
-MODULES = {
+    "conf/pe/no_target.yaml": "base: 3\n",
+    "conf/pe/syntax.yaml": "_target_: bad_syntax.PE\n",
+    "conf/pe/name.yaml": "_target_: bad_name.PE\n",
+    "conf/pe/raising.yaml": "_target_: raising.PE\n",
     "far.py": (
         "from pe_lab.positions import Sequential\n"
         "class Far(Sequential):\n"
@@ -209,8 +210,8 @@ BAD = {
     ),
     "a binary yaml": (["--config-dir", "conf", "pe=blob"], ["conf/pe/blob.yaml", "UTF-8"]),
     "no such launcher": (
-        ["-m", "hydra/launcher=joblib"],
-        ["hydra/launcher=joblib is not there", "choices: basic"],
+        ["-m", "hydra/launcher=jobli"],
+        ["hydra/launcher=jobli is not there", "choices: basic"],
     ),
     "an unknown key deleted": (["~pe.npos"], ["~pe.npos is no key of pe"]),
     "an unknown top key deleted": (["~foo"], ["~foo is no key of the configuration"]),
@@ -232,14 +233,11 @@ BAD = {
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    for name, text in MODULES.items():
-        (tmp_path / name).write_text(text)
-    for name, text in CONF.items():
-        path = tmp_path / "conf" / name
+    for name, text in FILES.items():
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "conf/pe/blob.yaml").write_bytes(b"\xff\xfe\x00\xd8")
-    (tmp_path / "bad.txt").write_text("w1i0i1r1\nw0xxi1r0\n")
 
 
 @pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,10 @@ def test_killed_again_and_again(tmp_path: Path, words: tuple[str, ...]) -> None:
     for size in (1, 1000, 1400, 2600, 4200, 5400):
         run = start(*tiny(*words, "train.steps=40"), cwd=cwd)
         run.wait_for(lambda size=size: metrics_size(cwd) >= size or step(cwd) == 40)
-        run.send(signal.SIGKILL)
-        assert run.status == -signal.SIGKILL
+        with suppress(ProcessLookupError):
+            run.send(signal.SIGKILL)
+        # The last kill may come too late.
+        assert run.status in ((-signal.SIGKILL,) if step(cwd) < 40 else (-signal.SIGKILL, 0))
         kills += step(cwd) < 40
     assert kills >= 4
     same(finished(*words, "train.steps=40", cwd=cwd), whole)

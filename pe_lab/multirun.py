@@ -1,0 +1,176 @@
+"""``pe-lab -m``: all jobs of a line through a launcher of Hydra's, and what became of them.
+
+Hydra's own sweeper would launch the finished jobs too, lose what a broken pool leaves undone and
+tell only the first failure. So its launcher is called here, for what is missing. A sweeper that
+searches is Hydra's matter: nobody knows its jobs before.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
+from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab import slurm
+from pe_lab.build import Plan
+from pe_lab.compose import opened
+from pe_lab.console import console
+from pe_lab.errors import Interrupted, PeLabError, RunError
+from pe_lab.job import folder_of
+from pe_lab.overrides import as_given
+from pe_lab.plugins import JOBLIB, RAY, check_installed
+from pe_lab.rounds import do_all
+from pe_lab.search import search
+from pe_lab.signals import StopOnSignal, passing_to_workers, stopping
+from pe_lab.sweep import Job, closing, in_words, jobs_of
+from pe_lab.sweep_job import SweepJob, sentence
+from pe_lab.sweep_name import sweep_name, swept
+
+POOLS = (JOBLIB,)
+"""Launchers whose workers are children of this process."""
+
+
+def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
+    """Do what the line asks for.
+
+    Raises:
+        PeLabError: not all of it is finished.
+        Interrupted: a signal came; the same line goes on.
+    """
+    check_installed(composed[0])
+    if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
+        slurm.check_slurm()
+    sweeper = composed[0].hydra.sweeper._target_
+    if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
+        return _every_combination(args, composed, plans)
+    line = _Line(args, plans[0].config.runs_dir)
+    console().print(f"{line.cfg.hydra.sweeper.get('n_trials', '')} trials", markup=False)
+    with line.running():
+        search(line.hydra, line.cfg, args.overrides, line.name, line.pool)
+    return None
+
+
+def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
+    words = [list(cfg.hydra.overrides.task) for cfg in composed]
+    jobs = jobs_of(
+        words,
+        [_label(plan, own, words) for plan, own in zip(plans, words, strict=True)],
+        [folder_of(plan) for plan in plans],
+        [plan.config.force for plan in plans],
+        swept(args.overrides),
+    )
+    missing = [job for job in jobs if job.missing]
+    done = sum(job.finished_before for job in jobs)
+    console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
+    ended: Exception | Interrupted | None = None
+    if missing:
+        line = _Line(args, plans[0].config.runs_dir)
+        try:
+            with line.running():
+                do_all(missing, line.launcher_of(jobs))
+        except (Exception, Interrupted) as error:
+            ended = error
+    table, counts = closing(jobs)
+    console().print(table)
+    console().print(f"look at it: pe-lab results runs_dir={plans[0].config.runs_dir}")
+    if isinstance(ended, Interrupted):
+        console().print("stopped by a signal: the same line goes on")
+        raise ended
+    left = in_words(counts)
+    if ended is not None:
+        told = sentence(ended)
+        raise RunError(f"the launcher failed: {told}; {left} of {len(jobs)} jobs") from ended
+    if left:
+        raise PeLabError(f"{left} of {len(jobs)} jobs: the same line does only what is missing")
+
+
+class _Line:
+    """A line on its way through its launcher."""
+
+    def __init__(self, args: Any, runs_dir: str) -> None:
+        asked = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
+        self.name = sweep_name(asked, Path(runs_dir) / ".sweeps")
+        # conf/config.yaml reads it: every time that a line is given has a folder of its own.
+        start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
+        os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
+        self.hydra = opened(args)
+        self.cfg = self.hydra.compose_config(
+            "config", args.overrides, RunMode.MULTIRUN, with_log_configuration=True
+        )
+        self.callbacks = Callbacks(self.cfg)
+        self.pool = self.cfg.hydra.launcher._target_ in POOLS
+        self.slurm = self.cfg.hydra.launcher._target_ == slurm.LAUNCHER
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep a record of what is asked; signals stop what runs in it, as Interrupted."""
+        folder = Path(self.cfg.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.cfg, folder / "multirun.yaml")
+        watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
+        if self.slurm:
+            watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
+        elif self.cfg.hydra.launcher._target_ == RAY:
+            # Ray waits in code that takes no other exception.
+            watch = StopOnSignal(signal.default_int_handler)
+        try:
+            with watch:
+                yield
+                if (stop := stopping()) is not None:
+                    raise stop
+        except KeyboardInterrupt:
+            raise Interrupted(2) from None
+        finally:
+            GlobalHydra.instance().clear()
+            if self.pool:
+                # Its workers would wait for more, for minutes.
+                get_reusable_executor(reuse=True).shutdown(wait=True)
+
+    def launcher_of(self, jobs: Sequence[Job]) -> Callable[[Sequence[Job], bool], None]:
+        """What launches some of these jobs, and has them say how they ended."""
+
+        def launch(batch: Sequence[Job], patient: bool) -> None:
+            job = SweepJob(
+                sweep=self.name,
+                launcher=os.getpid(),
+                pool=self.pool,
+                numbers=[job.number for job in batch],
+                of=len(jobs),
+                labels=[job.label for job in jobs],
+                begun=frozenset(job.number for job in batch if job.begun()),
+                patient=patient,
+            )
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(self.hydra.config_loader, self.callbacks),
+                task_function=job,
+                config=self.cfg,
+            )
+            words = [job.words for job in batch]
+            returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
+            for one, returned in zip(batch, returns, strict=True):
+                # Of a job that SLURM cancelled or lost, its folder tells.
+                one.told = returned and returned.return_value
+
+        return launch
+
+
+def _label(plan: Plan, own: Sequence[str], all_words: Sequence[Sequence[str]]) -> str:
+    """Task, encoding, seed, and what else is not the same in all jobs."""
+    names = plan.config.names
+    common = set(all_words[0]).intersection(*all_words)
+    others = [
+        word for word in own
+        if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
+    ]  # fmt: skip
+    return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_given(others)])

@@ -1,0 +1,134 @@
+"""A sweep's jobs on SLURM: what submitit leaves to whoever waits for them."""
+
+import logging
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pe_lab.errors import Interrupted, RunError, UsageError
+from pe_lab.signals import StopOnSignal
+
+logger = logging.getLogger("pe_lab")
+
+LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
+"""The ``_target_`` of a launcher whose jobs are these."""
+
+POLL_S = 5.0
+"""Between two questions to SLURM: many users ask it."""
+
+
+def check_slurm() -> None:
+    """UsageError where there is no SLURM; a warning where it keeps no accounts."""
+    for name in ("sbatch", "srun", "squeue", "scancel", "sacct"):
+        if shutil.which(name) is None:
+            raise UsageError(
+                f"hydra/launcher=slurm needs {name}, which is not on the PATH: start the line on a "
+                "machine that submits to SLURM, or leave the launcher out"
+            )
+    accounts = subprocess.run(["sacct", "--noheader"], capture_output=True, text=True)
+    if accounts.returncode != 0:
+        logger.warning(
+            "sacct does not answer (%s): should a job be killed, this line waits on; stop it with "
+            "Ctrl-C and give it again",
+            _last_line(accounts.stderr),
+        )
+
+
+@contextmanager
+def cancelling(submitit_folder: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM cancel the jobs submitted so far; those that run write their
+    checkpoint, which is waited for. A second signal does not wait.
+
+    Args:
+        submitit_folder: of the launcher, new in this process, with %j for a job's number.
+
+    Raises:
+        Interrupted: a signal came; the jobs are cancelled.
+    """
+    with StopOnSignal(_at_once):
+        try:
+            yield
+        except Interrupted:
+            if jobs := _submitted(submitit_folder):
+                logger.warning(
+                    "stopping: SLURM cancels %s, what runs writes its checkpoint (once more: end "
+                    "at once)", " ".join(sorted(jobs)),
+                )  # fmt: skip
+                subprocess.run(["scancel", *jobs], check=False)
+                _wait_for(jobs)
+            raise
+
+
+def _at_once(signum: int, frame: FrameType | None) -> None:
+    # Noting it would not do: submitit, which waits, asks nobody whether to stop.
+    raise Interrupted(signum)
+
+
+def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
+    """Launch jobs and wait until SLURM has none of them left, those requeued neither; submitit
+    stops waiting when one is cancelled or lost.
+
+    Returns:
+        Hydra's JobReturn of each; None of one that left none.
+
+    Raises:
+        RunError: SLURM takes no jobs, and why.
+    """
+    from submitit import SlurmJob
+    from submitit.core.utils import UncompletedJobError
+
+    folder = launcher.params["submitit_folder"]
+    before = _submitted(folder)
+    try:
+        return list(launcher.launch(overrides, initial_job_idx=0))
+    except UncompletedJobError as error:
+        if isinstance(error.__cause__, subprocess.CalledProcessError):
+            raise RunError(
+                f"SLURM takes no jobs ({_last_line(str(error))}): set hydra.launcher.* to what "
+                "this cluster has, see docs/clusters.md"
+            ) from None
+    (array,) = _submitted(folder) - before
+    logger.warning("SLURM cancelled or lost a job of %s: the others go on", array)
+    _wait_for({array})
+    alone = len(overrides) == 1
+    ids = [array] if alone else [f"{array}_{n}" for n in range(len(overrides))]
+    return [_returned(SlurmJob(folder, job)) for job in ids]
+
+
+def _returned(job: Any) -> Any:
+    from submitit.core.utils import UncompletedJobError
+
+    # What a job returned in a stretch that SLURM then counted as lost is not there either.
+    if job.paths.result_pickle.exists():
+        with suppress(UncompletedJobError):
+            return job.result()
+    state = job.get_info().get("State", "lost")
+    logger.error("SLURM's job %s: %s; what it said: %s", job.job_id, state, job.paths.stdout)
+    return None
+
+
+def _submitted(submitit_folder: str) -> set[str]:
+    """The numbers of the jobs and arrays that were submitted from a folder."""
+    names = (re.match(r"\d+", path.name) for path in Path(submitit_folder).parent.glob("*"))
+    return {name[0] for name in names if name}
+
+
+def _wait_for(jobs: set[str]) -> None:
+    """Until SLURM has none of them left."""
+    while True:
+        asked = ["squeue", "--me", "--noheader", "--format=%F"]
+        answer = subprocess.run(asked, capture_output=True, text=True)
+        # A busy controller does not answer now and then.
+        if answer.returncode == 0 and not jobs & set(answer.stdout.split()):
+            return
+        time.sleep(POLL_S)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1]

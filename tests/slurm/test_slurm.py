@@ -1,0 +1,181 @@
+"""A sweep through a real SLURM: make test-slurm."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import STEPS, WORDS, Line, queue, requeue, slurm, start_now, starts, until
+from program import command, rows, state, summary, tiny
+
+pytestmark = pytest.mark.slurm
+FOUR = ("pe=none,cope", "seed=0,1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> None:
+    answers = shutil.which("sinfo") and "idle" in slurm("sinfo", "-h", "-o", "%t")
+    assert answers, "there is no idle SLURM here: run make test-slurm"
+
+
+@pytest.fixture(autouse=True)
+def _empty_queue() -> Iterator[None]:
+    yield
+    slurm("scancel", "--user", str(os.getuid()))
+    until(lambda: not queue())
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The four runs, undisturbed, on no cluster."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = command(*tiny("-m", *WORDS[3:], *FOUR), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def line(cwd: Path, *words: str) -> Line:
+    return Line(tiny(*WORDS, *(words or FOUR)), cwd)
+
+
+def run_folders(cwd: Path) -> list[Path]:
+    return sorted(cwd.glob("runs/*/*/seed?-????????"))
+
+
+def assert_as_alone(cwd: Path, alone: Path) -> None:
+    """Every number of the four runs is what it is without SLURM."""
+    ours, theirs = run_folders(cwd), run_folders(alone)
+    assert [f.relative_to(cwd) for f in ours] == [f.relative_to(alone) for f in theirs]
+    assert len(ours) == 4
+    for mine, undisturbed in zip(ours, theirs, strict=True):
+        assert state(mine)["state"] == "finished"
+        assert rows(mine) == rows(undisturbed)
+        assert summary(mine) == summary(undisturbed)
+
+
+def assert_resumed(folder: Path) -> None:
+    assert starts(folder) == 2
+    (step,) = re.findall(r"going on from step (\d+)", (folder / "log.txt").read_text())
+    assert 0 < int(step) < STEPS
+
+
+def test_cancelled_and_killed_jobs_requeued_go_on(tmp_path: Path, alone: Path) -> None:
+    sweep = line(tmp_path)
+    cancelled, job = sweep.training("none", 0)
+    killed, other = sweep.training("none", 1)
+    slurm("scancel", job)
+    # No notice here: what a lost node is like.
+    os.kill(state(killed)["pid"], signal.SIGKILL)
+    requeue(job)
+    requeue(other)
+    assert sweep.status == 0, sweep.said.read_text()
+    assert_resumed(cancelled)
+    assert_resumed(killed)
+    assert_as_alone(tmp_path, alone)
+    names = slurm("sacct", "-X", "-n", "-P", "-o", "jobname", "-j", job.partition("_")[0])
+    assert set(names.split()) == {"pe-lab"}
+
+
+def test_a_cancelled_job_is_told_and_the_others_go_on(tmp_path: Path, alone: Path) -> None:
+    sweep = line(tmp_path)
+    folder, job = sweep.training("none", 0)
+    slurm("scancel", job)
+    assert sweep.status == 1
+    said = sweep.said.read_text()
+    assert "Traceback" not in said
+    assert "pe-lab: 1 interrupted of 4 jobs" in said
+    assert f"SLURM's job {job}: CANCELLED" in said
+    assert [state(f)["state"] for f in run_folders(tmp_path) if f != folder] == ["finished"] * 3
+    assert not queue()
+    assert line(tmp_path).status == 0
+    assert_resumed(folder)
+    assert_as_alone(tmp_path, alone)
+
+
+def test_ctrl_c_cancels_all_and_the_same_line_goes_on(tmp_path: Path, alone: Path) -> None:
+    sweep = line(tmp_path)
+    folder, _ = sweep.training("none", 0)
+    assert queue("--states=pending")
+    sweep.interrupt()
+    assert sweep.status == 130
+    assert not queue()
+    said = sweep.said.read_text()
+    assert "Traceback" not in said
+    assert "interrupted" in said
+    assert state(folder)["state"] == "interrupted"
+    assert line(tmp_path).status == 0
+    assert_resumed(folder)
+    assert_as_alone(tmp_path, alone)
+
+
+def test_a_failing_job_leaves_the_others(tmp_path: Path) -> None:
+    sweep = line(tmp_path, "train.lr=0.003,1e30", "seed=0,1", "train.clip=null")
+    assert sweep.status == 1
+    said = sweep.said.read_text()
+    assert "Traceback" not in said
+    assert "pe-lab: 2 failed of 4 jobs" in said
+    assert "lower train.lr" in said
+    states = sorted(state(folder)["state"] for folder in run_folders(tmp_path))
+    assert states == ["failed", "failed", "finished", "finished"]
+
+
+def test_the_same_line_twice_at_once(tmp_path: Path, alone: Path) -> None:
+    first = line(tmp_path)
+    first.training("none", 0)
+    second = line(tmp_path)
+    assert first.status == 0, first.said.read_text()
+    assert second.status == 0, first.said.read_text()
+    assert_as_alone(tmp_path, alone)
+    assert [starts(folder) for folder in run_folders(tmp_path)] == [1] * 4
+
+
+def test_at_its_time_limit_a_run_writes_its_checkpoint_and_is_requeued(tmp_path: Path) -> None:
+    # SLURM counts in minutes, and gives its notice up to one early.
+    steps = "train.steps=1000000"
+    words = [word for word in WORDS if not word.startswith(("train.steps", "train.checkpoint"))]
+    sweep = Line(
+        tiny(*words, steps, "train.checkpoint_every=1000000", "hydra.launcher.timeout_min=1",
+             "hydra.launcher.signal_delay_s=20"),
+        tmp_path,
+    )  # fmt: skip
+    status = until(lambda: list(tmp_path.glob("runs/*/*/*/status.json")))[0]
+    folder = status.parent
+    until(lambda: state(folder)["state"] == "interrupted")
+    assert (folder / "checkpoint.pt").exists()
+    step = state(folder)["step"]
+    (job,) = until(lambda: queue("--states=pending"))
+    start_now(job)
+    until(lambda: f"going on from step {step}," in (folder / "log.txt").read_text())
+    sweep.interrupt()
+    assert sweep.status == 130
+    assert not queue()
+
+
+def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
+    sweep = line(tmp_path)
+    folder, job = sweep.training("none", 0)
+    sweep.training("none", 1)
+    subprocess.run(
+        ["sbatch", "-p", "urgent", "-n", "2", "-o", os.devnull, "--wrap", "sleep 1"], check=True
+    )
+    until(lambda: state(folder)["state"] == "interrupted")
+    until(lambda: not slurm("squeue", "-h", "-p", "urgent"))
+    array = job.partition("_")[0]
+    for number in range(4):
+        start_now(f"{array}_{number}")
+    assert sweep.status == 0, sweep.said.read_text()
+    assert_resumed(folder)
+    assert_as_alone(tmp_path, alone)
+
+
+def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
+    sweep = line(tmp_path, *FOUR, "hydra.launcher.partition=missing")
+    assert sweep.status == 1
+    said = sweep.said.read_text()
+    assert "Traceback" not in said
+    assert "Invalid partition name specified): set hydra.launcher.*" in said
+    assert not run_folders(tmp_path)

@@ -1,0 +1,249 @@
+"""Launchers for many machines, without a cluster: what they ask for, and what is said instead.
+
+tests/slurm goes through a real one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Here, rows, state, the_run, tiny
+from submitit.core.utils import FailedJobError, UncompletedJobError
+
+from pe_lab import slurm
+from pe_lab.errors import Interrupted, RunError
+
+Fake = Callable[[str, str], None]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """``fake(name, script)``: a command of SLURM's; what was asked of each is in ``name.asked``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "POLL_S", 0.01)
+
+    def write(name: str, script: str) -> None:
+        asked = folder / f"{name}.asked"
+        (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {asked}\n{script}\n')
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+def asked(tmp_path: Path, name: str) -> list[str]:
+    """The words of each call."""
+    return (tmp_path / "bin" / f"{name}.asked").read_text().splitlines()
+
+
+def test_what_sbatch_is_asked_for(here: Here, tmp_path: Path, fake: Fake) -> None:
+    """The whole way to sbatch, which refuses."""
+    for name in ("srun", "squeue", "scancel", "sacct"):
+        fake(name, "")
+    fake("sbatch", f'cp "$1" {tmp_path}/script; echo "sbatch: error: No account" >&2; exit 1')
+    keys = ("partition=fast", "array_parallelism=2")
+    asked = [f"hydra.launcher.{key}" for key in keys]
+    done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1,2", "threads=2", *asked))
+    assert done.status == 1
+    assert "SLURM takes no jobs (sbatch: error: No account): set hydra.launcher." in done.err
+    assert "Traceback" not in done.err
+    script = (tmp_path / "script").read_text()
+    for flag in ("job-name=pe-lab", "array=0-2%2", "cpus-per-task=2", "mem=4GB", "time=240",
+                 "partition=fast", "requeue", "signal=USR2@120"):  # fmt: skip
+        assert f"#SBATCH --{flag}\n" in script
+    (output,) = [line for line in script.splitlines() if line.startswith("#SBATCH --output=")]
+    assert f"{tmp_path}/runs/.sweeps/" in output
+
+
+def test_a_finished_line_submits_nothing(here: Here, tmp_path: Path, fake: Fake) -> None:
+    for name in ("sbatch", "srun", "squeue", "scancel", "sacct"):
+        fake(name, "")
+    words = tiny("seed=0")
+    assert here(*words).status == 0
+    assert here("-m", "hydra/launcher=slurm", *words).status == 0
+    assert not (tmp_path / "bin/sbatch.asked").exists()
+
+
+def test_without_slurm(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1"))
+    assert done.status == 2
+    assert done.err.startswith("pe-lab: hydra/launcher=slurm needs sbatch, which is not on the")
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "runs/flipflop").exists()
+
+
+def test_without_accounts(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("sbatch", "srun", "squeue", "scancel"):
+        fake(name, "")
+    fake("sacct", "echo Slurm accounting storage is disabled >&2; exit 1")
+    slurm.check_slurm()
+    assert "sacct does not answer (Slurm accounting storage is disabled)" in caplog.text
+
+
+@pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
+def test_without_the_plugin(tmp_path: Path, launcher: str, package: str) -> None:
+    """In a process that cannot find it."""
+    code = f"""
+import pkgutil, sys
+from importlib.machinery import PathFinder
+plugin, find, walk = "hydra_{package}_launcher", PathFinder.find_spec, pkgutil.walk_packages
+PathFinder.find_spec = lambda name, *a: None if plugin in name else find(name, *a)
+pkgutil.walk_packages = lambda *a, **k: (m for m in walk(*a, **k) if plugin not in m.name)
+from pe_lab.cli import main
+sys.exit(main(["-m", "hydra/launcher={launcher}", "seed=0,1"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert f"hydra/launcher={launcher} needs hydra-{package}-launcher, which is not" in done.stderr
+
+
+def test_without_m(here: Here) -> None:
+    done = here("hydra/launcher=slurm", "seed=0")
+    assert done.status == 2
+    assert done.err == (
+        "pe-lab: hydra/launcher=slurm has no effect on one run: add -m, or leave it out\n"
+    )
+
+
+def test_keys_that_there_are_not(here: Here) -> None:
+    done = here("-m", "hydra/launcher=slurm", "hydra.launcher.partitoin=x", "seed=0,1")
+    assert done.status == 2
+    assert done.err.startswith("pe-lab: hydra.launcher.partitoin=x is no key of")
+
+
+class Launched:
+    """A launcher whose jobs, an array numbered 7, have been submitted and then lost."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        self.params = {"submitit_folder": f"{folder}/%j"}
+        self.folder, self.error = folder, error
+
+    def launch(self, overrides: list[list[str]], initial_job_idx: int) -> Any:
+        for name in ("7", "7_0", "7_1"):
+            (self.folder / name).mkdir(parents=True)
+        raise self.error
+
+
+def test_a_lost_job_is_told_once_all_have_ended(
+    tmp_path: Path, fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = tmp_path / "jobs"
+    # A job of somebody's, a controller that does not answer; the fourth time the array is over.
+    fake("squeue", 'n=$(wc -l < "$0.asked"); echo 6; [ $n = 2 ] && exit 1; [ $n -gt 3 ] || echo 7')
+    fake("sacct", "printf 'JobID|State|NodeList\\n7_0|COMPLETED|a\\n7_1|CANCELLED by 0|a\\n'")
+    launched = Launched(jobs, UncompletedJobError("no result"))
+    assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == [None, None]
+    assert len(asked(tmp_path, "squeue")) == 4
+    assert "SLURM's job 7_1: CANCELLED by 0" in caplog.text
+
+
+def test_what_the_others_returned_is_kept(tmp_path: Path, fake: Fake) -> None:
+    import cloudpickle
+
+    fake("squeue", "")
+    fake("sacct", "printf 'JobID|State|NodeList\\n7_1|FAILED|a\\n'")
+    launched = Launched(tmp_path / "jobs", UncompletedJobError("no result"))
+    launch = launched.launch
+
+    def launch_and_return(overrides: list[list[str]], initial_job_idx: int) -> Any:
+        try:
+            launch(overrides, initial_job_idx)
+        finally:
+            (tmp_path / "jobs/7_0/7_0_0_result.pkl").write_bytes(
+                cloudpickle.dumps(("success", "returned"))
+            )
+
+    launched.launch = launch_and_return  # type: ignore[method-assign]
+    assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == ["returned", None]
+
+
+def test_sbatch_that_refuses(tmp_path: Path) -> None:
+    refused = FailedJobError("sbatch: error: first\nsbatch: error: last")
+    refused.__cause__ = subprocess.CalledProcessError(1, "sbatch")
+    with pytest.raises(RunError, match=r"SLURM takes no jobs \(sbatch: error: last\)"):
+        slurm.launch(Launched(tmp_path / "jobs", refused), [["seed=0"], ["seed=1"]])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_what_was_submitted(tmp_path: Path, fake: Fake, signum: int) -> None:
+    fake("scancel", "")
+    fake("squeue", '[ $(wc -l < "$0.asked") -gt 2 ] || echo 7')
+    jobs = tmp_path / "jobs"
+    before = signal.getsignal(signum)
+
+    def sweep() -> None:
+        with slurm.cancelling(f"{jobs}/%j"):
+            (jobs / "7_0").mkdir(parents=True)
+            (jobs / ".submission_file_8.sh").touch()
+            os.kill(os.getpid(), signum)
+            signal.pause()
+
+    with pytest.raises(Interrupted) as stopped:
+        sweep()
+    assert stopped.value.signum == signum
+    assert asked(tmp_path, "scancel") == ["7"]
+    assert len(asked(tmp_path, "squeue")) == 3
+    assert signal.getsignal(signum) is before
+
+
+def test_before_its_time_limit_a_job_writes_its_checkpoint_first(here: Here) -> None:
+    """submitit's notice of SLURM's time limit; its handler requeues the job and ends it."""
+    seen: list[str] = []
+
+    def requeue(signum: int, frame: object) -> None:
+        folder = the_run(Path("runs"))
+        assert (folder / "checkpoint.pt").exists()
+        seen.append(state(folder)["state"])
+        raise SystemExit(-1)
+
+    def notice() -> None:
+        while not list(Path("runs").glob("*/*/seed*/metrics.jsonl")):
+            pass
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, requeue)
+    try:
+        sender = threading.Thread(target=notice, daemon=True)
+        sender.start()
+        with pytest.raises(SystemExit):
+            here(*tiny("train.steps=2000"))
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert seen == ["interrupted"]
+    assert 0 < state(the_run(Path("runs")))["step"] < 2000
+
+
+def test_through_submitit(here: Here) -> None:
+    """What a SLURM job does, in processes of this machine."""
+    words = tiny("seed=0,1")
+    done = here("-m", "hydra/launcher=submitit_local", *words)
+    assert done.status == 0, done.err
+    folders = sorted(Path("runs").glob("*/*/seed*"))
+    assert [state(folder)["state"] for folder in folders] == ["finished"] * 2
+    assert here("-m", "runs_dir=alone", *words).status == 0
+    alone = sorted(Path("alone").glob("*/*/seed*"))
+    assert [rows(folder) for folder in folders] == [rows(folder) for folder in alone]
+
+
+@pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
+)
+def test_through_ray(here: Here) -> None:
+    """In workers that Ray starts here."""
+    words = tiny("seed=0,1")
+    done = here("-m", "hydra/launcher=ray", *words)
+    assert done.status == 0, done.err
+    folders = sorted(Path("runs").glob("*/*/seed*"))
+    assert [state(folder)["state"] for folder in folders] == ["finished"] * 2

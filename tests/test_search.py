@@ -1,0 +1,61 @@
+"""A search over the learning rate and the width, by in-domain error alone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from program import TINY, Here
+
+SMALL = [f"{key}={value}" for key, value in TINY.items() if key != "model.d_model"]
+SEARCH = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=5", "train.clip=null", *SMALL)
+
+
+def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) -> None:
+    # Most rates of this range lead to no number: such a trial is told, and the search goes on.
+    words = (*SEARCH, "train.lr=tag(log,interval(1e-4,1e12))", "model.d_model=choice(16,32)")
+    ended = here(*words)
+    assert ended.status == 0, ended.err
+    said = " ".join(ended.out.split())
+    assert len(re.findall(r"\[\d/5\]", said)) == 5
+    assert ": failed: " in said
+    summaries = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/*/*/summary.json")]
+    assert len(summaries) == said.count(": in_domain ")
+    errors = {
+        (s["config"]["train"]["lr"], s["config"]["model"]["d_model"]): s["metrics"]
+        for s in summaries
+    }
+    best = min(errors, key=lambda key: errors[key]["in_domain/error"])
+    least = errors[best]["in_domain/error"]
+    (file,) = tmp_path.glob("runs/.sweeps/*/*/optimization_results.yaml")
+    results = OmegaConf.load(file)
+    assert results.best_value == least
+    chosen = (results.best_params["train.lr"], results.best_params["model.d_model"])
+    assert errors[chosen]["in_domain/error"] == least
+    line = re.search(r"its line: pe-lab (.*?) written to", said)
+    assert line is not None
+    assert "is finished already" in here(*line[1].split()).out
+
+    # The same line draws the same trials and trains none anew.
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/*/*/summary.json")}
+    again = here(*words)
+    assert again.status == 0
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert sorted(tmp_path.glob("runs/*/*/*/summary.json")) == sorted(before)
+
+
+def test_a_search_in_which_all_fails(here: Here) -> None:
+    ended = here(*SEARCH, "train.lr=tag(log,interval(1e30,1e31))")
+    assert ended.status == 1
+    assert ended.err.splitlines()[-1].startswith("pe-lab: no trial of the search ended well")
+    assert "Traceback" not in ended.err
+
+
+def test_without_the_sweeper(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pe_lab import plugins
+
+    monkeypatch.setattr(plugins, "find_spec", lambda module: None if "optuna" in module else 1)
+    ended = here(*SEARCH)
+    assert ended.status == 2
+    assert "hydra-optuna-sweeper" in ended.err
