@@ -32,7 +32,8 @@ from rich.progress import track
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.step import clocks, composed, cpu_name, our_stepper
+from benchmarks.cpu import cpu_name
+from benchmarks.step import clocks, composed, our_stepper
 from docs import facts
 from docs.costs import FILE
 from pe_lab.build import build_encodings

@@ -15,7 +15,6 @@ import argparse
 import importlib.resources
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from x_transformers import Decoder, TransformerWrapper
 
+from benchmarks.cpu import cpu_name
 from pe_lab.build import build_encodings, plan
 from pe_lab.config import Config, ModelConfig, TrainConfig, register_resolvers
 from pe_lab.console import console
@@ -293,15 +293,6 @@ def write(result: dict[str, Any]) -> Path:
     with path.open("x") as file:
         json.dump(result, file, indent=1)
     return path
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """``pe-lab list``: what there is, one line each, from the docstrings and the yamls' headers."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -16,12 +17,15 @@ GROUPS = ("pe", "task", "positions", "model", "experiment")
 
 
 def summary_line(text: str) -> str:
-    """What one yaml offers: the first line of its class's docstring, else of its header."""
+    """What one yaml offers: the first line of its class's docstring, else of its header, with
+    the jobs and the cost that a recipe's header tells."""
     target = (yaml.safe_load(text) or {}).get("_target_")
     if target is not None:
         return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
     comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
-    return next((line for line in comments if not line.startswith("@package")), "")
+    told = next((line for line in comments if not line.startswith("@package")), "")
+    cost = re.search(r"^# cost: (.+?) for all (.+? jobs)", text, flags=re.MULTILINE)
+    return f"{told} ({cost[2]}, {cost[1]})" if cost else told
 
 
 def _yamls(folder: Traversable, prefix: str = "") -> list[tuple[str, str]]:

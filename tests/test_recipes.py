@@ -1,29 +1,193 @@
-"""Every published setting can be begun: one step of each, with as few sequences as there can be."""
+"""Every recipe says what it is, trains what its version says, and can be begun; its sweep is a
+table that the command line can narrow."""
 
-from collections.abc import Callable
+import hashlib
+import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from program import Outcome
+from program import ROOT, Here
 
+from pe_lab.compose import compose
+from pe_lab.config import identity, plain, register_resolvers
+from pe_lab.errors import UsageError
+from pe_lab.launch import checked_jobs
 from pe_lab.runs import run_folders
 
-PAPER = Path(__file__).resolve().parent.parent / "conf" / "experiment" / "paper"
-SMALL = ["train.steps=1", "train.batch_size=2", "tracker.wandb.mode=disabled"]
+FOLDER = ROOT / "conf" / "experiment"
+RECIPES = sorted(
+    path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")
+)
+# Recipe -> version -> digest of what it trains.
+VERSIONS = yaml.safe_load((ROOT / "tests" / "recipes.yaml").read_text())
+QUICK = ["train.steps=1", "train.batch_size=2", "tracker.wandb.mode=disabled"]
 
 
-@pytest.mark.parametrize("recipe", sorted(path.stem for path in PAPER.glob("*.yaml")))
-def test_every_recipe_takes_a_step(here: Callable[..., Outcome], recipe: str) -> None:
-    n = 16 if recipe == "brackets" else 1  # of fewer texts none may have a wide gap
+def text(recipe: str) -> str:
+    return (FOLDER / f"{recipe}.yaml").read_text()
+
+
+def params(recipe: str) -> dict[str, list[str]]:
+    swept = yaml.safe_load(text(recipe))["hydra"]["sweeper"]["params"]
+    return {key: values.split(",") for key, values in swept.items()}
+
+
+def identities(*words: str) -> list[str]:
+    return [identity(plain(job)) for job in checked_jobs(words)]
+
+
+def line(*words: str, folder: Path | None = None) -> tuple[list[dict[str, str]], list[str]]:
+    """The words of each job that ``pe-lab -m WORDS`` composes, and the line that Hydra gets."""
+    register_resolvers()
+    args = SimpleNamespace(overrides=list(words), multirun=True, config_dir=folder)
+    found = [cfg.hydra.overrides.task for cfg in compose(args)]
+    return [dict(word.split("=", 1) for word in job) for job in found], args.overrides
+
+
+def jobs(*words: str, folder: Path | None = None) -> list[dict[str, str]]:
+    return line(*words, folder=folder)[0]
+
+
+def test_both_sizes_have_the_same_tables_and_each_has_a_version() -> None:
+    small, paper = ({r.partition("/")[2] for r in RECIPES if r.startswith(s)} for s in ("s", "p"))
+    assert small == paper
+    assert set(VERSIONS) == set(RECIPES)
+
+
+def test_the_published_rows_are_jobs_of_their_recipe() -> None:
+    published = yaml.safe_load((ROOT / "pe_lab" / "published.yaml").read_text())
+    tables = [table for table in published if table.get("recipe")]
+    assert len({table["recipe"] for table in tables}) >= 5
+    for table in tables:
+        swept = params(f"paper/{table['recipe']}")
+        for row in table["rows"]:
+            asked = {key: value for key, value in row.items() if key == "pe" or "." in key}
+            for key, value in asked.items():
+                assert str(value) in swept[key], row
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -> None:
+    package, told, version, command, cost, *_ = text(recipe).splitlines()
+    assert package == "# @package _global_"
+    assert re.fullmatch(r"# [A-Z].{20,100}", told)
+    assert re.match(rf"# pe-lab -m experiment={recipe}( |$)", command)
+    swept = params(recipe)
+    jobs = math.prod(map(len, swept.values()))
+    assert re.fullmatch(rf"# cost: .+ for all {jobs} jobs, extrapolated from .+; .+, 20..-..", cost)
+    seeds = ",".join(swept["seed"])
+    # What differs in the seed alone is alike otherwise.
+    found = identities("-m", f"experiment={recipe}", f"seed={swept['seed'][0]}")
+    assert len(set(found)) == len(found) == jobs / len(swept["seed"])
+    digest = hashlib.sha256(f"{seeds} {sorted(found)}".encode()).hexdigest()[:8]
+    held = VERSIONS[recipe]
+    number = int(version.removeprefix("# version "))
+    assert number == max(held)
+    assert digest == held[number], (
+        f"what experiment={recipe} trains is {digest} now, and its version {number} was "
+        f"{held[number]}: runs of both would stand in one table. Undo the change, or write "
+        f"'# version {number + 1}' into the recipe and '{number + 1}: {digest}' into recipes.yaml"
+    )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
+    n = 16 if recipe.endswith("brackets") else 1  # of fewer texts none may have a wide gap
     measured = [f"eval.sequences={n}", f"eval.quick_sequences={n}"]
-    done = here(f"experiment=paper/{recipe}", "pe=rope", *SMALL, *measured)
+    last = [f"{key}={values[-1]}" for key, values in params(recipe).items()]
+    if recipe == "paper/flipflop_liu":  # seconds each, and as in the other two
+        measured.append("task.splits={}")
+    done = here(f"experiment={recipe}", *last, *QUICK, *measured)
     assert done.status == 0, done.err
     (folder,) = run_folders(Path("runs"))
     summary = folder.summary()
     assert summary is not None
-    wanted = yaml.safe_load((PAPER / f"{recipe}.yaml").read_text())
+    assert summary["names"]["experiment"] == recipe
+    wanted: dict[str, Any] = yaml.safe_load(text(recipe))
     for group in ("task", "model"):
-        for key, value in wanted[group].items():
-            if not isinstance(value, dict):
+        for key, value in wanted.get(group, {}).items():
+            if not isinstance(value, dict) and f"{group}.{key}" not in params(recipe):
                 assert summary["config"][group][key] == value
+
+
+def test_a_recipe_alone_is_its_whole_table() -> None:
+    found = [(job["seed"], job["pe"]) for job in jobs("experiment=small/flipflop_yang")]
+    encodings = ["rope", "stick_breaking", "fox", "path"]
+    assert found == [(seed, pe) for seed in "012" for pe in encodings]
+
+
+def test_words_of_the_line_win_over_the_recipe() -> None:
+    recipe = "experiment=small/flipflop"
+    (job,) = jobs(recipe, "pe=cope", "seed=7", "++model.d_model=16", "model.n_layers=1",
+                  "model.n_heads=2", "pe.npos=8", "train.lr=1e-3")  # fmt: skip
+    assert (job["pe"], job["seed"], job["pe.npos"]) == ("cope", "7", "8")
+    assert "model.d_model" not in job
+    assert job["++model.d_model"] == "16"
+    wider = jobs(recipe, "pe=cope,alibi", "seed=0", "model.n_layers=1,2", "model.n_heads=2")
+    assert {job["pe"] for job in wider} == {"cope", "alibi"}
+    assert {job["model.d_model"] for job in wider} == {"64", "32"}
+    assert len(wider) == 8
+
+
+def test_without_m_a_recipe_is_one_run_and_says_so(here: Here) -> None:
+    words = ["experiment=small/flipflop_yang", "pe=rope", "train.steps=1", "eval.sequences=1",
+             "eval.quick_sequences=1", "tracker.wandb.mode=disabled"]  # fmt: skip
+    done = here(*words)
+    assert done.status == 0, done.err
+    assert "one run of a recipe that varies seed, pe: -m runs them all" in " ".join(
+        done.out.split()
+    )
+    (folder,) = run_folders(Path("runs"))
+    summary = folder.summary()
+    assert summary is not None
+    assert (summary["pe"], summary["seed"]) == ("rope", 0)
+    assert summary["config"]["model"]["n_layers"] == 1
+
+
+def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
+    both = "experiment=small/flipflop_yang,small/brackets"
+    with pytest.raises(UsageError, match=r"flipflop_yang varies seed: give each recipe a line"):
+        jobs(both, "pe=rope")
+    assert len(jobs(both, "pe=rope", "seed=0")) == 2
+
+
+def test_a_search_does_not_search_in_the_table_of_a_recipe() -> None:
+    words = ["hydra/sweeper=optuna", "experiment=small/flipflop_yang"]
+    ((job,), given) = line(*words, "train.lr=interval(1e-4,1e-2)")
+    assert job == {"experiment": "small/flipflop_yang"}
+    # Hydra's sweeper would add what the yamls vary.
+    assert "hydra.sweeper.params=null" in given
+    assert not {"seed", "pe"} & {word.partition("=")[0] for word in given}
+
+
+def test_what_an_encoding_alone_gets_from_a_recipe() -> None:
+    """The published code of counting divides cope's position term, and no other encoding has it."""
+    cope, learned = checked_jobs(
+        ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
+    )
+    assert cope.pe["scale_positions"] is True
+    assert "scale_positions" not in learned.pe
+    (told,) = checked_jobs(["experiment=paper/counting", "pe=cope", "pe.scale_positions=false"])
+    assert told.pe["scale_positions"] is False
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    sweep = "hydra: {sweeper: {params: {%s}}}\n"
+    file.write_text("# @package _global_\n" + sweep % "pe: 'rope,none', seed: 'range(2)'")
+    assert len(jobs("experiment=mine", folder=tmp_path)) == 4
+    for wrong, told in {
+        "pe: 'rope,,'": r"hydra.sweeper.params: pe=rope,, is not understood",
+        "pe: 'rope,typo'": r"pe=typo is not there",
+        "+pe: rope": r"leave the \+ out",
+        "seed: 'interval(0,1)'": r"seed=interval\(0,1\) has no end of values",
+        "sead: '0,1'": r"sead=0 is no key of the configuration: did you mean seed",
+    }.items():
+        file.write_text("# @package _global_\n" + sweep % wrong)
+        with pytest.raises(UsageError, match=told):
+            jobs("experiment=mine", folder=tmp_path)
