@@ -1,0 +1,62 @@
+"""Records as the columns of one polars table."""
+
+from typing import Any
+
+import polars as pl
+
+from pe_lab.records import Record, text
+
+Kind = pl.DataType | type[pl.DataType]
+
+
+def frame_of(records: list[Record], known: dict[str, Kind]) -> pl.DataFrame:
+    """One row a record: the ``known`` facts, the others, the setting's keys and the metrics; null
+    where it has none."""
+    facts = [record.facts for record in records]
+    own = [pl.Series(name, [f.get(name) for f in facts], dtype) for name, dtype in known.items()]
+    settings = list({id(r.setting): r.setting for r in records if r.setting is not None}.values())
+    place = {id(setting): number for number, setting in enumerate(settings)}
+    rows = pl.Series([place.get(id(record.setting)) for record in records], dtype=pl.UInt32)
+    identities = pl.Series("setting", [s.identity for s in settings], pl.String)
+    own = [identities.gather(rows) if s.name == "setting" else s for s in own]
+    names = dict.fromkeys(name for f in facts for name in f if name not in known)
+    groups = [_column(name, [f.get(name) for f in facts], pl.String) for name in names]
+    keys = dict.fromkeys(key for setting in settings for key in setting.keys)
+    config = [
+        _column(key, [s.keys.get(key) for s in settings], pl.String).gather(rows)
+        for key in keys
+        if key not in names
+    ]
+    return pl.DataFrame([*own, *groups, *config, *_metrics(records)])
+
+
+def _metrics(records: list[Record]) -> list[pl.Series]:
+    """A column for each metric. Runs of a task have the same ones: they are turned together."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, record in enumerate(records):
+        alike.setdefault(tuple(record.metrics), []).append(number)
+    tables = []
+    for names, numbers in alike.items():
+        values = zip(*(records[number].metrics.values() for number in numbers), strict=True)
+        columns = [
+            _column(name, list(v), pl.Float64) for name, v in zip(names, values, strict=True)
+        ]
+        tables.append(pl.DataFrame([pl.Series("row", numbers), *columns]))
+    if not tables:
+        return []
+    return pl.concat(tables, how="diagonal_relaxed").sort("row").drop("row").get_columns()
+
+
+def _column(name: str, values: list[Any], empty: type[pl.DataType]) -> pl.Series:
+    """Numbers, booleans or text, whichever holds all the values."""
+    kinds = set(map(type, values)) - {type(None)}
+    dtype: type[pl.DataType] = pl.String
+    if not kinds:
+        dtype = empty
+    elif kinds == {bool}:
+        dtype = pl.Boolean
+    elif kinds <= {int, float}:
+        dtype = pl.Int64 if kinds == {int} else pl.Float64
+    if dtype == pl.String:
+        values = [None if value is None else text(value) for value in values]
+    return pl.Series(name, values, dtype, strict=False)

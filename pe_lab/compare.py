@@ -1,0 +1,67 @@
+"""``pe-lab compare``: our runs beside the published numbers, and two encodings seed by seed.
+
+    pe-lab compare                                     every number of published.yaml
+    pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
+    pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
+    pe-lab compare pe=cope,rope                        both
+
+format=table, csv, json, markdown or latex, as in pe-lab results.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from pe_lab.beside import RULE, commands, compared, comparison_sheets
+from pe_lab.errors import UsageError
+from pe_lab.frame import selected
+from pe_lab.output import FORMATS, chosen, put
+from pe_lab.paired import paired, paired_sheets
+from pe_lab.published import published
+
+OPTIONS = ("a", "b", "format")
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the comparison with the published numbers, or the paired tests of ``a`` and ``b``.
+
+    Raises:
+        UsageError: a word makes no sense, or ``a`` and ``b`` share no seed in equal settings.
+    """
+    runs, given = selected("compare", words, OPTIONS)
+    form = chosen(given, "format", FORMATS)
+    if ("a" in given) != ("b" in given):
+        raise UsageError("compare: a and b go together, a=cope b=rope")
+    if "a" in given:
+        tests = paired(runs, given["a"], given["b"])
+        put(form, paired_sheets(tests), tests, runs, [], {})
+        return
+    wanted = {key: _values(words, key) for key in ("task", "pe")}
+    numbers = [
+        number
+        for number in published()
+        if all(not values or getattr(number, key) in values for key, values in wanted.items())
+    ]
+    table = compared(runs, numbers)
+    # What no run can stand beside is told in a line unless it is asked for.
+    possible = table.filter(pl.col("recipe").is_not_null() | bool(wanted["task"]))
+    sheets, notes = comparison_sheets(possible), commands(table)
+    facts: dict[str, Any] = {"interval": RULE}
+    if not numbers:
+        told = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
+        notes = [f"no published number is known with {told}: see pe_lab/published.yaml"]
+    if len(wanted["pe"]) == 2 and form != "csv":
+        try:
+            tests = paired(runs, *wanted["pe"])
+        except UsageError as error:
+            notes.append(str(error))
+        else:
+            sheets += paired_sheets(tests)
+            facts["paired"] = tests.to_dicts()
+    put(form, sheets, table, runs, notes, facts)
+
+
+def _values(words: Sequence[str], key: str) -> list[str]:
+    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == key]
+    return [value.strip() for value in given[0].split(",")] if given else []

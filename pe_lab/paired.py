@@ -1,0 +1,250 @@
+"""Two encodings compared seed by seed: one seed gives both the same batches and the same weights
+outside of the encoding, so that differences say more than two means."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import polars as pl
+import yaml
+
+from pe_lab.errors import UsageError
+from pe_lab.frame import compared_keys, labels, places, without_idle
+from pe_lab.intervals import over_seeds
+from pe_lab.records import text
+from pe_lab.tables import Cell, Sheet
+
+EXACT = 13
+"""Up to so many seeds every way to flip the signs is counted: 2^13 are fewer than 9 999."""
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
+    **dict.fromkeys(("differs", "split"), pl.String),
+    "n": pl.Int64,
+    "seeds": pl.List(pl.Int64),
+    **dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high"), pl.Float64),
+    **dict.fromkeys(("p_t", "p_flips", "p_t_holm", "p_flips_holm", "p_least"), pl.Float64),
+}
+
+
+def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
+    """For each split, the differences in error a - b over the seeds that both encodings have.
+
+    Compared are finished runs whose settings are equal but for the encoding, its own keys and, of
+    runs with the rate that is preset for their encoding, that rate; a row for each such pair of
+    settings and split.
+
+    Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
+    setting_a), ``split``, ``n``, ``seeds``, ``mean_a``, ``mean_b``, ``difference`` (mean of a - b),
+    ``low`` and ``high`` (its 95 % interval, Student's t), ``p_t`` (paired t-test, two-sided; null
+    where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
+    signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
+    above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
+    smallest ``p_flips`` that n seeds can give: 2 / 2^n. With one seed there are no p and no
+    interval.
+
+    Raises:
+        UsageError: the two have no seed in common in equal settings, or it is not clear in which.
+
+    >>> paired(read_runs("runs", task="flipflop"), "cope", "rope")
+    """
+    if a == b:
+        raise UsageError(f"a={a} b={b} are the same encoding: give two")
+    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    sides = {pe: _side(finished, pe) for pe in (a, b)}
+    for pe, settings in sides.items():
+        if not settings:
+            raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
+    told = labels(finished)
+    rows: list[list[Any]] = []
+    for key in sides[a].keys() & sides[b].keys():
+        of_a, of_b = _only(a, sides[a][key]), _only(b, sides[b][key])
+        if seeds := sorted(of_a.keys() & of_b.keys()):
+            rows += _tests(a, b, [of_a[s] for s in seeds], [of_b[s] for s in seeds], finished, told)
+    if not rows:
+        raise UsageError(_nothing_shared(a, b, sides))
+    return pl.DataFrame(rows, SCHEMA, orient="row").sort(
+        "task", "differs", "setting_a", maintain_order=True
+    )
+
+
+def paired_sheets(tests: pl.DataFrame) -> list[Sheet]:
+    """A sheet for each pair of settings."""
+    sheets = []
+    for part in tests.partition_by("task", "setting_a", "setting_b", maintain_order=True):
+        first = part.row(0, named=True)
+        a, b = first["a"], first["b"]
+        several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
+        chosen = f", {first['differs']}" if several else ""
+        caption = (
+            f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
+            f"{first['setting_b']}. Difference: {a} - {b} in percentage points"
+        )
+        if first["n"] == 1:
+            caption += ". One seed: nothing can be tested."
+        else:
+            exact = "exact" if first["n"] <= EXACT else "10 000 random"
+            caption += (
+                ", its mean and in parentheses the 95 % interval (Student's t, paired). p: paired "
+                f"t-test and {exact} sign flips, two-sided; Holm: corrected over the splits. With "
+                f"{first['n']} seeds sign flips cannot go below p = {first['p_least']:.3g}."
+            )
+        sheets.append(
+            Sheet(
+                title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
+                columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
+                words=1,
+                rows=[list(map(Cell, _words(row))) for row in part.iter_rows(named=True)],
+                caption=caption,
+            )
+        )
+    return sheets
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """The p-values corrected for being several (Holm 1979): with m of them sorted upwards,
+    max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
+    order = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    largest = 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        corrected[i] = largest
+    return corrected
+
+
+def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
+    """The paired statistics of equally many values: see ``paired`` for the names."""
+    # Imported here: a second.
+    from scipy.stats import permutation_test, ttest_rel
+
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    spread = over_seeds(differences)
+    found: dict[str, Any] = {
+        "n": spread.n,
+        "mean_a": over_seeds(a).mean,
+        "mean_b": over_seeds(b).mean,
+        "difference": spread.mean,
+        **dict.fromkeys(("low", "high", "p_t", "p_flips", "p_least")),
+    }
+    if spread.n == 1:
+        return found
+    # Rounding is no variation, and would make any difference certain.
+    if max(differences) - min(differences) > 1e-12:
+        found["p_t"] = float(ttest_rel(a, b).pvalue)
+    flips = permutation_test(
+        (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
+        vectorized=True, n_resamples=9999, rng=0,
+    )  # fmt: skip
+    least = 2 / 2**spread.n
+    return {
+        **found, "low": spread.low, "high": spread.high, "p_flips": float(flips.pvalue),
+        "p_least": least,
+    }  # fmt: skip
+
+
+Runs = dict[str, dict[int, dict[str, Any]]]
+"""setting -> seed -> run."""
+
+
+def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
+    """What both sides must share -> the settings of an encoding that have it."""
+    if not len(finished):
+        return {}
+    keys = [key for key in compared_keys(finished) if not key.startswith("pe.")]
+    rates: dict[str, float | None] = {}
+    sides: dict[tuple[Any, ...], Runs] = {}
+    for run in without_idle(finished).filter(pe=pe).iter_rows(named=True):
+        task = run["task"]
+        if task not in rates:
+            rates[task] = _preset_rate(task, pe)
+        protocol = {key: run[key] for key in keys}
+        if protocol["train.lr"] == rates[task]:
+            protocol["train.lr"] = "preset"
+        shared = (("task", task), *protocol.items())
+        sides.setdefault(shared, {}).setdefault(run["setting"], {})[run["seed"]] = run
+    return sides
+
+
+def _preset_rate(task: str, pe: str) -> float | None:
+    """The learning rate that an encoding gets for a task unless told otherwise."""
+    rate = None
+    for name in (f"preset/{task}.yaml", f"preset/rate/{task}_{pe}.yaml"):
+        path = files("pe_lab.conf").joinpath(name)
+        if path.is_file():
+            rate = (yaml.safe_load(path.read_text("utf-8")).get("train") or {}).get("lr", rate)
+    return None if rate is None else float(rate)
+
+
+def _only(pe: str, settings: Runs) -> dict[int, dict[str, Any]]:
+    if len(settings) == 1:
+        return next(iter(settings.values()))
+    firsts = [next(iter(runs.values())) for runs in settings.values()]
+    keys = [k for k in firsts[0] if k.startswith("pe.") and len({text(f[k]) for f in firsts}) > 1]
+    given = f"pe!={pe} or {keys[0]}={text(firsts[0][keys[0]])}" if keys else f"pe!={pe} or .."
+    raise UsageError(
+        f"pe={pe} has {len(settings)} settings here that differ in {', '.join(keys)}: choose one, "
+        f"where='{given}'"
+    )
+
+
+def _tests(
+    a: str,
+    b: str,
+    of_a: list[dict[str, Any]],
+    of_b: list[dict[str, Any]],
+    runs: pl.DataFrame,
+    told: dict[str, str],
+) -> list[list[Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for place in places(runs.filter(task=of_a[0]["task"])):
+        both = [(x[f"{place}/error"], y[f"{place}/error"]) for x, y in zip(of_a, of_b, strict=True)]
+        if all(x is not None and y is not None for x, y in both):
+            found[place.removeprefix("ood/")] = seed_by_seed(*zip(*both, strict=True))
+    for kind in ("p_t", "p_flips"):
+        corrected = holm([test[kind] for test in found.values()])
+        for test, p in zip(found.values(), corrected, strict=True):
+            test[f"{kind}_holm"] = p
+    first_a, first_b, seeds = of_a[0], of_b[0], [run["seed"] for run in of_a]
+    facts = [
+        first_a["task"],
+        a,
+        b,
+        first_a["setting"],
+        first_b["setting"],
+        told[first_a["setting"]],
+    ]
+    names = list(SCHEMA)[len(facts) + 3 :]
+    return [
+        [*facts, split, test["n"], seeds, *(test[name] for name in names)]
+        for split, test in found.items()
+    ]
+
+
+def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]]) -> str:
+    """The nearest pair of settings, and what keeps it apart."""
+    pairs = [
+        ([(key, x, y) for (key, x), (_, y) in zip(one, two, strict=True) if x != y], one, two)
+        for one in sides[a]
+        for two in sides[b]
+    ]
+    differs, one, two = min(pairs, key=lambda pair: len(pair[0]))
+    if differs:
+        told = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs[:5])
+        return f"a={a} b={b} have no equal settings to pair: the nearest differ in {told}"
+    seeds = [
+        ",".join(str(seed) for runs in sides[pe][shared].values() for seed in sorted(runs))
+        for pe, shared in ((a, one), (b, two))
+    ]
+    return f"a={a} b={b} share no seed in equal settings: {a} has {seeds[0]}, {b} has {seeds[1]}"
+
+
+def _words(row: dict[str, Any]) -> list[str]:
+    difference = f"{100 * row['difference']:+.2f}"
+    if row["p_t"] is not None:
+        difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
+    elif row["n"] > 1:
+        difference += " at every seed"
+    means = [f"{100 * row[name]:.2f}" for name in ("mean_a", "mean_b")]
+    ps = ["-" if row[p] is None else f"{row[p]:.3g}"
+          for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
+    return [row["split"], *means, difference, *ps]

@@ -1,0 +1,91 @@
+"""The published numbers of published.yaml, one for each encoding, size and split."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published error, a share: between ``low`` and ``high`` lies what rounds to it."""
+
+    source: str
+    where: str
+    task: str
+    pe: str
+    size: dict[str, Any]
+    """The keys in which the rows of the table differ."""
+    setting: dict[str, Any]
+    """All that the source tells of the protocol of this split, with ``size``, under our keys."""
+    split: str
+    metric: str
+    printed: str
+    """In %, with the digits of the source, and what it has where that is no error."""
+    error: float
+    low: float
+    high: float
+    seeds: int | None
+    reading: str | None
+    recipe: str | None
+
+
+def published() -> list[Published]:
+    """Every published number, in the order of the file."""
+    # Digits count: text, not floats.
+    text = files("pe_lab").joinpath("published.yaml").read_text("utf-8")
+    entries = yaml.load(text, Loader=yaml.BaseLoader)
+    return [number for entry in entries for row in entry["rows"] for number in _row(entry, row)]
+
+
+def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
+    size = {key: _value(value) for key, value in row.items() if "." in key}
+    told = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
+    splits = [key for key in row if key != "pe" and key not in size]
+    return [
+        Published(
+            source=entry["source"],
+            where=entry["where"],
+            task=entry["task"],
+            pe=row["pe"],
+            size=size,
+            setting={key: value for key, value in told.items() if _concerns(key, split)},
+            split=split,
+            metric=entry.get("metric", "error"),
+            **_error(row[split], entry.get("measure", "error in %")),
+            seeds=int(entry["seeds"]) if "seeds" in entry else None,
+            reading=entry.get("reading"),
+            recipe=entry.get("recipe"),
+        )
+        for split in splits
+    ]
+
+
+def _concerns(key: str, split: str) -> bool:
+    return not key.startswith("task.splits.") or key.startswith(f"task.splits.{split}.")
+
+
+def _error(value: str, measure: str) -> dict[str, Any]:
+    number = Decimal(value)
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    half = Decimal(5).scaleb(exponent - 1)
+    percent = Decimal(100) if measure.endswith("%") else Decimal(1)
+    error, half = number / percent, half / percent
+    if measure.startswith("accuracy"):
+        error = 1 - error
+    printed = value
+    if measure != "error in %":
+        printed = f"{(100 * error).normalize():f} ({measure.partition(' ')[0]} {value})"
+    low, high = max(Decimal(0), error - half), min(Decimal(1), error + half)
+    return {"printed": printed, "error": float(error), "low": float(low), "high": float(high)}
+
+
+def _value(text: str) -> Any:
+    try:
+        number = float(text)
+    except ValueError:
+        return yaml.safe_load(text)
+    return int(text) if text.isdigit() else number

@@ -1,0 +1,175 @@
+"""The tables of ``pe-lab results``: a sheet for each task, from the groups of its runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from pe_lab.console import percent
+from pe_lab.errors import UsageError
+from pe_lab.frame import labels
+from pe_lab.grouped import SETTING
+from pe_lab.records import text
+from pe_lab.suggest import did_you_mean
+from pe_lab.tables import Cell, Sheet
+
+SPREADS = ("both", "sd", "interval")
+BEST = (
+    "the lowest mean, its interval wholly below that of every other row measured on the same data; "
+    "rows that tie only where all their seeds agree."
+)
+Key = tuple[Any, ...]
+Cells = dict[str, dict[str, Any]]
+"""split -> a row of ``grouped``."""
+
+
+def sheets(
+    runs: pl.DataFrame,
+    groups: pl.DataFrame,
+    by: Sequence[str] = SETTING,
+    metric: str = "error",
+    spread: str = "both",
+    sort: str | None = None,
+) -> list[Sheet]:
+    """A sheet for each task of ``groups``, which ``grouped`` made of ``runs``.
+
+    Args:
+        spread: what stands beside a mean: sd, interval or both.
+        sort: a split, n or a key of ``by``, after - for descending; by these keys without it.
+
+    Raises:
+        UsageError: ``sort`` names nothing of the tables.
+    """
+    told = labels(runs) if "setting" in by else {}
+    _check_sort(groups, by, sort)
+    return [
+        _sheet(table, list(by), told, metric, spread, sort)
+        for table in groups.partition_by("task", maintain_order=True)
+    ]
+
+
+def _sheet(
+    table: pl.DataFrame,
+    by: list[str],
+    told: dict[str, str],
+    metric: str,
+    spread: str,
+    sort: str | None,
+) -> Sheet:
+    rows: dict[Key, Cells] = {}
+    for cell in table.iter_rows(named=True):
+        rows.setdefault(tuple(cell[key] for key in by), {})[cell["split"]] = cell
+    splits = list(dict.fromkeys(table["split"]))
+    shares = metric.startswith(("error", "guess"))
+    titles = {"pe": "encoding", "setting": "where they differ"}
+    # Settings that differ in nothing but the encoding need no second column.
+    shown = [k for k in by if k != "setting" or any(told.get(s) for s in table["setting"])]
+    words = [*(titles.get(key, key) for key in shown), "n", "seeds"]
+    lines = []
+    for key in _sorted(rows, by, told, sort):
+        cells = rows[key]
+        n = max(cell["n"] for cell in cells.values())
+        named = [
+            told.get(value, "") if k == "setting" else _word(value)
+            for k, value in zip(by, key, strict=True)
+            if k in shown
+        ]
+        seeds = sorted({seed for cell in cells.values() for seed in cell["seeds"]})
+        numbers = [_cell(cells.get(split), n, shares, spread) for split in splits]
+        lines.append([*map(Cell, [*named, str(n), _seeds(seeds)]), *numbers])
+    guesses = [table.filter(pl.col("split") == split)["guess"].mean() for split in splits]
+    guessing = ["(guessing)", *[""] * (len(words) - 1), *map(_guess, guesses)]
+    return Sheet(
+        title=f"{table['task'][0]}: {metric}{' in %' if shares else ''}",
+        columns=[*words, *splits],
+        words=len(words),
+        rows=lines,
+        caption=_caption(table, shares, spread),
+        best=BEST,
+        closing=[list(map(Cell, guessing))] if metric == "error" else (),
+    )
+
+
+def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: str) -> Cell:
+    if cell is None:
+        return Cell("")
+    if cell["not_finite"]:
+        return Cell("not finite")
+    if not cell["n"]:
+        return Cell("n/a")
+    mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
+    digits = 3
+    if shares:
+        # As many for all three as the mean needs: 0.03 is not 0.
+        digits = 2 if 0 < mean < 0.1 else 1
+        mean, sd, low, high = (v if v is None else 100 * v for v in (mean, sd, low, high))
+    said = f"{mean:.{digits}f}"
+    if sd is not None:
+        if shares:
+            low, high = max(0.0, low), min(100.0, high)
+        if spread != "interval":
+            said += f" ± {sd:.{digits}f}"
+        if spread != "sd":
+            said += f" ({low:.{digits}f}..{high:.{digits}f})"
+    return Cell(said if cell["n"] == n else f"{said} n={cell['n']}", cell["best"])
+
+
+def _caption(table: pl.DataFrame, shares: bool, spread: str) -> str:
+    if (table["n"] <= 1).all():
+        return "One run a row: nothing is known of the spread over seeds."
+    over = "seeds" if (table["settings"] == 1).all() else "runs"
+    cut = ", cut at 0 and 100 %" if shares else ""
+    interval = f"the 95 % interval of the mean (Student's t{cut})"
+    sd = f"Mean ± standard deviation over {over}"
+    return {
+        "both": f"{sd}, in parentheses {interval}.",
+        "sd": f"{sd}.",
+        "interval": f"Mean over {over}, in parentheses {interval}.",
+    }[spread]
+
+
+def _check_sort(groups: pl.DataFrame, by: Sequence[str], sort: str | None) -> None:
+    known = [*dict.fromkeys(groups["split"]), *by, "n"]
+    if sort is not None and sort.removeprefix("-") not in known:
+        raise UsageError(f"sort={sort}: {did_you_mean(sort.removeprefix('-'), known)}")
+
+
+def _sorted(
+    rows: dict[Key, Cells], by: list[str], told: dict[str, str], sort: str | None
+) -> list[Key]:
+    """What has no value stands last, either way."""
+    wanted = (sort or "").removeprefix("-")
+
+    def usual(key: Key) -> tuple[Any, ...]:
+        values = [told.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
+        return tuple((value is None, value) for value in values)
+
+    def value(key: Key) -> Any:
+        if wanted in by:
+            return key[by.index(wanted)]
+        if wanted == "n":
+            return max(cell["n"] for cell in rows[key].values())
+        return rows[key].get(wanted, {}).get("mean")
+
+    keys = sorted(rows, key=usual)
+    if sort is None:
+        return keys
+    known = [key for key in keys if value(key) is not None]
+    unknown = [key for key in keys if value(key) is None]
+    return sorted(known, key=value, reverse=sort.startswith("-")) + unknown
+
+
+def _seeds(seeds: list[int]) -> str:
+    """0,1,2, and what is long as 0..9 or 0,1,..,12."""
+    if len(seeds) <= 5:
+        return ",".join(map(str, seeds))
+    whole = seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
+
+
+def _guess(share: Any) -> str:
+    return "" if share is None else percent(share)
+
+
+def _word(value: Any) -> str:
+    return "-" if value is None else text(value)
