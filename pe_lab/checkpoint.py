@@ -24,9 +24,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
         ) from None
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The state that ``save`` wrote; UsageError where the file is not one."""
-    remedy = "put back a copy, or remove the file to train this run from the start"
+def load(
+    path: Path, remedy: str = "put back a copy, or remove the file to train this run from the start"
+) -> dict[str, Any]:
+    """The state that ``save`` wrote; UsageError, with the remedy, where the file is not one."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:

@@ -71,6 +71,21 @@ class Attention(nn.Module):
     def forward(
         self, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
     ) -> tuple[Tensor, Any]:
+        q, k, bias, scene = self.sight(x_BTE, pos_BS, mask_TS, carried, cache)
+        mixed, carried = (
+            (self._fused(q, k, scene.v_BHSD, bias, mask_TS), scene.carried)
+            if self.fused
+            else self._eager(q, k, bias, scene)
+        )
+        if isinstance(carried, Tensor):
+            # What this layer has not rewritten still holds the tokens before the given ones.
+            carried = carried[:, -x_BTE.shape[1] :]
+        return self.out(mixed.transpose(1, 2).flatten(-2)), carried
+
+    def sight(
+        self, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Scene]:
+        """Queries and keys as they are compared, the bias, and what the encoding can see."""
         q, k, v = (
             part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
             for part in self.qkv(x_BTE).chunk(3, -1)
@@ -82,16 +97,7 @@ class Attention(nn.Module):
         pos_q = pos_BS[:, -x_BTE.shape[1] :]
         scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, mask_TS, carried)
         q, k = self.encoding.rotate(q, k, scene)
-        bias = self.encoding.bias(pos_q, pos_BS)
-        mixed, carried = (
-            (self._fused(q, k, v, bias, mask_TS), carried)
-            if self.fused
-            else self._eager(q, k, bias, scene)
-        )
-        if isinstance(carried, Tensor):
-            # What this layer has not rewritten still holds the tokens before the given ones.
-            carried = carried[:, -x_BTE.shape[1] :]
-        return self.out(mixed.transpose(1, 2).flatten(-2)), carried
+        return q, k, self.encoding.bias(pos_q, pos_BS), scene
 
     def _fused(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask_TS: Tensor
@@ -111,13 +117,19 @@ class Attention(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)
         return F.scaled_dot_product_attention(q, k, v, mask_TS, dropout)
 
-    def _eager(self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene) -> tuple[Tensor, Any]:
-        pe = self.encoding
+    def weigh(
+        self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        logits = pe.logits(content, q, k, scene)
+        logits = self.encoding.logits(content, q, k, scene)
         if bias is not None:
             logits = logits + bias
-        weights = pe.weights(logits, scene.mask_TS)
+        return logits, self.encoding.weights(logits, scene.mask_TS)
+
+    def _eager(self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene) -> tuple[Tensor, Any]:
+        pe = self.encoding
+        _, weights = self.weigh(q, k, bias, scene)
         dropped = F.dropout(weights, self.dropout, self.training)
         mixed = dropped.to(scene.v_BHSD.dtype) @ scene.v_BHSD
         added = pe.values(dropped, scene.pos_q_BT, scene.pos_k_BS)

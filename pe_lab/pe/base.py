@@ -135,6 +135,15 @@ class PositionalEncoding(nn.Module):
         """The same after the feed-forward's input ``x_BTE``; ``carried`` is from ``carry``."""
         return carried
 
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """What this encoding makes on its way to the logits that a reader would want to see: name
+        -> (B, H, T, S), or what broadcasts to it. Called by ``pe-lab inspect``, never in training.
+
+        Args:
+            logits_BHTS: the whole logits of the layer, other encodings' part in them too.
+        """
+        return {}
+
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance changes."""
         cls, base = type(self), PositionalEncoding

@@ -117,6 +117,19 @@ class CoPE(PositionalEncoding):
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
 
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """``gate`` g_ij and ``position`` p_ij."""
+        if not self.counts:
+            return {}
+        q, k = scene.q_BHTD, scene.k_BHSD
+        content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        gate_logits = self._gate_logits(content, q, k, scene)
+        gate_logits = gate_logits.to(torch.promote_types(gate_logits.dtype, torch.float32))
+        return {
+            "gate": gate_logits.sigmoid() * scene.mask_TS,
+            "position": count(gate_logits, scene.mask_TS, self.npos - 1),
+        }
+
     def _gate_logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene
     ) -> Tensor:

@@ -54,9 +54,24 @@ class DAPE(PositionalEncoding):
     def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
         bias_BHTS = self.base.bias(scene.pos_q_BT, scene.pos_k_BS)
         assert bias_BHTS is not None
+        adjustment_BHTS = self._adjustment(content_BHTS, bias_BHTS)
+        return content_BHTS + bias_BHTS + adjustment_BHTS
+
+    def _adjustment(self, content_BHTS: Tensor, bias_BHTS: Tensor) -> Tensor:
         # Heads last, and the bias apart: it has batch 1 where all examples share their positions.
         from_content, from_bias = self.hidden.weight.chunk(2, -1)
         hidden_BTSN = F.linear(content_BHTS.movedim(1, -1), from_content)
         hidden_BTSN += F.linear(bias_BHTS.movedim(1, -1), from_bias, self.hidden.bias)
         adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
-        return content_BHTS + bias_BHTS + adjusted_BTSH.movedim(-1, 1)
+        return adjusted_BTSH.movedim(-1, 1)
+
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """``adjustment``, the network's part of the logits, and ``base bias`` B."""
+        q, k = scene.q_BHTD, scene.k_BHSD
+        content_BHTS = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        bias_BHTS = self.base.bias(scene.pos_q_BT, scene.pos_k_BS)
+        assert bias_BHTS is not None
+        return {
+            "adjustment": self._adjustment(content_BHTS, bias_BHTS),
+            "base bias": bias_BHTS,
+        }

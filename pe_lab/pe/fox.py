@@ -37,3 +37,7 @@ class FoX(PositionalEncoding):
         kept_BHT = kept_BHS[..., -q_BHTD.shape[2] :]
         # Ahead of the query the difference is positive, and masked.
         return content_BHTS + (kept_BHT[..., None] - kept_BHS[:, :, None])
+
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """``forget gate`` f_j of each key."""
+        return {"forget gate": self.gate(scene.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}

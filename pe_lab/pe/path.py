@@ -84,6 +84,13 @@ class PaTH(PositionalEncoding):
             logits_BHTS = logits_BHTS + passed_BHS[..., -t:, None] - passed_BHS[:, :, None, :]
         return logits_BHTS
 
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """``beta`` of each token, and its ``forget gate`` f where there is one."""
+        told = {"beta": 2 * self.strength(scene.x_BSE).sigmoid()}
+        if self.gate is not None:
+            told["forget gate"] = self.gate(scene.x_BSE).sigmoid()
+        return {name: each_BSH.transpose(1, 2)[:, :, None] for name, each_BSH in told.items()}
+
 
 def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
     n, s = filter_NE.shape[0], x_BSE.shape[1]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 
 
 class StickBreaking(PositionalEncoding):
@@ -33,9 +33,7 @@ class StickBreaking(PositionalEncoding):
         self.remainder = remainder
 
     def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        # How many visible keys are not before s: 1 where s is the query's own.
-        since_TS = mask_TS.flip(-1).cumsum(-1).flip(-1)
-        own_TS, before_TS = mask_TS & (since_TS == 1), mask_TS & (since_TS > 1)
+        own_TS, before_TS = _own_and_before(mask_TS)
         wide_BHTS = logits_BHTS.to(torch.promote_types(logits_BHTS.dtype, torch.float32))
         # Zero where nothing is taken: a key that is not there leaves the stick as it is.
         passed_BHTS = F.logsigmoid(-wide_BHTS) * before_TS
@@ -45,3 +43,14 @@ class StickBreaking(PositionalEncoding):
         if self.remainder == "self":
             weights_BHTS = weights_BHTS + left_BHTS[..., :1].exp() * own_TS
         return weights_BHTS
+
+    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+        """``share`` b_ij that a key takes of what is left."""
+        return {"share": logits_BHTS.sigmoid() * _own_and_before(scene.mask_TS)[1]}
+
+
+def _own_and_before(mask_TS: Tensor) -> tuple[Tensor, Tensor]:
+    """True at the query's own key; true at the keys before it."""
+    # How many visible keys are not before s: 1 where s is the query's own.
+    since_TS = mask_TS.flip(-1).cumsum(-1).flip(-1)
+    return mask_TS & (since_TS == 1), mask_TS & (since_TS > 1)

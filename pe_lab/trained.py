@@ -1,0 +1,132 @@
+"""A finished run's model, as it was trained."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pe_lab import checkpoint
+from pe_lab.build import Plan, plan
+from pe_lab.data import evaluation_set
+from pe_lab.errors import UsageError
+from pe_lab.measure import Answers, answer, fixed_positions
+from pe_lab.model import Transformer
+from pe_lab.runs import RunFolder
+from pe_lab.schema import check
+from pe_lab.suggest import did_you_mean
+from pe_lab.task import Batch, Ints
+
+REMEDY = "put back a copy, or make the run again with force=true"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its summary, the plan made from it, and the model with its weights."""
+
+    path: Path
+    summary: dict[str, Any]
+    plan: Plan
+    model: Transformer
+
+    def sequences(self, split: str) -> tuple[Batch, Ints]:
+        """The sequences of a split that the run was measured on, and their positions.
+
+        Raises:
+            UsageError: no such split, or one too long for the encoding.
+        """
+        if split in self.plan.too_long:
+            raise UsageError(
+                f"split={split} needs {self.plan.too_long[split]} positions, more than "
+                f"{self.path} can encode: choose from {', '.join(self.plan.splits)}"
+            )
+        if split not in self.plan.splits:
+            raise UsageError(
+                f"split={split} is no split of {self.path}: "
+                + did_you_mean(split, self.plan.splits)
+            )
+        n = self.plan.sequences(split, self.plan.config.eval.sequences)
+        data = evaluation_set(self.plan.task, split, n)
+        return data, fixed_positions(self.plan.positions, split, *data.tokens.shape)
+
+    def answers(self, split: str) -> Answers:
+        """The model's answers to all of them: the summary's numbers, made again."""
+        data, positions = self.sequences(split)
+        tokens = self.plan.config.eval.batch_tokens
+        task = self.plan.task.split(split)
+        return answer(
+            self.model, task, data, positions, batch_tokens=tokens, autocast=self.autocast
+        )
+
+    @property
+    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Makes the context in which the model was trained and measured."""
+        half = self.plan.config.train.precision == "bfloat16"
+        return lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=half)
+
+
+def load(path: str | Path) -> Trained:
+    """The model of a finished run's folder with its weights, on the CPU, in evaluation mode.
+
+    Raises:
+        UsageError: no such folder, no run, one that is not finished, or one that this version of
+            the program, or this machine, cannot make again.
+    """
+    path = Path(path)
+    folder = RunFolder(path)
+    summary = _summary(folder)
+    try:
+        planned = plan(check(_here(summary["config"]), summary.get("names", {})))
+    except UsageError as error:
+        raise UsageError(f"{path} cannot be built again: {error}") from None
+    if planned.task.contents() != summary.get("contents", {}):
+        raise UsageError(
+            f"{path} was made with other contents of {', '.join(summary['contents'])}: put the "
+            "files of task.files back as they were"
+        )
+    if not folder.checkpoint.exists():
+        raise UsageError(f"{folder.checkpoint} is not there, and the model with it: {REMEDY}")
+    state = checkpoint.load(folder.checkpoint, REMEDY)
+    model = planned.model()
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+        told = " ".join(str(error).split())
+        raise UsageError(
+            f"the weights in {folder.checkpoint} do not fit the model of this version of the "
+            f"program ({told}): use the version in {path / 'environment.json'}, or make the run "
+            "again with force=true"
+        ) from None
+    return Trained(path, summary, planned, model.eval())
+
+
+def _here(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without a GPU, and with today's keys of the tracker, which bear on no
+    number: a run made before one of them was thought of can still be loaded."""
+    tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
+    return {**config, "device": "cpu", "tracker": yaml.safe_load(tracker)}
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    """The run's result; UsageError where there is none."""
+    path = folder.path
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder: give a run's, pe-lab results shows what there is")
+    summary = folder.summary()
+    if summary is not None:
+        return summary
+    status = folder.status()
+    if not status and not (path / "config.yaml").exists():
+        raise UsageError(
+            f"{path} is no run's folder, it holds no summary.json: give one like "
+            "runs/flipflop/cope/seed0-0123abcd"
+        )
+    state = "killed" if folder.killed() else status.get("state", "not begun")
+    raise UsageError(
+        f"{path} is not finished ({state}, step {status.get('step', 0)} of "
+        f"{status.get('steps', '?')}): give its line again, it goes on"
+    )

@@ -1,0 +1,180 @@
+"""What a trace tells is what the model did, and CoPE's gates and positions are the formula's."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
+
+from docs.facts import parts
+from pe_lab.model import Transformer
+from pe_lab.pe.base import Scene
+from pe_lab.trace import LayerTrace, traced
+
+NO_SOFTMAX = "stick_breaking"
+CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
+
+
+def look(built: Transformer, sequences: Tensor) -> tuple[Tensor, list[LayerTrace]]:
+    traces: list[LayerTrace] = []
+    with torch.inference_mode(), traced(built, traces.append):
+        return built(sequences, sequential(sequences.shape[1])), traces
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
+    built, sequences = model(VARIANTS[variant]).eval(), tokens(2, 12)
+    seen: list[tuple[Any, Scene, Tensor]] = []
+
+    def note(attention: Any, given: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
+        seen.append((attention, attention.sight(*given)[-1], output[0]))
+
+    for block in built.blocks:
+        block.attention.register_forward_hook(note)
+    with torch.inference_mode():
+        plain = built(sequences, sequential(12))
+        seen.clear()
+    hidden, traces = look(built, sequences)
+    assert torch.equal(hidden, plain)
+    assert len(traces) == len(seen) == 3
+    for trace, (attention, scene, output) in zip(traces, seen, strict=True):
+        pe = attention.encoding
+        weights = trace.weights_BHTS
+        added = pe.values(weights, scene.pos_q_BT, scene.pos_k_BS)
+        mixed = weights @ scene.v_BHSD + (0 if added is None else added)
+        told = attention.out(mixed.transpose(1, 2).flatten(-2))
+        torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
+        logits = trace.content_BHTS + trace.position_BHTS
+        again = pe.weights(logits, CAUSAL)
+        torch.testing.assert_close(again, weights, rtol=1e-10, atol=1e-10)
+        q, k = scene.q_BHTD, scene.k_BHSD
+        content = (q @ k.mT / math.sqrt(q.shape[-1])).where(CAUSAL, 0)
+        torch.testing.assert_close(trace.content_BHTS, content, rtol=1e-10, atol=1e-10)
+        if NO_SOFTMAX not in variant:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))
+        for values in (weights, trace.content_BHTS, trace.position_BHTS, *trace.own.values()):
+            assert values.shape == (2, 2, 12, 12)
+            assert bool((values.masked_fill(CAUSAL, 0) == 0).all())
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    built = model(SECTIONS["cope"])
+    with pytest.raises(ZeroDivisionError), traced(built, lambda trace: None):
+        raise ZeroDivisionError
+    assert not any(block.attention._forward_hooks for block in built.blocks)
+
+
+def test_decoding_with_a_cache_is_not_traced() -> None:
+    built = model(SECTIONS["cope"])
+    with traced(built, lambda trace: None), pytest.raises(ValueError, match="whole sequences"):
+        built(tokens(1, 3), sequential(3), built.empty_cache())
+
+
+COPES: dict[str, Section] = {
+    **{name: section for name, section in VARIANTS.items() if name.startswith("cope")},
+    "npos=3": {**SECTIONS["cope"], "npos": 3},
+    "with rope": {**SECTIONS["combined"], "parts": parts("cope", "rope")},
+    "before alibi": {**SECTIONS["combined"], "parts": parts("alibi", {"pe": "cope", "npos": 5})},
+    "on one layer": {
+        **SECTIONS["combined"],
+        "parts": parts("rope", {"pe": "cope", "layers": [1], "gates": "sep_keys"}),
+    },
+}
+
+
+@pytest.mark.parametrize("name", COPES)
+def test_gates_and_positions_of_cope(name: str) -> None:
+    """In loops: g_ij = 1 / (1 + exp(-q_i . k_j / sqrt(D))), q and k never turned, and p_ij the
+    sum from j to i, at most npos - 1."""
+    built = model(COPES[name]).eval().requires_grad_(False)
+    scenes: list[Scene] = []
+    for block in built.blocks:
+        block.attention.register_forward_hook(
+            lambda attention, given, _: scenes.append(attention.sight(*given)[-1])
+        )
+    _, traces = look(built, tokens(1, 12))
+    counted = 0
+    for n, (trace, scene) in enumerate(zip(traces, scenes, strict=True)):
+        encoding = built.encodings[n]
+        cope = next((m for m in encoding.modules() if getattr(m, "counts", False)), None)
+        assert (cope is None) == (trace.own == {})
+        if cope is None:
+            continue
+        counted += 1
+        for h in range(2):
+            for i in range(12):
+                running = 0.0
+                for j in reversed(range(i + 1)):
+                    q, against = scene.q_BHTD[0, h, i], scene.k_BHSD[0, h, j]
+                    if cope.gates == "values":
+                        against = scene.v_BHSD[0, h, j]
+                    if cope.gates == "sep_keys":
+                        against = cope.gate_key(scene.x_BSE[0, j])[h * 8 : h * 8 + 8]
+                    gate = 1 / (1 + math.exp(-float(q @ against) / math.sqrt(8)))
+                    running += gate
+                    position = min(running, cope.npos - 1)
+                    assert float(trace.own["gate"][0, h, i, j]) == pytest.approx(gate, rel=1e-9)
+                    told = float(trace.own["position"][0, h, i, j])
+                    assert told == pytest.approx(position, rel=1e-9)
+    assert counted == {"on one layer": 1, "cope-every=3": 1}.get(name, counted)
+    assert counted
+
+
+def traced_by(name: str, **changes: Any) -> list[LayerTrace]:
+    return look(model({**SECTIONS[name], **changes}).eval(), tokens(1, 12))[1]
+
+
+def test_what_stick_breaking_tells_makes_its_weights() -> None:
+    for trace in traced_by("stick_breaking"):
+        share = trace.own["share"][0]
+        for i in range(12):
+            left = torch.ones(2)
+            for j in reversed(range(i)):
+                torch.testing.assert_close(trace.weights_BHTS[0, :, i, j], share[:, i, j] * left)
+                left = left * (1 - share[:, i, j])
+        assert bool((share.diagonal(dim1=-2, dim2=-1) == 0).all())
+
+
+def forgotten(forget: Tensor) -> Tensor:
+    """(H, T, T) sums of the logarithms from after the key to the query."""
+    kept = torch.zeros(2, 12, 12)
+    for i in range(12):
+        for j in range(i + 1):
+            kept[:, i, j] = forget[:, i, j + 1 : i + 1].log().sum(-1)
+    return kept
+
+
+def test_forget_gates_of_fox_make_its_score() -> None:
+    for trace in traced_by("fox"):
+        kept = forgotten(trace.own["forget gate"][0])
+        torch.testing.assert_close(trace.position_BHTS[0], kept)
+
+
+def test_beta_and_forget_gates_of_path() -> None:
+    built = model({**SECTIONS["path"], "forget": True}).eval()
+    with_gates = look(built, tokens(1, 12))[1][0]
+    gate = built.encodings[0].gate
+    assert isinstance(gate, torch.nn.Linear)
+    # Gates that keep all: what is left of the score is the reflections'.
+    gate.weight.data.zero_()
+    gate.bias.data.fill_(50)
+    without = look(built, tokens(1, 12))[1][0]
+    kept = forgotten(with_gates.own["forget gate"][0])
+    torch.testing.assert_close(with_gates.position_BHTS[0] - without.position_BHTS[0], kept)
+    beta = with_gates.own["beta"][0][:, CAUSAL]
+    assert bool(((beta > 0) & (beta < 2)).all())
+
+
+def test_what_dape_tells_adds_up_to_its_score() -> None:
+    for trace in traced_by("dape"):
+        told = trace.own["adjustment"] + trace.own["base bias"]
+        torch.testing.assert_close(told, trace.position_BHTS)
+
+
+def test_two_of_a_kind_are_told_apart() -> None:
+    section = {**SECTIONS["combined"], "parts": parts("cope", {"pe": "cope", "gates": "values"})}
+    own = look(model(section), tokens(1, 12))[1][0].own
+    assert list(own) == ["gate", "position", "gate of part 2", "position of part 2"]
+    assert not torch.equal(own["gate"], own["gate of part 2"])
