@@ -3,146 +3,183 @@
 import errno
 import logging
 import os
+import secrets
 import shutil
+import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pe_lab.bounded import bounded
 from pe_lab.config import WandbConfig
+from pe_lab.metrics_log import read_metrics
+from pe_lab.runs import replace_file
+from pe_lab.tracking_files import rows_in, run_files
+from pe_lab.tracking_labels import (
+    COLUMNS,
+    LENGTHS,
+    UNCHARTED,
+    charted,
+    closing,
+    length_rows,
+    pictured,
+    split_rows,
+)
 
 log = logging.getLogger("pe_lab")
 
 UPLOAD_SECONDS = 20.0
 """How long wandb may upload when a run ends; what is left then waits for `wandb sync`."""
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
 """Beyond its own limits, how long a wandb that does not answer is waited for."""
 
 FREE_BYTES = 1 << 20
 """wandb stops when the disk has less: it would lose rows silently, and checkpoints need it."""
 
-DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EEXIST}
+DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.EIO),
+}
 
 
 class Wandb:
     """One run in wandb, or nothing at all: whatever fails there is one warning, then silence.
 
-    It asks nothing, waits a bounded time, and keeps its files in ``folder/wandb``. The first
-    ``skip`` rows are left out: the process that this one continues has sent them. (Offline,
-    each process of a run leaves a folder of its own there; all bear the run's id.)
+    It asks nothing, waits a bounded time, and keeps its files in ``folder/wandb``. Every row of
+    the run's metrics.jsonl gets there once: a process that goes on with a run reads back what
+    the processes before it left, sends what was lost with them, and leaves out what was not.
+    (Offline, each leaves a folder of its own; all bear one id, and `wandb sync` joins them.)
+
+    Args:
+        folder: the run's.
+        labels: arguments of wandb.init (tracking_labels.py); ``id`` gets a suffix of its own,
+            so that equal runs of two folders stay two.
+        cut: rows that were taken off metrics.jsonl and will be written again.
     """
 
-    def __init__(
-        self,
-        cfg: WandbConfig,
-        folder: Path,
-        *,
-        run_id: str,
-        name: str,
-        group: str | None,
-        job_type: str,
-        tags: Sequence[str],
-        config: dict[str, Any],
-        skip: int,
-    ) -> None:
+    def __init__(self, cfg: WandbConfig, folder: Path, labels: dict[str, Any], cut: int) -> None:
         self._cfg = cfg
-        self._folder = folder.absolute() / "wandb"
-        self._skip = skip
+        self._run_folder = folder.absolute()
+        self._folder = self._run_folder / "wandb"
+        self._skip = self._sent = 0
         self._defined: set[str] = set()
         self._run: Any = None
-
-        def start() -> Any:
-            # wandb itself would go to a temporary folder, and say so where nobody looks.
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as probe:
-                probe.write(b"\0")
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-            import wandb
-
-            # Silence must be global: it is what keeps wandb from asking for a key.
-            wandb.setup(wandb.Settings(silent=True))
-            run = wandb.init(
-                project=cfg.project,
-                entity=cfg.entity,
-                id=run_id,
-                name=name,
-                group=group,
-                job_type=job_type,
-                tags=list(tags),
-                config=config,
-                dir=str(self._folder.parent),
-                mode=cfg.mode,
-                resume="allow",
-                settings=wandb.Settings(
-                    silent=True,
-                    console="off",
-                    disable_git=True,
-                    save_code=False,
-                    x_disable_stats=True,
-                    x_save_requirements=False,
-                    init_timeout=cfg.init_timeout,
-                    finish_timeout=UPLOAD_SECONDS,
-                    finish_timeout_raises=True,
-                    # A run that an exception left open must not be handed to the next job.
-                    reinit="create_new",
-                ),
-            )
-            run.define_metric("step", hidden=True)
-            run.define_metric("*", step_metric="step")
-            return run
-
-        if cfg.mode != "disabled":
-            self._run, error = _bounded(start, cfg.init_timeout + GRACE_SECONDS)
-            if error is not None:
-                self._give_up("did not start", error)
+        if cfg.mode == "disabled":
+            return
+        start = partial(self._start, labels, cut)
+        self._run, error = bounded(start, cfg.init_timeout + GRACE_SECONDS)
+        if error is not None:
+            self._give_up("did not start", error)
 
     def log(self, row: dict[str, Any]) -> None:
-        """Send a row; it has a key ``step``."""
+        """Send a row of metrics.jsonl; it has a key ``step``."""
         if self._skip or self._run is None:
             self._skip = max(0, self._skip - 1)
             return
-        try:
-            if shutil.disk_usage(self._folder).free < FREE_BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
-            for key in row.keys() - self._defined:
-                # Not a glob: wandb ignores the summary of one.
-                if _has_minimum(key):
-                    self._run.define_metric(key, step_metric="step", summary="min,last")
-            self._defined.update(row)
-            self._run.log(row)
-        except Exception as error:
+        _, error = bounded(partial(self._send, self._run, charted(row)), GRACE_SECONDS)
+        if error is not None:
             self._give_up("stopped", error)
 
-    def finish(
-        self,
-        summary: dict[str, float],
-        table: tuple[list[str], list[list[Any]]] | None,
-        exit_code: int,
-    ) -> None:
-        """Close the run with its last values and ``table`` (columns, rows) of the splits."""
+    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        """Close the run; where it is finished, with its closing measurement and its table."""
         if self._run is None:
             return
-        run = self._run
+        run, pictures = self._run, self._pictures(summary) if summary else {}
 
         def end() -> None:
             try:
-                for key, value in summary.items():
-                    run.summary[key] = _last(run, key, value) if _has_minimum(key) else value
-                if table is not None:
-                    self._send_table(*table)
+                if summary is not None:
+                    self._close(run, summary, pictures)
             finally:
                 run.finish(exit_code=exit_code)
+            self._check_file(_file_of(run))
 
-        _, error = _bounded(end, UPLOAD_SECONDS + GRACE_SECONDS)
+        _, error = bounded(end, UPLOAD_SECONDS + GRACE_SECONDS)
         if error is not None:
             self._give_up("did not end well", error)
         self._run = None
 
-    def _send_table(self, columns: Sequence[str | int], rows: list[list[Any]]) -> None:
+    def _start(self, labels: dict[str, Any], cut: int) -> Any:
+        # wandb itself would go to a temporary folder, and say so where nobody looks.
+        self._folder.mkdir(parents=True, exist_ok=True)
+        run_id = f"{labels['id']}-{self._suffix()}"
+        before = run_files(self._folder, run_id)
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        # Silence must be global: it is what keeps wandb from asking for a key.
+        wandb.setup(wandb.Settings(silent=True))
+        run = wandb.init(
+            **labels | {"id": run_id},
+            project=self._cfg.project,
+            entity=self._cfg.entity,
+            dir=str(self._run_folder),
+            mode=self._cfg.mode,
+            resume="allow",
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                save_code=False,
+                x_disable_stats=True,
+                x_save_requirements=False,
+                init_timeout=self._cfg.init_timeout,
+                finish_timeout=UPLOAD_SECONDS,
+                finish_timeout_raises=True,
+                # A run that an exception left open must not be handed to the next job.
+                reinit="create_new",
+            ),
+        )
+        for handler in logging.getLogger("wandb").handlers:
+            # wandb's own log is on the same disk: a full one must not print tracebacks.
+            handler.handleError = lambda record: None  # type: ignore[method-assign]
+        if not _file_of(run).is_relative_to(self._folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder))
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
+        self._go_on(run, before, cut)
+        return run
+
+    def _suffix(self) -> str:
+        """Six random digits, kept in the folder."""
+        kept = self._folder / "id"
+        if not kept.exists():
+            replace_file(kept, lambda file: file.write(secrets.token_hex(3).encode()))
+        # Written each time: an old one proves nothing about a disk that has filled up since.
+        (self._folder / "probe").write_bytes(b"\0")
+        (self._folder / "probe").unlink()
+        return kept.read_text()
+
+    def _go_on(self, run: Any, before: list[Path], cut: int) -> None:
+        """Send the rows that wandb has not got, and skip those that it has: the first so many
+        that the server counts, or that the files ``before`` hold."""
+        metrics = self._run_folder / "metrics.jsonl"
+        kept = read_metrics(metrics) if metrics.exists() else []
+        try:
+            online = self._cfg.mode == "online"
+            known = run.starting_step if online else sum(rows_in(file)[0] for file in before)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            log.debug("cannot read wandb's files back", exc_info=True)
+            known = len(kept) + cut
+        for row in kept[known:]:
+            self._send(run, charted(row))
+        self._skip = max(0, known - len(kept))
+
+    def _send(self, run: Any, row: dict[str, Any]) -> None:
+        self._check_room()
+        for key in row.keys() - self._defined:
+            if key.endswith(UNCHARTED):
+                run.define_metric(key, step_metric="step", hidden=True)
+        self._defined.update(row)
+        run.log(row)
+        self._sent += 1
+
+    def _close(self, run: Any, summary: dict[str, Any], pictures: dict[str, str]) -> None:
+        row, numbers = closing(summary)
+        self._send(run, row)
+        run.summary.update(numbers)
         import wandb
 
         # wandb stages a table's file in the home folder, for ever, unless told otherwise.
@@ -150,11 +187,46 @@ class Wandb:
         os.environ["WANDB_DATA_DIR"] = before or str(self._folder)
         try:
             # Mixed: a split that is not applicable has no numbers.
-            table = wandb.Table(columns=list(columns), data=rows, allow_mixed_types=True)
-            self._run.log({"splits": table})
+            splits = wandb.Table(list(COLUMNS), split_rows(summary), allow_mixed_types=True)
+            lengths = wandb.Table(list(LENGTHS), length_rows(summary))
+            html = {
+                f"pictures/{split}": wandb.Html(page, inject=False, data_is_not_path=True)
+                for split, page in pictures.items()
+            }
+            self._send(run, {"step": row["step"], "splits": splits, "lengths": lengths, **html})
         finally:
             if before is None:
                 del os.environ["WANDB_DATA_DIR"]
+
+    def _pictures(self, summary: dict[str, Any]) -> dict[str, str]:
+        """A page a split on what the encoding did; none where they cannot be made."""
+        if not self._cfg.pictures:
+            return {}
+        try:
+            from pe_lab.inspection import inspect_run, page
+
+            return {s: page(inspect_run(self._run_folder, split=s)) for s in pictured(summary)}
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            log.warning("tracker.wandb.pictures=true, but there are none: %s", reason[:300])
+            log.debug("no pictures", exc_info=True)
+            return {}
+
+    def _check_room(self) -> None:
+        if shutil.disk_usage(self._folder).free < FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
+
+    def _check_file(self, file: Path) -> None:
+        """OSError where what was sent is not in the file: wandb does not tell."""
+        size = file.stat().st_size
+        try:
+            rows, closed = rows_in(file)
+        except (ValueError, subprocess.TimeoutExpired):
+            log.debug("cannot read %s back (%d bytes)", file, size, exc_info=True)
+            return
+        if rows < self._sent or not closed:
+            lost = f"{file} holds {rows} of {self._sent} rows"
+            raise OSError(errno.EIO, lost if rows < self._sent else f"{file} was not closed")
 
     def _give_up(self, what: str, error: BaseException) -> None:
         remedy = "set tracker.wandb.mode=offline or disabled"
@@ -163,7 +235,7 @@ class Wandb:
         elif isinstance(error, OSError) and error.errno in DISK_ERRORS:
             remedy = f"free space or give write access at {self._folder}"
         elif self._cfg.mode == "online" and self._run is not None:
-            remedy = f"`wandb sync {Path(self._run.dir).parent}` sends what is missing"
+            remedy = f"`wandb sync {_file_of(self._run).parent}` sends what is missing"
         elif self._cfg.mode == "online":
             remedy = f"run `wandb login`, check the network, or {remedy}"
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
@@ -172,33 +244,9 @@ class Wandb:
         teardown = getattr(sys.modules.get("wandb"), "teardown", None)
         if teardown is not None:
             # Otherwise wandb's exit hook would wait for this run once more.
-            _bounded(partial(teardown, exit_code=1), GRACE_SECONDS)
+            bounded(partial(teardown, exit_code=1), GRACE_SECONDS)
 
 
-def _has_minimum(key: str) -> bool:
-    return key == "train/loss" or key.endswith(("/error", "/error_seq"))
-
-
-def _last(run: Any, key: str, value: float) -> dict[str, float]:
-    """``value`` in the form that wandb gives the summary of a metric with a minimum."""
-    seen = run.summary.get(key)
-    lowest = value if seen is None else min(value, seen["min"])
-    return {"min": lowest, "last": value}
-
-
-def _bounded(work: Callable[[], Any], seconds: float) -> tuple[Any, BaseException | None]:
-    """What ``work`` returned, or what it raised; after ``seconds`` it is left to itself."""
-    outcome: list[tuple[Any, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            outcome.append((work(), None))
-        # wandb calls sys.exit where its own process ended badly. Signals reach the main
-        # thread, which waits below, so an interrupt is never caught here.
-        except BaseException as error:
-            outcome.append((None, error))
-
-    thread = threading.Thread(target=run, name="wandb", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return outcome[0] if outcome else (None, TimeoutError(f"no answer within {seconds:g} s"))
+def _file_of(run: Any) -> Path:
+    """Where wandb writes the run's records."""
+    return Path(run.dir).parent / f"run-{run.id}.wandb"

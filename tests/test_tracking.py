@@ -1,10 +1,10 @@
-"""metrics.jsonl survives crashes and full disks; wandb records a run, and never stops one."""
+"""wandb records a run, whole and once, and never stops one."""
 
-import errno
 import json
 import logging
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,152 +15,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from offline_wandb import core_of, files, history, records, start, whole
 
-from pe_lab import tracking
+from pe_lab import tracking, tracking_files
 from pe_lab.config import WandbConfig
-from pe_lab.errors import RunError
-from pe_lab.metrics_log import MetricsLog, read_metrics
 from pe_lab.tracking import Wandb
+from pe_lab.tracking_files import inspect
+from pe_lab.tracking_labels import COLUMNS
 
+LABELS: dict[str, Any] = {
+    "id": "flipflop-cope-seed0-01234567",
+    "name": "cope-seed0 d_model=128",
+    "group": "sweep-1",
+    "job_type": "cope",
+    "tags": ["flipflop", "small"],
+    "notes": "pe-lab task=flipflop",
+    "config": {"seed": 0, "train": {"lr": 1e-3, "betas": [0.9, 0.99]}, "none": None},
+}
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> int:
-    with MetricsLog(path, 0) as log:
-        for row in rows:
-            log.write(row)
-        log.sync()
-        return log.size
-
-
-def test_floats_come_back_exactly_and_every_line_is_json(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    floats = [0.1, 1 / 3, math.pi * 1e-300, 5e-324, -0.0, 2.0**53 + 2, 1e22]
-    rows = [{"step": step, "train/loss": value} for step, value in enumerate(floats)]
-    size = write_rows(path, rows)
-    assert size == path.stat().st_size
-    assert [row["train/loss"].hex() for row in read_metrics(path)] == [f.hex() for f in floats]
-
-    write_rows(path, [{"step": 1, "a": math.nan, "b": -math.inf, "c": None}])
-    strict = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert strict == {"step": 1, "a": None, "b": None, "c": None}
-
-
-def test_a_resumed_run_cuts_back_to_its_checkpoint_and_remembers_what_was_there(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    rows = [{"step": step, "train/loss": 1.0} for step in range(5)]
-    keep = write_rows(path, rows[:2])
-    with MetricsLog(path, None) as log:
-        assert (log.cut, log.size) == (0, keep)
-        for row in rows[2:]:
-            log.write(row)
-    with path.open("ab") as file:
-        file.write(b'{"step": 5, "tra')
-
-    with MetricsLog(path, keep) as log:
-        assert log.cut == 3
-        assert log.size == keep == path.stat().st_size
-        log.write({"step": 2, "train/loss": 2.0})
-    assert read_metrics(path) == [*rows[:2], {"step": 2, "train/loss": 2.0}]
-
-
-def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    with MetricsLog(path, 0) as log:
-        assert (log.cut, log.size) == (0, 0)
-    write_rows(path, [{"step": 3}])
-    with MetricsLog(path, 0) as log:
-        assert log.cut == 1
-    assert path.read_bytes() == b""
-
-
-def test_a_torn_last_line_is_left_out_and_an_appending_log_replaces_it(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    # A crash of the machine can leave zeros where the last row was to be.
-    path.write_bytes(b'{"step": 1}\n{"step": 2}\n\0\0\0\0')
-    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
-    with MetricsLog(path, None) as log:
-        assert log.cut == 0
-        log.write({"step": 3})
-    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
-
-
-def test_a_broken_line_before_the_last_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(RunError, match=r"line 2 .*force=true"):
-        read_metrics(path)
-
-
-@pytest.mark.parametrize("keep", [1, 5, 13, 10_000])
-def test_a_file_that_is_not_the_checkpoints_is_refused_and_left_alone(
-    tmp_path: Path, keep: int
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n')
-    with pytest.raises(RunError, match=rf"12 bytes.* {keep} bytes.*force=true"):
-        MetricsLog(path, keep)
-    assert path.read_bytes() == b'{"step": 1}\n'
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        RunError, match=r"file/metrics.jsonl cannot be written \(Not a directory\): .*runs_dir"
-    ):
-        MetricsLog(tmp_path / "file" / "metrics.jsonl", 0)
-
-
-@pytest.fixture
-def small_disk(disk: Callable[[str], Path]) -> Path:
-    return disk("64k")
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> None:
-    path = small_disk / "metrics.jsonl"
-    filler = small_disk / "filler"
-    filler.write_bytes(b"x" * 40_000)
-    with MetricsLog(path, 0) as log:
-
-        def fill() -> None:
-            for step in range(1000):
-                log.write({"step": step, "padding": "x" * 100})
-
-        with pytest.raises(
-            RunError,
-            match=r"metrics.jsonl cannot be written \(No space left .*: make room",
-        ):
-            fill()
-        assert log.size == path.stat().st_size
-        written = len(read_metrics(path))
-        filler.unlink()
-        log.write({"step": written})
-    assert [row["step"] for row in read_metrics(path)] == list(range(written + 1))
-    assert written > 50
-
-
-def test_a_row_half_written_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "metrics.jsonl"
-
-    class Full:
-        def __init__(self, file: Any) -> None:
-            self.file, self.room = file, 7
-
-        def write(self, data: bytes) -> int:
-            if not self.room:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written, self.room = self.file.write(data[: self.room]), 0
-            return int(written)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.file, name)
-
-    with MetricsLog(path, 0) as log:
-        log.write({"step": 1})
-        monkeypatch.setattr(log, "_file", Full(log._file))
-        with pytest.raises(RunError, match="No space left"):
-            log.write({"step": 2})
-    assert path.read_bytes() == b'{"step": 1}\n'
+SUMMARY: dict[str, Any] = {
+    "steps": 30,
+    "splits": {"in_domain": "in_domain", "long": "ood/long", "far": "ood/far", "too_long": None},
+    "metrics": {
+        **{"in_domain/error": 0.25, "in_domain/error_low": 0.2, "in_domain/n": 10},
+        **{"in_domain/loss": 0.5, "in_domain/guess": 0.5},
+        **{"ood/long/error": 0.75, "ood/long/loss": None, "ood/far/error": 0.25, "ood/far/n": 7},
+        **{"params/total": 7, "time/train_s": 1.5},
+    },
+    "by": {"in_domain": {"length": {"2": {"error": 0.5, "n": 2}, "3-4": {"error": 0, "n": 8}}}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -179,37 +62,59 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cwd
 
 
-def started(folder: Path, *, mode: str = "offline", skip: int = 0, **more: Any) -> Wandb:
+@pytest.fixture
+def small_disk(disk: Callable[[str], Path]) -> Path:
+    return disk("3m")
+
+
+def fill(disk: Path, left: int = 0) -> Path:
+    """Take the disk's room with a file, but for so many bytes."""
+    free = shutil.disk_usage(disk).free - left
+    (disk / "filler").write_bytes(b"x" * free)
+    return disk / "filler"
+
+
+def started(folder: Path, *, mode: str = "offline", cut: int = 0, **more: Any) -> Wandb:
+    wait, pictures = more.pop("wait", 20), more.pop("pictures", False)
     cfg = WandbConfig(
-        mode=mode, project="pe-lab-test", entity=None, tags=[], init_timeout=more.pop("wait", 20)
+        mode=mode,
+        project="pe-lab-test",
+        entity=None,
+        tags=[],
+        pictures=pictures,
+        init_timeout=wait,
     )
-    given: dict[str, Any] = {
-        "run_id": "flipflop-cope-seed0-01234567",
-        "name": "flipflop cope 0",
-        "group": "sweep-1",
-        "job_type": "cope",
-        "tags": ["flipflop", "small"],
-        "config": {"seed": 0, "train": {"lr": 1e-3, "betas": [0.9, 0.99]}, "none": None},
-    }
-    return Wandb(cfg, folder, skip=skip, **(given | more))
+    return Wandb(cfg, folder, LABELS | more, cut)
 
 
-def inspect(folder: Path, *options: str) -> str:
-    (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json", *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def row(step: int) -> dict[str, Any]:
+    return {"step": step, "train/loss": step / 10}
 
 
-def history(folder: Path) -> list[dict[str, Any]]:
-    records = map(json.loads, inspect(folder).splitlines())
-    items = [record["history"]["item"] for record in records if record["type"] == "history"]
-    return [{k: v for k, v in item.items() if not k.startswith("_")} for item in items]
+def write_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text)
 
 
-TABLE: tuple[list[str], list[list[Any]]] = (
-    ["split", "error", "n"],
-    [["in_domain", 0.25, 10], ["ood/long", None, None]],
-)
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was told, without what only the log file gets."""
+    ours = [record for record in caplog.records if record.name == "pe_lab"]
+    return [record.getMessage() for record in ours if record.levelno > logging.DEBUG]
+
+
+def only_warning(caplog: pytest.LogCaptureFixture) -> str:
+    (message,) = warnings(caplog)
+    assert "\n" not in message
+    assert "metrics.jsonl has every number" in message
+    caplog.clear()
+    return message
+
+
+def use(run: Wandb) -> None:
+    for step in range(3):
+        run.log(row(step))
+    run.finish(SUMMARY, 0)
 
 
 def test_an_offline_run_reads_back(
@@ -219,102 +124,136 @@ def test_an_offline_run_reads_back(
     rows = [
         {"step": 10, "train/loss": 2.0, "lr": 0.1},
         {"step": 20, "train/loss": 1.0, "lr": math.nan},
-        {"step": 20, "ood/long/error": 0.5, "ood/long/error_seq": 0.9},
+        {"step": 20, "ood/long/error": 0.5, "ood/far/error": 1.0, "ood/long/n": 4},
         {"step": 30, "train/loss": 1.5, "lr": None},
     ]
     run = started(tmp_path)
-    for row in rows:
-        run.log(row)
-    run.finish({"ood/long/error": 0.75, "in_domain/error": 0.25, "params/total": 7}, TABLE, 0)
-    run.log({"step": 40, "train/loss": 1.0})
-    run.finish({}, None, 1)
+    for given in rows:
+        run.log(given)
+    run.finish(SUMMARY, 0)
+    run.log(row(40))
+    run.finish(None, 1)
 
-    records = [json.loads(line) for line in inspect(tmp_path).splitlines()]
-    (start,) = (record["run"] for record in records if record["type"] == "run")
-    assert start["run_id"] == "flipflop-cope-seed0-01234567"
-    assert start["display_name"] == "flipflop cope 0"
-    assert (start["run_group"], start["job_type"]) == ("sweep-1", "cope")
-    assert (start["project"], start["tags"]) == ("pe-lab-test", ["flipflop", "small"])
-    metrics = [record["metric"] for record in records if record["type"] == "metric"]
+    (file,) = files(tmp_path)
+    begun = start(file)
+    assert begun["run_id"].startswith(LABELS["id"] + "-")
+    assert begun["display_name"] == LABELS["name"]
+    assert (begun["run_group"], begun["job_type"]) == ("sweep-1", "cope")
+    assert (begun["project"], begun["tags"]) == ("pe-lab-test", ["flipflop", "small"])
+    assert begun["notes"] == "pe-lab task=flipflop"
+    metrics = [record["metric"] for record in records(file) if record["type"] == "metric"]
     assert {"name": "step", "options": {"defined": True, "hidden": True}} in metrics
     assert any((m.get("glob_name"), m.get("step_metric")) == ("*", "step") for m in metrics)
+    hidden = {m["name"] for m in metrics if m.get("options", {}).get("hidden")}
+    assert hidden == {"step", "ood/long/n", "in_domain/error_low"}
 
     items = history(tmp_path)
-    assert [item["step"] for item in items] == [10, 20, 20, 30, 30]
+    assert [item["step"] for item in items] == [10, 20, 20, 30, 30, 30]
     assert items[0] == rows[0]
-    assert items[2] == rows[2]
-
-    whole = json.loads(inspect(tmp_path, "--summary"))
-    assert whole["config"] == {
-        "seed": 0,
-        "train": {"lr": 1e-3, "betas": [0.9, 0.99]},
-        "none": None,
+    assert items[2] == rows[2] | {"ood/error": 0.75}
+    assert items[4] == {
+        **{"step": 30, "in_domain/error": 0.25, "in_domain/error_low": 0.2},
+        **{"in_domain/loss": 0.5, "ood/long/error": 0.75, "ood/far/error": 0.25, "ood/error": 0.5},
     }
-    assert (whole["state"], whole["exit_code"]) == ("finished", 0)
-    summary = whole["summary"]
-    assert summary["train/loss"] == {"min": 1.0, "last": 1.5}
-    assert summary["ood/long/error"] == {"min": 0.5, "last": 0.75}
-    assert summary["in_domain/error"] == {"min": 0.25, "last": 0.25}
-    assert summary["params/total"] == 7
-    (table,) = (tmp_path / "wandb").rglob("*.table.json")
-    assert json.loads(table.read_text()) == {"columns": TABLE[0], "data": TABLE[1]}
 
-    assert not ours(caplog)
+    words = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json"]
+    assert subprocess.run(words, check=True, capture_output=True).stdout == inspect(file)
+    read = whole(file)
+    assert read["config"] == LABELS["config"]
+    assert (read["state"], read["exit_code"]) == ("finished", 0)
+    known = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
+    assert known.items() <= read["summary"].items()
+    assert read["summary"]["ood/error"] == 0.5
+    assert read["summary"]["train/loss"] == 1.5
+    lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
+    content = json.loads(lengths.read_text())
+    assert content["columns"] == ["split", "length", "error", "n"]
+    assert content["data"] == [["in_domain", 2, 0.5, 2], ["in_domain", 4, 0, 8]]
+    content = json.loads(table.read_text())
+    assert content["columns"] == list(COLUMNS)
+    assert content["data"][0] == ["in_domain", 0.25, 0.2, None, None, 0.5, 10, 0.5]
+    assert content["data"][3] == ["too_long", *[None] * 7]
+
+    assert not warnings(caplog)
     assert list(elsewhere.iterdir()) == []
     assert not list((tmp_path / "home").rglob("staging"))
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-def test_runs_of_one_process_stay_apart_and_a_resumed_one_sends_no_row_twice(
+def test_runs_of_one_process_stay_apart_and_equal_ones_of_two_folders_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed, skip in enumerate([0, 3]):
-        run = started(tmp_path / str(seed), run_id=f"run-{seed}", skip=skip)
-        for step in range(4):
-            run.log({"step": step, "train/loss": seed + step / 10})
-        if seed:
-            run.finish({}, None, 1)
-        # The first is left open, as by an exception: the second must not write into it.
-        else:
-            first = run
-    first.log({"step": 4, "train/loss": 0.4})
-    first.finish({}, None, 0)
-    assert history(tmp_path / "0") == [{"step": s, "train/loss": s / 10} for s in range(5)]
-    assert history(tmp_path / "1") == [{"step": 3, "train/loss": 1.3}]
-    assert json.loads(inspect(tmp_path / "1", "--summary"))["exit_code"] == 1
-    assert not ours(caplog)
+    # The first is left open, as by an exception: the second must not write into it.
+    first, second = started(tmp_path / "0"), started(tmp_path / "1")
+    second.log(row(7))
+    second.finish(None, 1)
+    first.log(row(0))
+    first.finish(None, 0)
+    assert history(tmp_path / "0") == [row(0)]
+    assert history(tmp_path / "1") == [row(7)]
+    (one,), (other,) = files(tmp_path / "0"), files(tmp_path / "1")
+    assert whole(other)["exit_code"] == 1
+    assert start(one)["run_id"] != start(other)["run_id"]
+    assert not warnings(caplog)
 
 
-def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "pe_lab"]
+@pytest.mark.parametrize("lost", ["nothing", "the end of the file", "the file"])
+def test_a_resumed_run_has_every_row_once(
+    tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed after 200 rows, of which the checkpoint counts 180."""
+    first = started(tmp_path)
+    for step in range(200):
+        first.log(row(step))
+    first.finish(None, 1)
+    (file,) = files(tmp_path)
+    if lost == "the end of the file":
+        with file.open("r+b") as handle:
+            handle.truncate(file.stat().st_size // 2)
+    if lost == "the file":
+        shutil.rmtree(file.parent)
+    write_metrics(tmp_path, [row(step) for step in range(180)])
+
+    second = started(tmp_path, cut=20)
+    for step in range(180, 210):
+        second.log(row(step))
+    second.finish(SUMMARY, 0)
+    *told, closing, tables = history(tmp_path)
+    assert told == [row(step) for step in range(210)]
+    assert closing["in_domain/error"] == 0.25
+    assert (tables["step"], tables["splits.nrows"]) == (30, 4)
+    assert len({start(file)["run_id"] for file in files(tmp_path)}) == 1
+    assert len(files(tmp_path)) == (1 if lost == "the file" else 2)
+    assert not warnings(caplog)
 
 
-def only_warning(caplog: pytest.LogCaptureFixture) -> str:
-    (record,) = ours(caplog)
-    assert record.levelno == logging.WARNING
-    message = record.getMessage()
-    assert "\n" not in message
-    assert "metrics.jsonl" in message
-    caplog.clear()
-    return message
+def test_a_file_of_before_that_cannot_be_read_is_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_metrics(tmp_path, [row(step) for step in range(5)])
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "run_files", lambda *_: [tmp_path / "no.wandb"])
+        run = started(tmp_path, cut=2)
+    for step in range(5, 9):
+        run.log(row(step))
+    run.finish(None, 1)
+    assert history(tmp_path) == [row(7), row(8)]
 
 
-def use(run: Wandb) -> None:
-    for step in range(3):
-        run.log({"step": step, "train/loss": 1.0})
-    run.finish({"in_domain/error": 0.5}, TABLE, 0)
-
-
-def test_disabled_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
+
+
+@pytest.mark.usefixtures("without_wandb")
+def test_disabled_does_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     use(started(tmp_path, mode="disabled"))
     assert not (tmp_path / "wandb").exists()
+    assert not warnings(caplog)
 
 
-def test_a_failing_import_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
+@pytest.mark.usefixtures("without_wandb")
+def test_a_failing_import_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     use(started(tmp_path))
     assert "install wandb" in only_warning(caplog)
 
@@ -331,14 +270,108 @@ def test_an_unwritable_folder_is_one_warning(
     assert f"write access at {tmp_path / place}" in only_warning(caplog)
 
 
-def test_a_full_disk_is_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    use(started(small_disk))
+@pytest.fixture
+def read_only(small_disk: Path) -> Path:
+    """A disk that nobody may write to, root neither."""
+    (small_disk / "run").mkdir()
+    remount = ["mount", "-o", "remount,ro", str(small_disk)]
+    subprocess.run(remount, check=True)
+    return small_disk / "run"
+
+
+def test_a_read_only_disk_is_one_warning(
+    read_only: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(started(read_only))
+    assert f"Read-only file system: '{read_only}/wandb'; " in only_warning(caplog)
+
+
+def test_a_home_that_cannot_be_written_does_not_matter(
+    tmp_path: Path, read_only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(read_only))
+    use(started(tmp_path / "run"))
+    assert len(history(tmp_path / "run")) == 5
+
+
+def test_wandb_moving_elsewhere_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import wandb
+
+    init = wandb.init
+    away = tmp_path / "away"
+    away.mkdir()
+    monkeypatch.setattr(wandb, "init", lambda **given: init(**given | {"dir": str(away)}))
+    use(started(tmp_path / "run"))
+    assert f"Permission denied: '{tmp_path}/run/wandb'" in only_warning(caplog)
+
+
+@pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])
+def test_a_full_disk_is_one_warning(
+    small_disk: Path,
+    when: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if when == "before":
+        fill(small_disk)
+    run = started(small_disk)
+    run.log(row(0))
+    if when == "in the middle":
+        fill(small_disk)
+    run.log(row(1))
+    if when == "at the end":
+        fill(small_disk)
+    run.finish(SUMMARY, 0)
     message = only_warning(caplog)
     assert "No space left on device" in message
     assert f"free space or give write access at {small_disk}" in message
+    assert capfd.readouterr() == ("", "")
 
 
-# wandb exits where its own process ended badly; log() is the caller's thread, where that passes.
+def test_rows_that_a_full_disk_took_unseen_are_missed(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Full between two looks at it, as by another program, and free again at the end."""
+    monkeypatch.setattr(tracking, "FREE_BYTES", 0)
+    run = started(small_disk)
+    filler = fill(small_disk, 40_000)
+    for step in range(600):
+        run.log(row(step))
+    time.sleep(0.5)
+    filler.unlink()
+    run.finish(None, 0)
+    assert " of 600 rows" in only_warning(caplog)
+
+
+@pytest.mark.parametrize("what", ["the folder", "the file"])
+def test_wandbs_files_taken_away_is_one_warning(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = started(tmp_path)
+    run.log(row(0))
+    if what == "the folder":
+        shutil.rmtree(tmp_path / "wandb")
+    else:
+        (file,) = files(tmp_path)
+        file.unlink()
+    run.log(row(1))
+    run.finish(SUMMARY, 0)
+    message = only_warning(caplog)
+    assert "No such file" in message
+    assert f"give write access at {tmp_path}/wandb" in message
+
+
+def test_a_file_that_cannot_be_read_back_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking_files, "READ_SECONDS", 0.01)
+    use(started(tmp_path))
+    assert not warnings(caplog)
+
+
+# wandb exits where its own process ended badly.
 @pytest.mark.parametrize(
     ("at", "error"),
     [
@@ -370,14 +403,15 @@ def test_an_interrupt_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     import wandb
 
     def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.1)
 
     run = started(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(wandb.Run, "log", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run.log({"step": 1})
-    run.finish({}, None, 1)
+    run.finish(None, 1)
 
 
 def test_a_wandb_that_never_answers_costs_a_bounded_time(
@@ -396,6 +430,23 @@ def test_a_wandb_that_never_answers_costs_a_bounded_time(
     assert time.perf_counter() - began < 5
     assert "no answer within 0.4 s" in only_warning(caplog)
     finish(hung)
+
+
+def test_a_wandb_that_hangs_in_the_middle_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes rows until the pipe to it is full."""
+    run = started(tmp_path)
+    monkeypatch.setattr(tracking, "GRACE_SECONDS", 0.5)
+    core = core_of(os.getpid())
+    os.kill(core, signal.SIGSTOP)
+    try:
+        for step in range(5000):
+            run.log(row(step))
+        run.finish(SUMMARY, 0)
+    finally:
+        os.kill(core, signal.SIGCONT)
+    assert "wandb stopped: no answer within 0.5 s" in only_warning(caplog)
 
 
 def test_online_without_a_key_is_one_warning_and_no_question_on_a_terminal(
@@ -430,5 +481,5 @@ def test_a_dead_server_costs_the_timeout_and_one_warning(
         assert "check the network" in only_warning(caplog)
         # wandb is as it was: the next run of a sweep, offline, works.
         use(started(tmp_path / "next"))
-    assert len(history(tmp_path / "next")) == 4
-    assert not ours(caplog)
+    assert len(history(tmp_path / "next")) == 5
+    assert not warnings(caplog)

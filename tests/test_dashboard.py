@@ -1,0 +1,224 @@
+"""``pe-lab dashboard``: the workspace as JSON that the library reads back, and saved online."""
+
+import builtins
+import json
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Here, Outcome, tiny
+from wandb_server import KEY, serving
+from wandb_workspaces.workspaces import Workspace
+from wandb_workspaces.workspaces.internal import View
+
+from pe_lab import dashboard
+from pe_lab.cli import main
+
+
+@pytest.fixture(scope="module")
+def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two tasks and encodings, one setting beside, one unfinished."""
+    folder = tmp_path_factory.mktemp("some")
+    runs = f"runs_dir={folder / 'runs'}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["pe-lab"])
+        assert main(["-m", *tiny("pe=none,rope", "task=flipflop,counting"), runs]) == 0
+        assert main([*tiny("pe=rope", "model.d_model=32"), runs]) == 0
+    unfinished = folder / "runs" / "flipflop" / "rope" / "seed7-01234567"
+    unfinished.mkdir()
+    return folder
+
+
+@pytest.fixture
+def runs(some_runs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(some_runs / "runs", tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for key in [key for key in os.environ if key.startswith("WANDB_")]:
+        if key != "WANDB_SERVICE":
+            monkeypatch.delenv(key)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def read(path: Path) -> Workspace:
+    """The workspace in a file, as the library reads it."""
+    return Workspace._from_model(View.model_validate_json(path.read_text()))
+
+
+def titles(workspace: Workspace) -> dict[str, list[Any]]:
+    return {
+        section.name: [getattr(panel, "title", None) for panel in section.panels]
+        for section in workspace.sections
+    }
+
+
+def test_a_workspace_a_task_that_the_library_reads_back(here: Here, runs: Path) -> None:
+    outcome = here("dashboard")
+    assert outcome == Outcome(
+        0,
+        "written to runs/dashboard/counting.json\nwritten to runs/dashboard/flipflop.json\n",
+        "",
+    )
+    made = read(runs / "dashboard" / "flipflop.json")
+    assert (made.name, made.project, made.entity) == ("flipflop", "pe-lab", "")
+    splits = ["sparse", "dense", "long_x2", "long_x4", "sparse_x4", "dense_x4"]
+    errors = ["in_domain/error", "ood/error", *(f"ood/{split}/error" for split in splits)]
+    shown = titles(made)
+    assert list(shown) == [
+        "Closing error, mean and standard deviation over seeds",
+        *("in_domain", "ood", "Error against length", "Cost against error"),
+        *("train", "Where runs differ"),
+    ]
+    bars, curves = made.sections[0].panels, made.sections[2].panels
+    assert [bar.title for bar in bars[:-1]] == errors
+    assert {(b.groupby.name, b.groupby_aggfunc, b.groupby_rangefunc) for b in bars[:-1]} == {
+        ("setting", "mean", "stddev")
+    }
+    assert bars[-1].table_name == "splits"
+    assert [curve.y[0].name for curve in curves] == errors[1:]
+    assert {(c.x.name, c.groupby.name, c.groupby_rangefunc) for c in curves} == {
+        ("step", "setting", "minmax")
+    }
+    settings = made.runset_settings
+    assert settings.filters == "Config(\"names.task\") == 'flipflop'"
+    assert [group.name for group in settings.groupby] == ["JobType", "setting"]
+    assert [order.item.name for order in settings.order] == ["JobType", "seed"]
+    assert settings.pinned_columns[:4] == [
+        *("run:displayName", "config:seed", "summary:in_domain/error", "summary:ood/error"),
+    ]
+    assert "config:model.d_model" in settings.pinned_columns
+    assert made.settings.max_runs == 1000
+
+    counting = read(runs / "dashboard" / "counting.json")
+    assert "ood/longer/error" in titles(counting)["ood"]
+    assert "ood/sparse/error" not in titles(counting)["ood"]
+    assert [group.name for group in counting.runset_settings.groupby] == ["JobType"]
+
+
+def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> None:
+    words = ["task=flipflop", "pe=rope,none", "model.d_model=16", "train.lr=3e-3", "seed=0"]
+    given = ["name=my view / 1", "entity=team", "project=other"]
+    assert here("dashboard", *words, *given).status == 0
+    made = read(runs / "dashboard" / "my-view-1.json")
+    assert (made.name, made.entity, made.project) == ("my view / 1", "team", "other")
+    assert made.runset_settings.filters == (
+        "Config(\"names.task\") == 'flipflop' and Config(\"names.pe\") in ['rope', 'none'] and "
+        'Config("model.d_model") == 16 and Config("train.lr") == 0.003 and Config("seed") == 0'
+    )
+    assert here("dashboard", "task=flipflop", "out=deep/er/mine.json").status == 0
+    assert read(tmp_path / "deep" / "er" / "mine.json").name == "flipflop"
+
+
+def test_pictures_are_shown_where_there_are_some(here: Here, runs: Path) -> None:
+    assert here(*tiny("pe=none", "seed=3", "tracker.wandb.pictures=true")).status == 0
+    assert here("dashboard", "task=flipflop").status == 0
+    (browser,) = read(runs / "dashboard" / "flipflop.json").sections[5].panels
+    assert browser.media_keys[:2] == ["pictures/in_domain", "pictures/sparse"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mode=onlin"], "mode=onlin: did you mean online? (choices: offline, online)"),
+        (["nam=x"], "nam=x: did you mean name?"),
+        (["where=seed>1"], "where=seed>1: a saved workspace selects by keys of the configuration"),
+        (["state=failed"], "state=failed: a saved workspace selects by keys"),
+        (["pe=alibi"], "dashboard pe=alibi: no such runs in runs"),
+        (["out=x.json"], "out=x.json: a workspace is of one task, these runs are of counting, fli"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+    ],
+)
+@pytest.mark.usefixtures("runs")
+def test_wrong_words_are_one_sentence(here: Here, words: list[str], sentence: str) -> None:
+    outcome = here("dashboard", *words)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("runs")
+def test_without_the_library_it_says_what_to_install(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("wandb_workspaces"):
+            raise ImportError(name)
+        return plain(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    outcome = here("dashboard")
+    assert outcome.status == 2
+    assert "pip install 'pe-lab[dashboard]'" in outcome.err
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
+    here: Here, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    outcome = here("dashboard", "task=flipflop", "out=file/x.json")
+    assert outcome.status == 1
+    assert "file/x.json cannot be written (File exists): give another place" in outcome.err
+    assert here("dashboard", "task=flipflop").status == 0
+    path = runs / "dashboard" / "flipflop.json"
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert here("dashboard", "task=flipflop", "pe=rope").status == 1
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["flipflop.json"]
+
+
+def test_online_the_view_is_saved_and_saved_again_in_its_place(
+    here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as server:
+        for key, value in server.environment.items():
+            monkeypatch.setenv(key, value)
+        outcome = here("dashboard", "task=flipflop", "mode=online")
+        assert outcome.status == 0, outcome.err
+        first, (view,) = outcome.out.splitlines(), server.views
+        assert first[1].startswith(f"saved as {server.url}/me/pe-lab?nw=")
+        assert (view["entityName"], view["projectName"]) == ("me", "pe-lab")
+        assert (view["displayName"], view["type"]) == ("flipflop", "project-view")
+        written = json.loads((runs / "dashboard" / "flipflop.json").read_text())
+        assert written["name"] == view["name"]
+        names = [s["name"] for s in written["spec"]["section"]["panelBankConfig"]["sections"]]
+        sent = json.loads(view["spec"])["section"]["panelBankConfig"]["sections"]
+        assert [section["name"] for section in sent] == names
+        again = here("dashboard", "task=flipflop", "mode=online")
+        assert again.out.splitlines() == first
+        assert [v["name"] for v in server.views] == [view["name"]] * 2
+        assert server.views[1]["id"] == "v"
+
+
+@pytest.mark.parametrize("server", ["no key", "refuses", "never answers"])
+def test_without_a_server_or_a_key_it_is_one_sentence_in_bounded_time(
+    here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setattr(dashboard, "ONLINE_SECONDS", 2.0)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1] if server == "never answers" else 9
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        if server != "no key":
+            monkeypatch.setenv("WANDB_API_KEY", KEY)
+        began = time.perf_counter()
+        outcome = here("dashboard", "task=flipflop", "mode=online")
+    assert time.perf_counter() - began < 20
+    assert outcome.status == 1
+    assert outcome.err.count("\n") == 1
+    assert "wandb did not take the workspace: " in outcome.err
+    assert "runs/dashboard/flipflop.json has it; run `wandb login`" in outcome.err
+    assert read(runs / "dashboard" / "flipflop.json").name == "flipflop"

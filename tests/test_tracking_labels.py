@@ -1,0 +1,136 @@
+"""What sweeps and runs are called, and what closes a run in wandb."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import tiny
+
+from pe_lab.launch import checked_jobs
+from pe_lab.sweep_name import LONGEST, keys_of, operational, sweep_name, swept
+from pe_lab.tracking_labels import charted, closing, labels, length_rows, pictured, split_rows
+
+TODAY = date.today().isoformat()
+
+
+def test_a_sweeps_name_tells_what_it_runs_and_what_it_varies(tmp_path: Path) -> None:
+    words = ["task=flipflop", "pe=cope,rope", "seed=range(3)", "model.d_model=64,128"]
+    name = sweep_name([*words, "train.lr=1e-3"], tmp_path)
+    assert name.startswith(f"flipflop--pe+seed+model.d_model--{TODAY}--")
+    assert keys_of(name) == swept(words) == ("pe", "seed", "model.d_model")
+    recipe = sweep_name(["experiment=paper/flipflop", "pe=glob(*)"], tmp_path)
+    assert recipe.startswith(f"paper-flipflop--pe--{TODAY}--")
+    assert sweep_name(["task=flipflop,counting"], tmp_path).startswith("sweep--task--")
+    assert sweep_name(["task=flipflop"], tmp_path).startswith("flipflop--one--")
+    assert keys_of("some-other-folder") == ()
+
+
+def test_the_same_line_has_the_same_name_on_another_day(tmp_path: Path) -> None:
+    words = ["task=flipflop", "pe=cope,rope"]
+    first = sweep_name(words, tmp_path)
+    earlier = first.replace(TODAY, "2026-01-31")
+    (tmp_path / earlier).mkdir()
+    again = [*reversed(words), "hydra/launcher=joblib", "threads=2", "tracker.wandb.mode=online"]
+    assert sweep_name(again, tmp_path) == earlier
+    assert sweep_name([*words, "train.steps=7"], tmp_path) != earlier
+
+
+def test_a_name_stays_short_enough_to_show(tmp_path: Path) -> None:
+    words = [f"task.splits.a_split_with_a_long_name.key_{n}=1,2" for n in range(9)]
+    name = sweep_name(["task=selective_copy", *words], tmp_path)
+    assert len(name) <= LONGEST
+    assert set(keys_of(name)) < set(swept(words))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("seed=1", False),
+        ("train.lr=1", False),
+        ("+experiment=x", False),
+        ("train.log_every=5", True),
+        ("~debug", True),
+        ("hydra.launcher.n_jobs=2", True),
+        ("hydra/launcher=joblib", True),
+        ("tracker.wandb.mode=online", True),
+    ],
+)
+def test_which_words_change_no_number(word: str, expected: bool) -> None:
+    assert operational(word) is expected
+
+
+def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
+    (config,) = checked_jobs(tiny(*words))
+    return labels(config, run_id, sweep, words)
+
+
+def test_a_run_is_called_by_encoding_seed_and_what_else_was_asked() -> None:
+    words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
+    given = called(*words, "tracker.wandb.tags=[mine,rope]")
+    assert given["name"] == "rope-seed3 base=500"
+    assert given["config"]["setting"] == "rope base=500"
+    assert given["config"]["pe"]["base"] == 500
+    assert (given["id"], given["group"], given["job_type"]) == ("id", None, "rope")
+    assert given["tags"] == ["mine", "rope", "flipflop", "1L-d16"]
+    assert given["notes"].startswith("pe-lab task=flipflop pe=rope seed=3 pe.base=500 threads=2")
+
+
+def test_a_job_of_a_sweep_is_called_by_what_the_sweep_varies() -> None:
+    sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
+    given = called("pe=rope", "pe.base=500", "positions=randomized", sweep=sweep)
+    assert given["name"] == "rope-seed0 positions=randomized"
+    assert given["group"] == sweep
+    assert "randomized" in given["tags"]
+    other = called("pe=rope", "task=flipflop", sweep=f"sweep--task+pe--{TODAY}--0123abcd")
+    assert other["name"] == "rope-seed0 task=flipflop"
+
+
+def test_names_and_tags_fit_and_a_run_done_again_says_so() -> None:
+    given = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
+    assert len(given["tags"][0]) == 64
+    assert given["name"].startswith("none-seed0 again 2")
+    long = called("task.splits.sparse.p_ignore=0." + "9" * 150)
+    assert len(long["name"]) == 128
+
+
+SUMMARY: dict[str, Any] = {
+    "steps": 30,
+    "splits": {"in_domain": "in_domain", "a": "ood/a", "b": "ood/b", "far": None},
+    "metrics": {
+        **{"in_domain/error": 0.1, "in_domain/n": 9, "in_domain/guess": 0.5},
+        **{"ood/a/error": 0.2, "ood/b/error": 0.6, "ood/b/loss": None, "params/total": 7},
+    },
+    "by": {
+        "in_domain": {"length": {"1": {"error": 0.0, "n": 1}, "33-64": {"error": 0.5, "n": 8}}},
+        "a": {"length": {"65-128": {"error": 0.2, "n": 5}}, "distance": {}},
+    },
+}
+
+
+def test_the_mean_out_of_domain_error_goes_with_every_row_that_has_one() -> None:
+    row = {"step": 1, "ood/a/error": 0.2, "ood/b/error": 0.4, "ood/b/error_low": 0.0}
+    assert charted(row)["ood/error"] == pytest.approx(0.3)
+    assert charted({"ood/a/error": None, "ood/b/error": 0.4})["ood/error"] == 0.4
+    assert charted({"step": 1, "in_domain/error": 0.5}) == {"step": 1, "in_domain/error": 0.5}
+
+
+def test_what_closes_a_run() -> None:
+    row, numbers = closing(SUMMARY)
+    assert row == {
+        **{"step": 30, "in_domain/error": 0.1, "ood/a/error": 0.2, "ood/b/error": 0.6},
+        **{"ood/error": 0.4},
+    }
+    assert numbers["params/total"] == 7
+    assert numbers["in_domain/guess"] == 0.5
+    assert "ood/b/loss" not in numbers
+    assert split_rows(SUMMARY)[0] == ["in_domain", 0.1, None, None, None, None, 9, 0.5]
+    assert split_rows(SUMMARY)[3] == ["far", *[None] * 7]
+    assert length_rows(SUMMARY) == [
+        ["in_domain", 1, 0.0, 1],
+        ["in_domain", 64, 0.5, 8],
+        ["a", 128, 0.2, 5],
+    ]
+    assert pictured(SUMMARY) == ["in_domain", "b"]
+    only = {"splits": {"in_domain": "in_domain"}, "metrics": {}}
+    assert pictured(only) == ["in_domain"]

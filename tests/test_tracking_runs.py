@@ -1,0 +1,197 @@
+"""What whole runs leave in wandb: several at once, killed ones that go on, synced later."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offline_wandb import core_of, files, history, start, whole
+from program import ROOT, Here, command, rows, state, the_run, tiny
+from program import start as start_process
+from wandb_server import Server, serving
+
+OFFLINE = "tracker.wandb.mode=offline"
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for key in [key for key in os.environ if key.startswith("WANDB_")]:
+        if key != "WANDB_SERVICE":
+            monkeypatch.delenv(key)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as metrics.jsonl has it, less the times."""
+    return {k: v for k, v in row.items() if k != "ood/error" and not k.startswith("time/")}
+
+
+def all_rows_once(folder: Path) -> None:
+    """Every row of the run is in its wandb files, and nothing but the closing one beside."""
+    *measured, closing, tables = history(folder)
+    assert [told(row) for row in measured] == rows(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert closing["step"] == summary["steps"]
+    assert closing["in_domain/error"] == summary["metrics"]["in_domain/error"]
+    assert {"splits.nrows", "lengths.nrows"} <= tables.keys()
+
+
+@pytest.mark.parametrize("killed", ["the run", "the run and wandb"])
+def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
+    here: Here, tmp_path: Path, killed: str
+) -> None:
+    words = tiny(OFFLINE, "train.steps=300", "train.checkpoint_every=50", "eval.every=100")
+    process = start_process(*words, cwd=tmp_path)
+    runs = tmp_path / "runs"
+    process.wait_for(lambda: list(runs.glob("*/*/*/checkpoint.pt")))
+    folder = the_run(runs)
+    process.wait_for(lambda: len(rows(folder)) > 120)
+    assert process.process.pid is not None
+    core = core_of(process.process.pid)
+    process.send(signal.SIGSTOP)
+    if killed == "the run and wandb":
+        os.kill(core, signal.SIGKILL)
+    process.send(signal.SIGKILL)
+    assert process.status == -signal.SIGKILL
+
+    outcome = here(*words)
+    assert outcome.status == 0, outcome.err
+    all_rows_once(folder)
+    first, second = map(start, files(folder))
+    for key in ("run_id", "display_name", "job_type", "tags", "project"):
+        assert first[key] == second[key]
+    assert whole(files(folder)[1])["state"] == "finished"
+
+
+def test_jobs_side_by_side_are_one_group_of_whole_runs(here: Here, tmp_path: Path) -> None:
+    line = ["-m", *tiny(OFFLINE, "pe=rope,none", "seed=0,1")]
+    done = command(*line, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folders = sorted((tmp_path / "runs").glob("flipflop/*/seed?-????????"))
+    assert len(folders) == 4
+    before = start(files(folders[0])[0])
+    shutil.rmtree(folders[0])
+    outcome = here(*line)
+    assert outcome.status == 0, outcome.err
+    begun = {}
+    for folder in folders:
+        all_rows_once(folder)
+        (file,) = files(folder)
+        begun[folder.parent.name, folder.name[4]] = start(file)
+    assert {key: run["display_name"] for key, run in begun.items()} == {
+        (pe, seed): f"{pe}-seed{seed}" for pe in ("rope", "none") for seed in "01"
+    }
+    assert {key: run["job_type"] for key, run in begun.items()} == {
+        (pe, seed): pe for pe in ("rope", "none") for seed in "01"
+    }
+    (group,) = {run["run_group"] for run in [before, *begun.values()]}
+    assert group.startswith("flipflop--pe+seed--20")
+    assert before["run_id"] not in [run["run_id"] for run in begun.values()]
+    assert {"flipflop", "rope", "1L-d16"} <= set(begun["rope", "0"]["tags"])
+
+
+def environment(server: Server) -> dict[str, str]:
+    return {**os.environ, **server.environment}
+
+
+def sync(server: Server, folder: Path, *which: Path) -> None:
+    words = [sys.executable, "-m", "wandb", "sync", "--yes", *map(str, which)]
+    subprocess.run(words, check=True, cwd=folder, env=environment(server), capture_output=True)
+
+
+def test_a_resumed_offline_run_is_synced_as_one(here: Here, tmp_path: Path) -> None:
+    words = tiny(OFFLINE, "train.steps=60", "pe=rope", "model.d_model=32", "task=flipflop")
+    process = start_process(*words, cwd=tmp_path)
+    process.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/checkpoint.pt")))
+    process.send(signal.SIGINT)
+    assert process.status == 130
+    assert here(*words).status == 0
+    folder = the_run(tmp_path / "runs")
+    with serving() as server:
+        sync(server, tmp_path, *(file.parent for file in files(folder)))
+    ((run_id, run),) = server.runs.items()
+    assert run_id.startswith("flipflop-rope-seed0-")
+    assert (run["jobType"], run["project"]) == ("rope", "pe-lab")
+    assert run["displayName"].startswith("rope-seed0 ")
+    assert {"flipflop", "rope", "1L-d32"} == set(run["tags"])
+    config = json.loads(run["config"])
+    assert config["train"]["value"]["steps"] == 60
+    assert config["setting"]["value"].startswith("rope ")
+    *sent, closing, tables = server.rows[run_id]
+    own = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent]
+    assert [told(row) for row in own] == rows(folder)
+    assert [row["_step"] for row in server.rows[run_id]] == list(range(len(sent) + 2))
+    assert {"in_domain/error", "ood/error"} <= closing.keys()
+    assert {"splits", "lengths"} <= tables.keys()
+    assert any(name.startswith("media/table/splits_") for name in server.files)
+
+
+@pytest.mark.slow
+def test_an_online_run_gets_there_and_goes_on_there(tmp_path: Path) -> None:
+    words = tiny("tracker.wandb.mode=online", "train.steps=40", "train.checkpoint_every=7")
+    with serving() as server:
+        program = [sys.executable, "-m", "pe_lab", *words]
+        with subprocess.Popen(program, cwd=tmp_path, env=environment(server)) as process:
+            while not list(tmp_path.glob("runs/*/*/*/checkpoint.pt")):
+                assert process.poll() is None
+                time.sleep(0.001)
+            process.send_signal(signal.SIGINT)
+        assert process.returncode == 130
+        folder = the_run(tmp_path / "runs")
+        assert state(folder)["state"] == "interrupted"
+        done = command(*words, cwd=tmp_path, env=server.environment)
+        assert done.returncode == 0, done.stderr
+        assert "wandb" not in done.stdout.replace("wandb leet", "").replace("/wandb", "")
+    (sent,) = server.rows.values()
+    own = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent[:-2]]
+    assert [told(row) for row in own] == rows(folder)
+    assert "splits" in sent[-1]
+    assert list(server.ended.values()) == [0]
+
+
+def test_disabled_imports_nothing_of_wandb_and_starts_no_process(tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pe_lab.cli import main
+assert main({tiny()!r}) == 0
+print("imported:", sorted(name for name in sys.modules if name.partition(".")[0] == "wandb"))
+import os, pathlib
+own = str(os.getpid()).encode()
+print("started:", [f.parent.name for f in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+                   if b"wandb" in f.read_bytes() and own in f.read_bytes().split(bytes(1))])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("imported: []\nstarted: []\n")
+    assert not list(tmp_path.rglob("wandb"))
+
+
+def test_pictures_when_asked_for(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = tiny(OFFLINE, "tracker.wandb.pictures=true")
+    assert here(*words).status == 0
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) == 2
+    assert pages[0].name.startswith("in_domain_")
+    assert all("pe-inspect" in page.read_text() for page in pages)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("one\ntwo")
+
+    monkeypatch.setattr("pe_lab.inspection.inspect_run", fail)
+    outcome = here(*words, "seed=1")
+    assert outcome.status == 0
+    assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out
+    assert len(list(tmp_path.rglob("*.html"))) == 2
+    (folder,) = (tmp_path / "runs").glob("*/*/seed1-????????")
+    all_rows_once(folder)
