@@ -1,0 +1,101 @@
+"""Error against what the splits change: length, p_ignore, the number of blanks, .."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from pe_lab.report.charts import lines
+from pe_lab.report.panels import Group, Panel, Point
+from pe_lab.report.sections import Section, Setting, override, task_keys
+
+PANELS = 12
+"""Of a group; those with the most points."""
+
+Others = tuple[tuple[str, str], ...]
+"""Keys that a panel holds fixed, with their values."""
+
+
+def against(section: Section, shown: dict[int, Setting], runs: pl.DataFrame) -> list[Group]:
+    """For each key that splits change, the error against it, a panel for each choice of the
+    other such keys."""
+    config = {row["setting"]: task_keys(row) for row in runs.iter_rows(named=True)}
+    changed: dict[str, set[str]] = {}
+    for own in config.values():
+        for split in section.ood:
+            for key in override(own, split):
+                changed.setdefault(key, set()).add(split)
+    # Keys that change in the same splits are one axis.
+    together: dict[frozenset[str], list[str]] = {}
+    for key in sorted(changed):
+        together.setdefault(frozenset(changed[key]), []).append(key)
+    heads = [keys[0] for keys in together.values()]
+    found = []
+    for keys in together.values():
+        panels: dict[Others, list[Point]] = {}
+        for number, setting in shown.items():
+            own = config[setting.name]
+            for split in section.splits:
+                band = setting.cells["error"].get(split)
+                values = {**own, **override(own, split)}
+                x = _number(values.get(keys[0]))
+                if band is None or x is None:
+                    continue
+                others = tuple((k, _plain(values.get(k))) for k in heads if k != keys[0])
+                panels.setdefault(others, []).append(Point(number, x, band, split))
+        title = keys[0] + (f" (with {', '.join(keys[1:])})" if keys[1:] else "")
+        found.append(_group_against(section, keys[0], title, panels))
+    return found
+
+
+def _group_against(
+    section: Section,
+    key: str,
+    title: str,
+    found: dict[Others, list[Point]],
+) -> Group:
+    panels = []
+    several = {other for others in found for other, _ in others} & {
+        other for other, n in Counter(pair[0] for pair in _distinct(found)).items() if n > 1
+    }
+    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), _order(item[0])))
+    for others, points in ranked[:PANELS]:
+        xs = sorted({point.x for point in points})
+        if len(xs) < 2:
+            continue
+        wide = xs[0] >= 1 and xs[-1] / xs[0] >= 2
+        spec = lines(key, "error (%)", "log2" if wide else "linear", xs)
+        told = ", ".join(f"{other} = {value}" for other, value in others if other in several)
+        guesses = [section.guess[point.split] for point in points if point.split]
+        known = [guess for guess in guesses if guess is not None]
+        guess = sum(known) / len(known) if known else None
+        panels.append(Panel(told or "all splits", spec, points, guess=guess))
+    note = "Each point is a split; the model was trained at one of them, in_domain."
+    return Group(f"against-{key}", f"Error against {title}", note, panels)
+
+
+def _order(others: Others) -> list[tuple[float, str]]:
+    """Numbers by their size, before words."""
+    numbers = [_number(value) for _, value in others]
+    return [
+        (math.inf if number is None else number, value)
+        for number, (_, value) in zip(numbers, others, strict=True)
+    ]
+
+
+def _distinct(found: Iterable[Others]) -> set[tuple[str, str]]:
+    return {pair for others in found for pair in others}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value is None or isinstance(value, bool) else float(value)
+    except ValueError:
+        return None
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

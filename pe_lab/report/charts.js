@@ -1,0 +1,217 @@
+// The charts: rows for Vega-Lite as the filters have it, drawn one after another when idle.
+(() => {
+  "use strict";
+  const { sections, state, matching, shownSplits } = window.report;
+  const UNASKED = 6;  // settings, where none is chosen
+  const SHAPES = {
+    circle: "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
+    square: "M-4.5 -4.5H4.5V4.5H-4.5Z",
+    "triangle-up": "M0 -5L5.5 4.5H-5.5Z",
+    diamond: "M0 -6L5 0L0 6L-5 0Z",
+    cross: "M-2 -6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z",
+    "triangle-down": "M0 5L5.5 -4.5H-5.5Z",
+    "triangle-right": "M5 0L-4.5 5.5V-5.5Z",
+    "triangle-left": "M-5 0L4.5 5.5V-5.5Z",
+  };
+  const NAMES = Object.keys(SHAPES);
+  const MADE_UP = { interval: "the 95 % interval (Student's t)", range: "the range of the seeds" };
+  const slots = sections.map(() => new Map());
+  const views = new Map();
+  const waiting = [];
+  let drawing = false;
+
+  // place -> number of its colour; a setting keeps its colour while it is coloured.
+  function coloured(number) {
+    const section = sections[number];
+    const asked = state.pe.length || state.find;
+    const all = matching(section);
+    const places = asked ? all.slice(0, NAMES.length) : spread(all, UNASKED);
+    const before = slots[number];
+    const kept = new Map(places.filter((p) => before.has(p)).map((p) => [p, before.get(p)]));
+    const free = [...NAMES.keys()].filter((slot) => ![...kept.values()].includes(slot));
+    for (const place of places) if (!kept.has(place)) kept.set(place, free.shift());
+    slots[number] = kept;
+    return new Map(places.map((place) => [place, kept.get(place)]));
+  }
+
+  // So many of them from the first to the last, evenly.
+  function spread(all, count) {
+    if (all.length <= count) return all;
+    return [...Array(count).keys()].map((i) => all[Math.round((i * (all.length - 1)) / (count - 1))]);
+  }
+
+  function limits(band, unit, cap) {
+    const [low, high] = { interval: [1, 2], range: [3, 4] }[state.band] ?? [0, 0];
+    const within = (value) => Math.min(cap, Math.max(0, unit * (value ?? band[0])));
+    return [within(band[low]), within(band[high])];
+  }
+
+  function digits(value) {
+    return value === 0 ? "0" : String(Number(value.toPrecision(3)));
+  }
+
+  function panelRows(section, group, panel, colours) {
+    const [unit, cap] = group.share ? [100, 100] : [1, Infinity];
+    const splits = shownSplits(section);
+    if (panel.split && !splits.includes(panel.split)) return [];
+    const rows = [];
+    for (const [place, x, band, split] of panel.points) {
+      if (split && !splits.includes(split)) continue;
+      const chosen = colours.has(place);
+      if (!chosen && state.others) continue;
+      const [low, high] = limits(band, unit, cap);
+      const slot = colours.get(place);
+      const y = unit * band[0];
+      const half = band[2] === null ? "" : ` ± ${digits(unit * (band[2] - band[0]))}`;
+      const told = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"})`;
+      const x_told = typeof x === "number" ? digits(x) : x;
+      rows.push({
+        label: section.settings[place].label, pe: section.settings[place].pe, x, y, low, high, chosen,
+        colour: chosen ? `var(--c${slot + 1})` : null, shape: chosen ? NAMES[slot] : null,
+        told, x_told, split: split ?? panel.split,
+        said: `${section.settings[place].label}, ${x_told}: ${told}`,
+      });
+    }
+    return rows;
+  }
+
+  function legend(element, section, colours, rest) {
+    const list = element.querySelector(".legend");
+    list.replaceChildren(...[...colours].map(([place, slot]) => {
+      const item = document.createElement("li");
+      item.innerHTML = `<svg viewBox="-7 -7 14 14" aria-hidden="true">
+        <path d="${SHAPES[NAMES[slot]]}" fill="var(--c${slot + 1})"/></svg>`;
+      const { pe, label } = section.settings[place];
+      const told = document.createElement("small");
+      told.textContent = label.slice(pe.length);
+      item.append(pe, told);
+      return item;
+    }));
+    const asked = state.pe.length || state.find;
+    const grey = rest && !state.others ? `; the other ${rest} in grey` : "";
+    const which = asked ? "Coloured: the chosen"
+      : rest ? `Coloured: ${colours.size} from the best to the worst` : "All are coloured";
+    const crowded = asked && matching(section).length > colours.size ? " (the best of them)" : "";
+    element.querySelector(".context span").textContent = `${which}${crowded}${grey}.`;
+  }
+
+  function draw(element) {
+    const number = Number(element.dataset.task);
+    const section = sections[number];
+    const colours = coloured(number);
+    const drawn = new Set(section.groups.flatMap((g) => g.panels.flatMap((p) => p.points.map((q) => q[0]))));
+    legend(element, section, colours, drawn.size - [...colours.keys()].filter((p) => drawn.has(p)).length);
+    for (const figure of element.querySelectorAll("figure.group")) {
+      const group = section.groups[Number(figure.dataset.group)];
+      const all = group.panels.map((panel) => panelRows(section, group, panel, colours));
+      // One scale for all panels of a group: they are read against each other.
+      const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high) : row.y)));
+      const end = group.share ? Math.min(100, top * 1.04 || 1) : loudest(all) * 1.04 || 1;
+      figure.hidden = all.every((rows) => !rows.length);
+      for (const told of figure.querySelectorAll("[data-band]"))
+        told.textContent = MADE_UP[state.band] ?? "left out";
+      for (const box of figure.querySelectorAll(".panel")) {
+        const panel = group.panels[Number(box.dataset.panel)];
+        const rows = all[Number(box.dataset.panel)];
+        box.hidden = !rows.length;
+        if (rows.length) queue(box, group, panel, rows, end);
+      }
+      numbers(figure, group, all);
+    }
+  }
+
+  // Intervals of the loss can be far wider than the losses: they do not set the scale.
+  function loudest(all) {
+    return Math.max(...all.flat().map((row) => row.y));
+  }
+
+  function queue(box, group, panel, rows, top) {
+    const job = { box, group, panel, rows, top };
+    const place = waiting.findIndex((other) => other.box === box);
+    if (place < 0) waiting.push(job);
+    else waiting[place] = job;
+    if (!drawing) next();
+  }
+
+  async function next() {
+    drawing = true;
+    document.documentElement.dataset.drawn = "false";
+    while (waiting.length) {
+      try {
+        await show(waiting.shift());
+      } catch (error) {
+        // The others can still be drawn.
+        console.error(error);
+      }
+      // Let the page breathe.
+      await new Promise((done) => setTimeout(done));
+    }
+    drawing = false;
+    document.documentElement.dataset.drawn = "true";
+  }
+
+  async function show({ box, group, panel, rows, top }) {
+    const guess = panel.guess === null || !group.share ? [] : [{ y: 100 * panel.guess }];
+    const seen = guess.filter((row) => row.y <= top);
+    const power = group.share ? Number(state.power) : 1;
+    const names = [...new Set(rows.filter((row) => row.chosen).map((row) => row.label))];
+    const description = `${group.title}, ${panel.title}. Coloured: ${names.join(", ") || "none"}. ` +
+      "The numbers are in the table below the charts.";
+    let view = views.get(box);
+    if (!view) {
+      const spec = structuredClone(panel.spec);
+      spec.data.values = rows;
+      const dashed = spec.layer.find((layer) => layer.data?.name === "guess");
+      if (dashed) dashed.data.values = seen;
+      spec.params = [{ name: "top", value: top }, { name: "power", value: power }];
+      spec.description = description;
+      const made = await vegaEmbed(box.querySelector(".chart"), spec, {
+        mode: "vega-lite", renderer: "svg", actions: false, ast: true, tooltip: { theme: "custom" },
+        // Errors alone: a panel without a line for guessing is no fault.
+        logLevel: 1,
+      });
+      views.set(box, made.view);
+      return;
+    }
+    view.description(description).signal("top", top).signal("power", power).data("rows", rows);
+    if (guess.length) view.data("guess", seen);
+    await view.resize().runAsync();
+  }
+
+  // The coloured rows of a figure as a table, for those who do not see it.
+  function numbers(figure, group, all) {
+    const details = figure.querySelector("details.numbers");
+    details.ontoggle = () => details.open && numbers(figure, group, all);
+    if (!details.open) return;
+    const x = group.panels[0].spec.layer[0].encoding.x ?? group.panels[0].spec.layer[1].encoding.x;
+    const heads = ["panel", "setting", ...(all.flat().some((row) => row.split) ? ["split"] : []),
+      group.name === "cost" ? "cost" : x.axis.title, group.share ? "error (%)" : "loss"];
+    const table = document.createElement("table");
+    table.className = "plain";
+    table.createCaption().textContent = `${group.title}: mean ± half the 95 % interval, coloured settings`;
+    const head = table.createTHead().insertRow();
+    for (const text of heads) head.append(cell("th", text, "col"));
+    const body = table.createTBody();
+    all.forEach((rows, place) => {
+      for (const row of rows.filter((r) => r.chosen)) {
+        const line = body.insertRow();
+        const values = { panel: group.panels[place].title, setting: row.label, split: row.split ?? "" };
+        for (const text of heads.slice(0, -2)) line.append(cell("td", values[text]));
+        line.append(cell("td", row.x_told), cell("td", row.told));
+      }
+    });
+    details.querySelector(".wide").replaceChildren(table);
+  }
+
+  function cell(kind, text, scope) {
+    const made = document.createElement(kind);
+    made.textContent = text;
+    if (scope) made.scope = scope;
+    return made;
+  }
+
+  document.addEventListener("filtered", () => {
+    for (const element of document.querySelectorAll("section.task:not([hidden])")) draw(element);
+    if (!drawing) document.documentElement.dataset.drawn = "true";
+  });
+})();

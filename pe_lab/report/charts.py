@@ -1,0 +1,197 @@
+"""The charts of the report as Vega-Lite specifications.
+
+A chart holds no rows: the page gives them, as the filters have it, with the columns
+
+    label, pe the setting, its encoding        x, y       the point, y in the unit of the axis
+    colour    of the setting, where chosen     low, high  the band around y
+    shape     of its points                    chosen     false: a thin grey line behind
+    told      y and its interval in words      said       the point for a screen reader
+
+and sets the signals ``top`` (the end of the y axis) and ``power`` (1: linear, 0.5: square root).
+Colours are CSS variables, so that light, dark and print need no second drawing.
+"""
+
+from typing import Any, Literal
+
+Spec = dict[str, Any]
+Scale = Literal["linear", "log2", "log10", "ordinal"]
+
+CONFIG: Spec = {
+    "background": None,
+    "font": "inherit",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)",
+        "titleColor": "var(--muted)",
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "gridColor": "var(--line)",
+        "domainColor": "var(--faint)",
+        "tickColor": "var(--faint)",
+        "labelFlush": False,
+    },
+    "axisX": {"grid": False},
+    "axisY": {"domain": False, "ticks": False, "tickCount": 4, "minExtent": 26, "labelPadding": 6},
+}
+"""What all charts share."""
+
+_CHOSEN = [{"filter": "datum.chosen"}]
+_OTHER = [{"filter": "!datum.chosen"}]
+_COLOUR = {"field": "colour", "type": "nominal", "scale": None}
+_SHAPE = {"field": "shape", "type": "nominal", "scale": None}
+_LABEL = {"field": "label", "type": "nominal"}
+_SAID = {"field": "said"}
+
+
+def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
+    """Mean lines with their bands; ``values`` are the ticks of x, the only ones it has where
+    it is ordinal."""
+    x = _axis(x_title, scale, values)
+    y = _y(y_title)
+    tip = [
+        {"field": "label", "title": "setting"},
+        {"field": "x", "type": "ordinal", "title": x_title},
+        {"field": "told", "title": y_title},
+    ]
+    layers = [
+        {
+            "data": {"name": "guess", "values": []},
+            "mark": {"type": "rule", "stroke": "var(--faint)", "strokeDash": [3, 3]},
+            "encoding": {"y": {**y, "field": "y"}},
+        },
+        {
+            "transform": _OTHER,
+            "mark": {"type": "line", "stroke": "var(--context)", "strokeWidth": 1, "aria": False},
+            "encoding": {"x": x, "y": y, "detail": _LABEL, "tooltip": tip[:1]},
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "area", "opacity": 0.13, "aria": False, "tooltip": None},
+            "encoding": {
+                "x": x,
+                "y": {**y, "field": "low"},
+                "y2": {"field": "high"},
+                "fill": _COLOUR,
+                "detail": _LABEL,
+            },
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "line", "strokeWidth": 2, "aria": False},
+            "encoding": {"x": x, "y": y, "stroke": _COLOUR, "detail": _LABEL, "tooltip": tip[:1]},
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "point", "filled": True, "size": 34, "opacity": 1},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": _COLOUR,
+                "shape": _SHAPE,
+                "tooltip": tip,
+                "description": _SAID,
+            },
+        },
+    ]
+    return {"height": height, "layer": layers, **_common()}
+
+
+def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec:
+    """One point a setting, with the band of y as a bar; the chosen are named."""
+    x = _axis(x_title, scale, [])
+    y = _y(y_title)
+    tip = [
+        {"field": "label", "title": "setting"},
+        {"field": "x_told", "title": x_title},
+        {"field": "told", "title": y_title},
+    ]
+    layers = [
+        {
+            "transform": _OTHER,
+            "mark": {
+                "type": "point",
+                "filled": True,
+                "size": 30,
+                "fill": "var(--context)",
+                "aria": False,
+            },
+            "encoding": {"x": x, "y": y, "tooltip": tip},
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.6, "aria": False},
+            "encoding": {
+                "x": x,
+                "y": {**y, "field": "low"},
+                "y2": {"field": "high"},
+                "stroke": _COLOUR,
+            },
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": _COLOUR,
+                "shape": _SHAPE,
+                "tooltip": tip,
+                "description": _SAID,
+            },
+        },
+        {
+            "transform": _CHOSEN,
+            "mark": {"type": "text", "align": "left", "dx": 9, "fontSize": 12, "aria": False},
+            "encoding": {"x": x, "y": y, "color": _COLOUR, "text": {"field": "pe"}},
+        },
+    ]
+    return {"height": height, "layer": layers, **_common()}
+
+
+def _axis(title: str, scale: Scale, values: list[Any]) -> Spec:
+    if scale == "ordinal":
+        return {
+            "field": "x",
+            "type": "ordinal",
+            "axis": {"title": title, "labelAngle": 0},
+            "scale": {"type": "point", "domain": values},
+        }
+    kinds = {
+        "linear": {"type": "linear", "zero": False, "nice": False, "padding": 8},
+        "log2": {"type": "log", "base": 2, "nice": False, "padding": 6},
+        "log10": {"type": "log", "nice": False, "padding": 20},
+    }
+    axis: Spec = {"title": title, "tickCount": 5, "labelOverlap": True}
+    if values:
+        # As they are: the default rounds 0.98 to 1.
+        axis |= {"values": values, "labelExpr": "datum.value"}
+    else:
+        axis["format"] = "~s"
+    return {"field": "x", "type": "quantitative", "axis": axis, "scale": kinds[scale]}
+
+
+def _y(title: str) -> Spec:
+    return {
+        "field": "y",
+        "type": "quantitative",
+        "axis": {"title": title, "format": "~r"},
+        "scale": {
+            "type": "pow",
+            "exponent": {"expr": "power"},
+            "domainMin": 0,
+            "domainMax": {"expr": "top"},
+            "nice": False,
+            "clamp": True,
+        },
+    }
+
+
+def _common() -> Spec:
+    return {
+        "width": "container",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"name": "rows", "values": []},
+        "params": [{"name": "top", "value": 1}, {"name": "power", "value": 1}],
+        "config": CONFIG,
+    }

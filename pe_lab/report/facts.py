@@ -1,0 +1,98 @@
+"""What stands beside the numbers: settings, runs that are not finished, and where all came from."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from pe_lab.frame import FACTS
+from pe_lab.records import text
+
+NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
+VALUES = 12
+"""Answers told to a question; the rest are counted."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """The commonest answers, each with its number of runs, and how many more answers there are."""
+
+    values: Sequence[tuple[str, int]]
+    more: int
+
+    @classmethod
+    def of(cls, counted: Counter[str]) -> "Told":
+        """The commonest of these; equals in the order of the alphabet."""
+        ranked = sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
+        return cls(ranked[:VALUES], max(0, len(ranked) - VALUES))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Keys with their values as on the command line: those that all runs share, those in which
+    they differ, each value with its number of runs, and those that go with each encoding."""
+
+    common: Mapping[str, str]
+    differing: Mapping[str, Told]
+    encodings: Mapping[str, Mapping[str, str]]
+
+
+def settings(runs: pl.DataFrame) -> Settings:
+    """The configuration of these finished runs."""
+    common: dict[str, str] = {}
+    differing: dict[str, Told] = {}
+    encodings: dict[str, dict[str, str]] = {}
+    for key in runs.columns:
+        if key in NO_SETTING or "/" in key or key.startswith("tracker"):
+            continue
+        if runs[key].n_unique() == 1:
+            # Null where no run has the key, too.
+            if (value := runs[key][0]) is not None:
+                common[key] = text(value)
+        elif key.startswith("pe.") and runs.group_by("pe").n_unique()[key].max() == 1:
+            for pe, value in runs.group_by("pe").agg(pl.col(key).first()).iter_rows():
+                if value is not None:
+                    encodings.setdefault(pe, {})[key] = text(value)
+        else:
+            differing[key] = Told.of(Counter(map(text, runs[key].to_list())))
+    return Settings(common, differing, dict(sorted(encodings.items())))
+
+
+def unfinished(runs: pl.DataFrame) -> list[dict[str, Any]]:
+    """Every run without a result: path, state, step of steps, and why."""
+    columns = ("path", "state", "step", "steps", "told")
+    return runs.filter(pl.col("state") != "finished").select(columns).to_dicts()
+
+
+def provenance(paths: Sequence[str]) -> dict[str, Told]:
+    """What the finished runs were made with, each answer with its number of runs: revision,
+    versions, machine. A run counts by its last start."""
+    answers: dict[str, Counter[str]] = {
+        name: Counter() for name in ("revision", "versions", "python", "machine", "device")
+    }
+    for path in paths:
+        for name, answer in _environment(Path(path)).items():
+            answers[name][answer] += 1
+    return {name: Told.of(counted) for name, counted in answers.items() if counted}
+
+
+def _environment(path: Path) -> dict[str, str]:
+    try:
+        starts = orjson.loads((path / "environment.json").read_bytes())
+        last = starts[-1]
+        changed = (path / f"git-{len(starts)}.diff").exists() or last["git_untracked"]
+        threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
+        return {
+            "revision": (last["git_revision"] or "not in a git repository")
+            + (" with uncommitted changes" if changed else ""),
+            "versions": ", ".join(f"{name} {value}" for name, value in last["versions"].items()),
+            "python": last["python"],
+            "machine": f"{last['host']}, {last['platform']}",
+            "device": f"{last['gpu'] or last['device']}, {threads}",
+        }
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return {"revision": "unknown: environment.json is missing or broken"}

@@ -1,0 +1,190 @@
+"""The report as one HTML file: tables as HTML, charts as Vega-Lite, nothing loaded from outside."""
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import resources
+from typing import Any
+
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from pe_lab.console import percent
+from pe_lab.report.facts import Settings, Told
+from pe_lab.report.inspected import Inspected
+from pe_lab.report.panels import Group
+from pe_lab.report.sections import Band, Section, Setting
+
+DEEP = 0.73
+"""The shade from which on a cell has the other ink; tables.js has the same."""
+SCRIPTS = ("filters.js", "tables.js", "charts.js")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the page shows of one task."""
+
+    section: Section
+    groups: Sequence[Group]
+    drawn: int
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the page shows."""
+
+    title: str
+    command: str
+    made: datetime
+    with_versions: str
+    parts: Sequence[Part]
+    states: Mapping[str, int]
+    unfinished: Sequence[Mapping[str, Any]]
+    provenance: Mapping[str, Told]
+    inspected: Inspected
+
+
+def render(page: Page) -> str:
+    """The file's text."""
+    # Imported here: it starts a JavaScript engine.
+    import vl_convert
+
+    environment = Environment(
+        loader=PackageLoader("pe_lab.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "shade": shade,
+        "number": number,
+        "percent": percent,
+        "breakable": breakable,
+    }
+    source = resources.files("pe_lab.report")
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    scripts = [vega, *((source / name).read_text() for name in SCRIPTS)]
+    if page.inspected.script:
+        scripts.append(page.inspected.script)
+    return environment.get_template("page.html").render(
+        page=page,
+        parts=page.parts,
+        encodings=_encodings(page.parts),
+        splits=list(dict.fromkeys(s for part in page.parts for s in part.section.splits)),
+        style=Markup((source / "page.css").read_text() + page.inspected.style),
+        scripts=[Markup(script) for script in scripts],
+        hashes=" ".join(_hash(script) for script in scripts),
+        rows=Markup(_data(page.parts)),
+        fragments=[Markup(fragment) for fragment in page.inspected.fragments],
+        reference=reference,
+        deep=DEEP,
+    )
+
+
+def reference(section: Section) -> float:
+    """The error that gets the darkest cell: guessing, or the largest where that is more."""
+    means = [band.mean for s in section.settings for band in s.cells["error"].values() if band]
+    return max([*means, *(guess for guess in section.guess.values() if guess)], default=1.0) or 1.0
+
+
+def shade(band: Band, most: float) -> float:
+    """How dark a cell is, from 0 to 1: the square root, so that small errors are told apart."""
+    return round(math.sqrt(max(0.0, band.mean) / most), 3)
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken after its underscores."""
+    return escape(name).replace("_", Markup("_<wbr>"))
+
+
+def number(value: float) -> str:
+    """Three significant digits, with thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _encodings(parts: Sequence[Part]) -> list[str]:
+    return sorted({setting.pe for part in parts for setting in part.section.settings})
+
+
+def _hash(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _data(parts: Sequence[Part]) -> str:
+    """What the scripts read, as JSON that no value in it can end early."""
+    plain = orjson.dumps([_section(part) for part in parts]).decode()
+    for character in "<>&\u2028\u2029":
+        plain = plain.replace(character, f"\\u{ord(character):04x}")
+    return plain
+
+
+def _section(part: Part) -> dict[str, Any]:
+    section = part.section
+    return {
+        "task": section.task,
+        "splits": section.splits,
+        "reference": reference(section),
+        "guess": section.guess,
+        "settings": [_setting(setting, section) for setting in section.settings],
+        "groups": [_group(group) for group in part.groups],
+    }
+
+
+def _setting(setting: Setting, section: Section) -> dict[str, Any]:
+    return {
+        "pe": setting.pe,
+        "label": setting.label,
+        "seeds": len(setting.seeds),
+        "ood": _band(setting.ood),
+        "cost": [_rounded(band.mean if band else None) for band in setting.cost.values()],
+        "cells": {
+            metric: [_band(cells.get(split)) for split in section.splits]
+            for metric, cells in setting.cells.items()
+        },
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "title": group.title,
+        "share": group.share,
+        "panels": [
+            {
+                "title": panel.title,
+                "split": panel.split,
+                "guess": _rounded(panel.guess),
+                "spec": panel.spec,
+                "points": [
+                    [point.setting, point.x, _band(point.band), point.split]
+                    if point.split
+                    else [point.setting, point.x, _band(point.band)]
+                    for point in panel.points
+                ],
+            }
+            for panel in group.panels
+        ],
+    }
+
+
+def _band(band: Band | None) -> list[float | None] | None:
+    """mean, low, high, least, most, n."""
+    if band is None:
+        return None
+    spread = (band.mean, band.low, band.high, band.least, band.most)
+    return [*map(_rounded, spread), band.n]
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    # Whole numbers are a digit or two shorter.
+    short = float(f"{value:.4g}")
+    return int(short) if short.is_integer() else short

@@ -1,0 +1,142 @@
+"""The charts of a task: which settings are drawn, and the points of every panel."""
+
+import polars as pl
+
+from pe_lab.frame import breakdowns, curves
+from pe_lab.report.against import against
+from pe_lab.report.charts import Scale, lines, scatter
+from pe_lab.report.panels import Group, Panel, Point
+from pe_lab.report.sections import COSTS, Band, Section, Setting
+from pe_lab.task import IN_DOMAIN
+
+DRAWN = 60
+"""Settings in the charts of a task; the tables have all."""
+STEPS = 60
+"""Points of a learning curve."""
+
+
+def drawn(section: Section) -> dict[int, Setting]:
+    """The settings that are drawn, by rank: the best of each encoding, then the best of the
+    rest."""
+    ranked = dict(enumerate(section.settings))
+    first = {setting.pe: rank for rank, setting in reversed(ranked.items())}.values()
+    best = sorted(ranked, key=lambda rank: (rank not in first, rank))[:DRAWN]
+    return {rank: ranked[rank] for rank in sorted(best)}
+
+
+def groups(section: Section) -> list[Group]:
+    """All charts of a task."""
+    shown = drawn(section)
+    place = {setting.name: rank for rank, setting in shown.items()}
+    runs = section.runs.filter(pl.col("setting").is_in(list(place)))
+    found = [
+        *against(section, shown, runs),
+        *_by_bucket(section, place, runs),
+        *_learning(section, place, runs),
+        _cost(shown),
+    ]
+    return [group for group in found if group.panels]
+
+
+# Error inside a split, by length, distance or depth.
+
+
+def _by_bucket(section: Section, place: dict[str, int], runs: pl.DataFrame) -> list[Group]:
+    rows = breakdowns(runs)
+    if rows.is_empty():
+        return []
+    # Buckets are 0, 1, 2, 3-4, 5-8, ..
+    end = pl.col("bucket").str.split("-").list.last().cast(pl.Int64)
+    rows = rows.with_columns(up_to=end)
+    told = {"length": "tokens read"}
+    found = []
+    for kind in rows["kind"].unique(maintain_order=True):
+        panels = []
+        own = rows.filter(pl.col("kind") == kind)
+        for split in section.splits:
+            part = own.filter(pl.col("split") == split)
+            ends = sorted(part["up_to"].unique())
+            if len(ends) < 2:
+                continue
+            spec = lines(f"{told.get(kind, kind)}, up to", "error (%)", "ordinal", ends)
+            points = _points(part, place, "up_to", "error")
+            panels.append(Panel(split, spec, points, split, section.guess.get(split)))
+        title = f"Error by {told.get(kind, kind)}"
+        note = "Where in its sequences a split is answered wrongly."
+        found.append(Group(f"by-{kind}", title, note, panels))
+    return found
+
+
+# Learning curves.
+
+
+def _learning(section: Section, place: dict[str, int], runs: pl.DataFrame) -> list[Group]:
+    rows = curves(runs)
+    errors = []
+    for split in section.splits:
+        column = "in_domain/error" if split == IN_DOMAIN else f"ood/{split}/error"
+        closing = runs.select("path", "setting", "step", column) if column in runs.columns else None
+        part = _thinned(rows, column, closing)
+        if part is None:
+            continue
+        points = _points(part, place, "step", column)
+        spec = lines("step", "error (%)", "linear", [])
+        errors.append(Panel(split, spec, points, split, section.guess.get(split)))
+    note = "Measured while training on a part of each evaluation set, at the end on all of it."
+    found = [Group("learning", "Learning curves: error", note, errors)]
+    loss = _thinned(rows, "train/loss", None)
+    if loss is not None:
+        points = _points(loss, place, "step", "train/loss")
+        panel = Panel("training", lines("step", "loss (nats)", "linear", []), points)
+        note = "Cross-entropy of the scored positions of the training batches."
+        found.append(Group("loss", "Learning curves: loss", note, [panel], share=False))
+    return found
+
+
+def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The column with at most STEPS steps, means over as many equal stretches, at their ends;
+    ``closing`` holds each run's last step."""
+    if column not in rows.columns:
+        return None
+    part = rows.select("path", "setting", "step", column)
+    if closing is not None:
+        part = pl.concat([part.join(closing, on=["path", "step"], how="anti"), closing])
+    part = part.drop_nulls(column)
+    if part.is_empty():
+        return None
+    if part["step"].n_unique() <= STEPS:
+        return part
+    width = -(-part["step"].max() // STEPS)  # type: ignore[operator]
+    stretch = (-(-pl.col("step") // width)) * width
+    return part.group_by("path", "setting", stretch).agg(pl.col(column).mean())
+
+
+def _points(rows: pl.DataFrame, place: dict[str, int], x: str, y: str) -> list[Point]:
+    grouped = rows.group_by("setting", x).agg(y).iter_rows()
+    points = [
+        Point(place[setting], at, band)
+        for setting, at, values in grouped
+        if (band := Band.of(values)) is not None
+    ]
+    return sorted(points, key=lambda point: (point.setting, point.x))
+
+
+# Cost.
+
+
+def _cost(shown: dict[int, Setting]) -> Group:
+    panels = []
+    for key, title in COSTS.items():
+        points = [
+            Point(number, cost.mean, setting.ood)
+            for number, setting in shown.items()
+            if setting.ood and (cost := setting.cost.get(key)) and cost.mean > 0
+        ]
+        if points:
+            xs = [point.x for point in points]
+            wide = max(xs) / min(xs) >= 4
+            scale: Scale = "log10" if wide else "linear"
+            spec = scatter(title, "mean error out of domain (%)", scale)
+            panels.append(Panel(title, spec, points))
+    note = "Low and to the left is better. Times compare only on one machine with equal load."
+    return Group("cost", "Cost against error", note, panels)

@@ -1,0 +1,394 @@
+"""The report in a real browser: it draws, filters, goes by keyboard, and loads nothing.
+
+Screenshots and the printed page are kept in test-artefacts/ (not in git).
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from program import ROOT, command
+from report_runs import ENCODINGS, SEEDS, error_of, shared_runs
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: make browser installs it")
+
+FLAGS = [
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+]
+ARTEFACTS = ROOT / "test-artefacts"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("page")
+    made = command("report", f"out={out}", cwd=shared_runs(tmp_path_factory).parent)
+    assert made.returncode == 0, made.stderr
+    ARTEFACTS.mkdir(exist_ok=True)
+    return (out / "index.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def show(browser: Any, address: str) -> Iterator[Open]:
+    """``show(hash, width, scheme)``: the page, drawn; at the end it must have said nothing and
+    asked for nothing but itself."""
+    said: list[str] = []
+    contexts = []
+
+    def open_page(hash: str = "", width: int = 1280, scheme: str = "light") -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.split("#")[0] == address
+                else said.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(address + hash)
+        drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def drawn(page: Any) -> None:
+    """Wait until every chart stands as the filters have it."""
+    page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
+
+
+def kept(page: Any, name: str) -> None:
+    page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
+
+
+def rows(page: Any, table: str, task: int = 1) -> list[str]:
+    """The visible settings of a table."""
+    heads = page.locator(f"#task-{task} [data-table={table}] tbody tr:visible th").all_inner_texts()
+    return [head.split()[0] for head in heads]
+
+
+def series(page: Any, group: str, task: int = 1) -> list[int]:
+    """How many coloured lines each visible panel of a group has."""
+    panels = page.locator(f"#task-{task} .panels.{group} > .panel:visible").all()
+    return [
+        panel.locator(
+            ".mark-line path[stroke^='var(--c'][stroke$=')']:not([stroke='var(--context)'])"
+        ).count()
+        for panel in panels
+    ]
+
+
+def test_every_chart_is_drawn(show: Open) -> None:
+    page = show()
+    assert (
+        page.locator("#task-1 .panel:visible").count() == page.locator("#task-1 .chart svg").count()
+    )
+    # Six of eleven are coloured, of which each has a line in each panel.
+    assert series(page, "against-length") == [6, 6, 6]
+    assert series(page, "against-p_ignore") == [6, 6]
+    assert series(page, "learning") == [6] * 7
+    assert series(page, "loss") == [6]
+    grey = page.locator("#task-1 .panels.loss .mark-line path[stroke='var(--context)']")
+    assert grey.count() == 5
+    assert page.locator("#task-1 .panels.cost .mark-symbol path").count() == 2 * 11
+    assert page.locator("#task-1 .legend li").all_inner_texts() == [
+        "enc_0", "enc_2", "enc_4", "enc_6", "enc_8", "cope",
+    ]  # fmt: skip
+    kept(page, "light")
+
+
+def test_points_stand_where_their_numbers_say(show: Open) -> None:
+    page = show("#pe=enc_9&split=long_x4,in_domain,long_x2")
+    circles = page.locator("#task-1 .panels.against-length .panel:visible .mark-symbol path").all()
+    told = [circle.get_attribute("aria-label") for circle in circles]
+    assert len(told) == 3
+    for x, split, label in zip((16, 32, 64), (0, 3, 4), told, strict=True):
+        mean = 100 * sum(error_of(9, seed, split) for seed in SEEDS) / 3
+        assert label.startswith(f"enc_9, {x}: {mean:.3g} ± ")
+
+
+def test_filters_act_on_map_table_and_charts(show: Open) -> None:
+    page = show()
+    assert len(rows(page, "heat")) == 11
+    for name in ("enc_3", "enc_5"):
+        page.get_by_role("checkbox", name=name, exact=True).check()
+    drawn(page)
+    assert rows(page, "heat") == rows(page, "results") == ["enc_3", "enc_5"]
+    assert series(page, "against-length") == [2, 2, 2]
+    assert page.locator("#status").inner_text() == "2 of 12 settings shown"
+    assert page.locator("#task-1 .legend li").all_inner_texts() == ["enc_3", "enc_5"]
+    page.get_by_role("checkbox", name="sparse", exact=True).check()
+    page.get_by_role("checkbox", name="dense", exact=True).check()
+    drawn(page)
+    for table in ("heat", "results"):
+        heads = page.locator(f"#task-1 [data-table={table}] [data-column^='split:']:visible")
+        assert heads.count() == 2
+        assert page.locator(f"#task-1 [data-table={table}] tbody [data-split]:visible").count() == 4
+    assert page.locator("#task-1 .panels.learning .panel:visible h4").all_inner_texts() == [
+        "sparse", "dense",
+    ]  # fmt: skip
+    page.get_by_label("leave the others out").check()
+    drawn(page)
+    grey = page.locator("#task-1 .panel:visible .mark-line path[stroke='var(--context)']")
+    assert grey.count() == 0
+    kept(page, "filtered")
+    again = show("#" + page.url.split("#")[1])
+    assert rows(again, "heat") == ["enc_3", "enc_5"]
+    assert series(again, "learning") == [2, 2]
+    again.get_by_role("button", name="Show all again").click()
+    drawn(again)
+    assert len(rows(again, "heat")) == 11
+    assert "#" not in again.url or again.url.endswith("#")
+
+
+def test_the_task_and_the_text_filter(show: Open) -> None:
+    page = show()
+    page.get_by_label("Task", exact=True).select_option("selective_copy")
+    drawn(page)
+    assert page.locator("section.task:visible").count() == 1
+    assert rows(page, "heat", task=2) == ["cope"]
+    page.get_by_label("Task", exact=True).select_option("flipflop")
+    page.get_by_label("Settings that contain").fill("enc_7")
+    drawn(page)
+    assert rows(page, "heat") == ["enc_7"]
+    assert series(page, "against-length") == [1, 1, 1]
+
+
+def test_numbers_of_another_kind(show: Open) -> None:
+    page = show()
+    cell = page.locator("#task-1 [data-table=heat] tbody tr[data-setting='5'] [data-split=dense]")
+    mean = 100 * sum(error_of(5, seed, 2) for seed in SEEDS) / 3
+    assert cell.inner_text() == f"{mean:.2f}"
+    before = cell.evaluate("e => getComputedStyle(e).backgroundColor")
+    page.get_by_label("Numbers", exact=True).select_option("error_seq")
+    sequences = cell.inner_text()
+    assert float(sequences) > 50
+    assert cell.evaluate("e => getComputedStyle(e).backgroundColor") != before
+    assert "Sequences" in page.locator("#task-1 [data-table=heat] caption").inner_text()
+    page.get_by_label("Numbers", exact=True).select_option("error")
+    assert cell.inner_text() == f"{mean:.2f}"
+
+
+def test_bands_and_the_axis(show: Open) -> None:
+    page = show("#pe=enc_9")
+    band = page.locator("#task-1 .panels.against-length .panel:visible .mark-area path").first
+
+    def shape() -> str:
+        drawn(page)
+        return str(band.get_attribute("d"))
+
+    seen = [shape()]
+    page.get_by_label("Band over seeds").select_option("range")
+    seen.append(shape())
+    page.get_by_label("Band over seeds").select_option("none")
+    seen.append(shape())
+    page.get_by_label("Error axis").select_option("0.5")
+    seen.append(shape())
+    assert len(set(seen)) == 4
+
+
+def test_numbers_of_the_charts_as_a_table(show: Open) -> None:
+    page = show("#pe=enc_9")
+    figure = page.locator(
+        "#task-1 figure", has=page.get_by_role("heading", name="Error against length")
+    )
+    figure.get_by_text("Numbers of these charts").click()
+    table = figure.get_by_role("table")
+    table.wait_for()
+    assert table.locator("tbody tr").count() == 7
+    mean = 100 * sum(error_of(9, seed, 4) for seed in SEEDS) / 3
+    (line,) = (t for t in table.locator("tbody tr").all_inner_texts() if "long_x4" in t)
+    assert f"{mean:.3g} ± " in line
+    page.get_by_role("checkbox", name="enc_8", exact=True).check()
+    drawn(page)
+    assert table.locator("tbody tr").count() == 14
+
+
+def test_tables_are_sorted_by_their_headers(show: Open) -> None:
+    page = show()
+    button = page.locator("#task-1 [data-table=heat]").get_by_role("button", name="encoding")
+    button.click()
+    assert rows(page, "heat") == rows(page, "results") == ["cope", *ENCODINGS]
+    head = page.locator("#task-1 [data-table=heat] [data-column=label]")
+    assert head.get_attribute("aria-sort") == "ascending"
+    button.press("Enter")
+    assert rows(page, "heat") == [*reversed(ENCODINGS), "cope"]
+    assert head.get_attribute("aria-sort") == "descending"
+
+
+def test_by_keyboard_alone(show: Open) -> None:
+    page = show()
+
+    def focused() -> str:
+        return page.evaluate(
+            "() => { const e = document.activeElement;"
+            "return [e.tagName, e.name || e.className || e.id || e.textContent].join(' ') }"
+        )
+
+    page.keyboard.press("Tab")
+    assert focused() == "A skip"
+    outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    box = page.locator(".skip").bounding_box()
+    assert box["x"] >= 0
+    page.keyboard.press("Enter")
+    assert focused() == "MAIN main"
+    walked = []
+    page.locator("h1").click()
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        walked.append(focused())
+        if walked[-1] == "INPUT find":
+            break
+    # In the order in which they stand.
+    order = [w for w in walked if w.split()[0] in ("SELECT", "INPUT")]
+    assert order[:4] == ["SELECT task", "SELECT metric", "SELECT band", "SELECT power"]
+    assert order[4] == "INPUT others"
+    assert set(order[5:-1]) == {"INPUT split"}
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    drawn(page)
+    assert rows(page, "heat") == ["cope"]
+    # Wide tables are scrolled by keyboard: their regions take the focus.
+    assert page.locator("main .wide:not([tabindex='0'])").count() == 0
+
+
+def test_what_a_screen_reader_is_told(show: Open) -> None:
+    page = show()
+    form = page.get_by_role("form", name="Filters").aria_snapshot()
+    for told in ('combobox "Numbers"', 'group "Encodings', 'checkbox "enc_4"', "status"):
+        assert told in form
+    section = page.get_by_role("region", name="flipflop", exact=True).aria_snapshot()
+    assert 'heading "flipflop" [level=2]' in section
+    assert 'rowheader "enc_4"' in section
+    assert 'columnheader "in_domain"' in section
+    chart = page.locator("#task-1 .panels.loss .chart")
+    assert chart.get_attribute("role") == "graphics-document"
+    assert chart.get_attribute("aria-label").startswith(
+        "Learning curves: loss, training. Coloured: enc_0, enc_2, enc_4, enc_6, enc_8, cope."
+    )
+    # The lines behind are not read out, only the points.
+    lines = page.locator("#task-1 .panels.loss .mark-line path").all()
+    assert len(lines) == 11
+    for line in lines:
+        assert line.evaluate("e => e.closest('[aria-hidden=true]') !== null")
+
+
+CONTRAST = """() => {
+  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => {
+    const [more, less] = [light(a), light(b)].sort((x, y) => y - x);
+    return (more + 0.05) / (less + 0.05);
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const cell = document.querySelector("td.shade");
+  const cells = [];
+  for (let shade = 0; shade <= 1; shade += 0.01) {
+    cell.style.setProperty("--v", shade);
+    cell.toggleAttribute("data-deep", shade > 0.73);
+    const style = getComputedStyle(cell);
+    cells.push(contrast(style.color, style.backgroundColor));
+  }
+  const probe = document.body.appendChild(document.createElement("i"));
+  const against = (name) => {
+    probe.style.color = `var(${name})`;
+    return contrast(getComputedStyle(probe).color, paper);
+  };
+  const lines = [1, 2, 3, 4, 5, 6, 7, 8].map((n) => against(`--c${n}`));
+  const words = ["--ink", "--muted", "--accent"].map(against);
+  probe.remove();
+  return { paper: light(paper), cells, lines, words };
+}"""
+
+
+def test_light_and_dark_are_both_legible(show: Open) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        page = show(scheme=scheme)
+        kept(page, scheme)
+        seen[scheme] = page.evaluate(CONTRAST)
+        # WCAG AA: 4.5 for text, 3 for what a picture is made of.
+        assert min(seen[scheme]["cells"]) >= 4.4
+        assert min(seen[scheme]["words"]) >= 4.5
+        assert min(seen[scheme]["lines"]) >= 3
+    assert seen["light"]["paper"] > 0.9
+    assert seen["dark"]["paper"] < 0.05
+    page.get_by_label("Colours of the page").select_option("light")
+    assert page.evaluate(CONTRAST)["paper"] > 0.9
+
+
+def test_on_a_telephone_only_tables_scroll_sideways(show: Open) -> None:
+    page = show(width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.get_by_label("Numbers", exact=True).is_hidden()
+    page.get_by_text("Filters", exact=True).click()
+    assert page.get_by_label("Numbers", exact=True).is_visible()
+    kept(page, "narrow")
+
+
+def test_printed_it_is_light_whole_and_without_controls(show: Open) -> None:
+    page = show(scheme="dark")
+    page.pdf(path=ARTEFACTS / "report.pdf", format="A4", print_background=True)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 700, "height": 1000})
+    kept(page, "print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator(".filters").is_hidden()
+    for heading in page.locator("main h2, main h3").all():
+        assert heading.is_visible()
+    cut = page.locator("main table:visible, main svg.marks:visible").evaluate_all(
+        "all => all.map((e) => e.getBoundingClientRect().right).filter((right) => right > 701)"
+    )
+    assert cut == []
+
+
+def test_what_runs_hold_is_never_run(show: Open) -> None:
+    page = show()
+    assert page.title() == "Positional encodings on flipflop, selective_copy"
+    assert "<img src=x" in page.locator("#unfinished").inner_text()
+    assert page.locator("img").count() == 0
+
+
+def test_a_made_up_address_does_no_harm(show: Open) -> None:
+    page = show(
+        "#pe=nobody&split=nowhere&metric=lies&power=9&sort=split:none&find=%3Cb%3E&theme=mauve"
+    )
+    assert rows(page, "heat") == []
+    page.get_by_role("button", name="Show all again").click()
+    drawn(page)
+    assert len(rows(page, "heat")) == 11
