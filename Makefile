@@ -26,11 +26,11 @@ $(PEERS): $(STAMP)
 run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe=rope'
 	$(BIN)/pe-lab $(RUN)
 
-test: $(STAMP) ## the tests, a few minutes
-	$(BIN)/python -m pytest
+test: $(STAMP) ## the tests over all cores, a few minutes
+	$(BIN)/python -m pytest -n auto
 
 browser: ## Chromium for the tests of the report, by apt-get where it is missing
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --quiet --yes --no-install-recommends chromium; } \
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
 	  || { echo "install chromium with your system's packages: apt-get, as root, is what this does"; exit 1; }
 
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
@@ -53,7 +53,7 @@ check: $(STAMP) ## lint, format, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -73,5 +73,5 @@ docs: $(STAMP) ## docs/encodings.md, its Chinese twin and the pictures, from cod
 	$(BIN)/python -m docs.generate
 
 clean: ## remove what make made; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ Train, measure in and out of domain:
   pe-lab task=flipflop pe=cope                          one run, into runs/flipflop/cope/
   pe-lab task=selective_copy pe=rope seed=1 train.steps=500
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
-  pe-lab experiment=paper/flipflop pe=cope              a published setting (hours)
+  pe-lab -m experiment=small/flipflop                   a published table, for a laptop
 A finished run is skipped, an unfinished one goes on; the same line can always be given again.
 
 Look:
