@@ -37,11 +37,11 @@ Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --h
 """
 
 VERBS = {
-    "results": "pe_lab.results",
-    "compare": "pe_lab.compare",
+    "results": "pe_lab.results.command",
+    "compare": "pe_lab.results.compare",
     "report": "pe_lab.report",
-    "inspect": "pe_lab.inspection",
-    "dashboard": "pe_lab.dashboard",
+    "inspect": "pe_lab.inspection.inspect",
+    "dashboard": "pe_lab.tracking.dashboard",
     "list": "pe_lab.catalogue",
 }
 """Each command and the module whose ``show`` does it."""

@@ -24,8 +24,8 @@ from pe_lab.positions import Sequential
 from pe_lab.runs import RunFolder
 from pe_lab.signals import StopOnSignal, stopping
 from pe_lab.task import IN_DOMAIN, Batch
-from pe_lab.tracking import Wandb
-from pe_lab.tracking_labels import labels
+from pe_lab.tracking.labels import labels
+from pe_lab.tracking.run import Wandb
 from pe_lab.train import Trainer
 
 logger = logging.getLogger("pe_lab")

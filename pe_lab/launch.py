@@ -20,8 +20,8 @@ from pe_lab.compose import CONFIG, compose
 from pe_lab.config import Config, register_resolvers
 from pe_lab.errors import UsageError
 from pe_lab.overrides import as_given
-from pe_lab.plugins import register_choices
 from pe_lab.runs import check_writable
+from pe_lab.sweeps.plugins import register_choices
 
 if TYPE_CHECKING:
     from pe_lab.build import Plan
@@ -47,7 +47,7 @@ def launch(words: Sequence[str]) -> None:
     for runs_dir in {plan.config.runs_dir for plan in plans}:
         check_writable(runs_dir)
     if args.multirun:
-        from pe_lab.multirun import multirun
+        from pe_lab.sweeps.multirun import multirun
 
         return multirun(args, jobs, plans)
     failures: list[Exception] = []

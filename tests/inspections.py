@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.inspection import Answered, Head, Inspection
+from pe_lab.inspection.inspect import Answered, Head, Inspection
 
 
 def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspection:

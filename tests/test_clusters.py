@@ -17,8 +17,8 @@ import pytest
 from program import Here, rows, state, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
-from pe_lab import slurm
 from pe_lab.errors import Interrupted, RunError
+from pe_lab.sweeps import slurm
 
 Fake = Callable[[str, str], None]
 

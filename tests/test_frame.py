@@ -15,9 +15,9 @@ from program import Here
 
 from pe_lab.config import identity
 from pe_lab.errors import UsageError
-from pe_lab.frame import breakdowns, by_split, curves, labels, read_runs, selected
-from pe_lab.intervals import over_seeds
-from pe_lab.where import condition
+from pe_lab.results.frame import breakdowns, by_split, curves, labels, read_runs, selected
+from pe_lab.results.intervals import over_seeds
+from pe_lab.results.where import condition
 
 # Importing scipy or polars takes longer than a deadline.
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -21,9 +21,9 @@ from pe_lab import checkpoint
 from pe_lab.build import plan
 from pe_lab.config import register_resolvers
 from pe_lab.errors import UsageError
-from pe_lab.inspection import Answered, Head, inspect_run, page
-from pe_lab.inspection_page import unpacked
-from pe_lab.inspection_text import find_run, lines
+from pe_lab.inspection.inspect import Answered, Head, inspect_run, page
+from pe_lab.inspection.page import unpacked
+from pe_lab.inspection.text import find_run, lines
 from pe_lab.schema import check
 from pe_lab.trained import load
 

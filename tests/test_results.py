@@ -18,10 +18,10 @@ from program import Here, tiny
 
 from pe_lab.cli import main
 from pe_lab.errors import UsageError
-from pe_lab.frame import read_runs
-from pe_lab.grouped import grouped, pooled
+from pe_lab.results.frame import read_runs
+from pe_lab.results.grouped import grouped, pooled
+from pe_lab.results.tables import Cell, Sheet, latex, markdown, plain
 from pe_lab.runs import RunFolder
-from pe_lab.tables import Cell, Sheet, latex, markdown, plain
 
 # Importing scipy takes longer than a deadline.
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,7 +12,7 @@ from program import Here, tiny
 
 from pe_lab.errors import RunError, UsageError
 from pe_lab.runs import RunFolder, run_folders
-from pe_lab.tracking import Wandb
+from pe_lab.tracking.run import Wandb
 
 FOLDER = "runs/flipflop/rope/seed0-01234567"
 

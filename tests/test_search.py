@@ -53,7 +53,7 @@ def test_a_search_in_which_all_fails(here: Here) -> None:
 
 
 def test_without_the_sweeper(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pe_lab import plugins
+    from pe_lab.sweeps import plugins
 
     monkeypatch.setattr(plugins, "find_spec", lambda module: None if "optuna" in module else 1)
     ended = here(*SEARCH)

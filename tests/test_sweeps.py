@@ -17,10 +17,10 @@ from test_chaos import equal, folders, workers, written
 from pe_lab.config import register_resolvers
 from pe_lab.errors import HeldError, Interrupted, RunError
 from pe_lab.machine import environment, prepare
-from pe_lab.plugins import register_choices
-from pe_lab.rounds import STRIKES, do_all
 from pe_lab.runs import RunFolder
-from pe_lab.sweep import Job, closing
+from pe_lab.sweeps.jobs import Job, closing
+from pe_lab.sweeps.plugins import register_choices
+from pe_lab.sweeps.rounds import STRIKES, do_all
 
 JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
@@ -109,7 +109,7 @@ def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
 def test_a_folder_that_another_process_writes(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.sweep_job.HELD_S", 0.3)
+    monkeypatch.setattr("pe_lab.sweeps.worker.HELD_S", 0.3)
     words = tiny("train.steps=10", "eval.sequences=800", "eval.batch_tokens=64")
     first = start(*words, "seed=1", cwd=tmp_path)
     first.wait_for(lambda: written(tmp_path) > 1000)

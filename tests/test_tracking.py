@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from offline_wandb import core_of, files, history, records, start, whole
 
-from pe_lab import tracking, tracking_files
 from pe_lab.config import WandbConfig
-from pe_lab.tracking import Wandb
-from pe_lab.tracking_files import inspect
-from pe_lab.tracking_labels import COLUMNS
+from pe_lab.tracking import files as tracking_files
+from pe_lab.tracking import run as tracking
+from pe_lab.tracking.files import inspect
+from pe_lab.tracking.labels import COLUMNS
+from pe_lab.tracking.run import Wandb
 
 LABELS: dict[str, Any] = {
     "id": "flipflop-cope-seed0-01234567",

@@ -8,8 +8,8 @@ import pytest
 from program import tiny
 
 from pe_lab.launch import checked_jobs
-from pe_lab.sweep_name import LONGEST, keys_of, operational, sweep_name, swept
-from pe_lab.tracking_labels import charted, closing, labels, length_rows, pictured, split_rows
+from pe_lab.sweeps.name import LONGEST, keys_of, operational, sweep_name, swept
+from pe_lab.tracking.labels import charted, closing, labels, length_rows, pictured, split_rows
 
 TODAY = date.today().isoformat()
 

@@ -12,12 +12,12 @@ import polars as pl
 
 from pe_lab.console import console
 from pe_lab.errors import RunError, UsageError
-from pe_lab.frame import by_split, selected
 from pe_lab.report.facts import provenance, settings, unfinished
 from pe_lab.report.inspected import inspected
 from pe_lab.report.page import Page, Part, render
 from pe_lab.report.sections import Section, sections
 from pe_lab.report.series import drawn, groups
+from pe_lab.results.frame import by_split, selected
 from pe_lab.runs import replace_file
 
 OPTIONS = ("out", "title", "inspect")

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from pe_lab.frame import FACTS
-from pe_lab.records import text
+from pe_lab.results.frame import FACTS
+from pe_lab.results.records import text
 
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
 VALUES = 12

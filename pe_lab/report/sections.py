@@ -6,9 +6,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.frame import labels
-from pe_lab.intervals import over_seeds
-from pe_lab.records import text
+from pe_lab.results.frame import labels
+from pe_lab.results.intervals import over_seeds
+from pe_lab.results.records import text
 from pe_lab.task import IN_DOMAIN
 
 METRICS = ("error", "error_seq", "loss")

@@ -2,11 +2,11 @@
 
 import polars as pl
 
-from pe_lab.frame import breakdowns, curves
 from pe_lab.report.against import against
 from pe_lab.report.charts import Scale, lines, scatter
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import COSTS, Band, Section, Setting
+from pe_lab.results.frame import breakdowns, curves
 from pe_lab.task import IN_DOMAIN
 
 DRAWN = 60

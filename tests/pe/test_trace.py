@@ -9,9 +9,9 @@ from torch import Tensor
 from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 
 from docs.facts import parts
+from pe_lab.inspection.trace import LayerTrace, traced
 from pe_lab.model import Transformer
 from pe_lab.pe.base import Scene
-from pe_lab.trace import LayerTrace, traced
 
 NO_SOFTMAX = "stick_breaking"
 CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()

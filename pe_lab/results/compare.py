@@ -13,12 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.beside import RULE, commands, compared, comparison_sheets
 from pe_lab.errors import UsageError
-from pe_lab.frame import selected
-from pe_lab.output import FORMATS, chosen, put
-from pe_lab.paired import paired, paired_sheets
-from pe_lab.published import published
+from pe_lab.results.beside import RULE, commands, compared, comparison_sheets
+from pe_lab.results.frame import selected
+from pe_lab.results.output import FORMATS, chosen, put
+from pe_lab.results.paired import paired, paired_sheets
+from pe_lab.results.published import published
 
 OPTIONS = ("a", "b", "format")
 
@@ -50,7 +50,7 @@ def show(words: Sequence[str]) -> None:
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
         told = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
-        notes = [f"no published number is known with {told}: see pe_lab/published.yaml"]
+        notes = [f"no published number is known with {told}: see pe_lab/results/published.yaml"]
     if len(wanted["pe"]) == 2 and form != "csv":
         try:
             tests = paired(runs, *wanted["pe"])

@@ -121,7 +121,7 @@ def inspect_run(
     """
     import torch
 
-    from pe_lab.trace import LayerTrace, traced
+    from pe_lab.inspection.trace import LayerTrace, traced
     from pe_lab.trained import load
 
     run = load(path)
@@ -175,14 +175,14 @@ def page(inspection: Inspection, *, alone: bool = True) -> str:
         alone: with its style and script; False where the page has ``style()`` and ``script()`` of
             inspection_page.py already.
     """
-    from pe_lab.inspection_page import fragment
+    from pe_lab.inspection.page import fragment
 
     return fragment(inspection, alone)
 
 
 def show(words: Sequence[str]) -> None:
     """Print what the words ask for."""
-    from pe_lab.inspection_text import show as show_text
+    from pe_lab.inspection.text import show as show_text
 
     show_text(words)
 

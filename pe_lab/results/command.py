@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from pe_lab.frame import labels, selected
-from pe_lab.grouped import SETTING, grouped, pooled
-from pe_lab.output import FORMATS, chosen, filters, put
-from pe_lab.records import text
-from pe_lab.sheets import SPREADS, sheets
+from pe_lab.results.frame import labels, selected
+from pe_lab.results.grouped import SETTING, grouped, pooled
+from pe_lab.results.output import FORMATS, chosen, filters, put
+from pe_lab.results.records import text
+from pe_lab.results.sheets import SPREADS, sheets
 
 OPTIONS = ("by", "splits", "metric", "sort", "spread", "format")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pe_lab.config import Config, plain
-from pe_lab.sweep_name import keys_of, operational
+from pe_lab.sweeps.name import keys_of, operational
 from pe_lab.task import IN_DOMAIN
 
 NAME_LENGTH, TAG_LENGTH = 128, 64

@@ -9,8 +9,8 @@ import polars as pl
 
 from pe_lab.console import console
 from pe_lab.errors import UsageError
+from pe_lab.results.tables import Sheet, Text, caption, latex, markdown, plain, terminal
 from pe_lab.suggest import did_you_mean
-from pe_lab.tables import Sheet, Text, caption, latex, markdown, plain, terminal
 
 MOST_ROWS = 60
 """In a table with lines around its cells: drawing thousands takes seconds."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pe_lab.console import console
 from pe_lab.errors import UsageError
-from pe_lab.inspection import ORDINARY, Head, Inspection, Map, inspect_run
+from pe_lab.inspection.inspect import ORDINARY, Head, Inspection, Map, inspect_run
 from pe_lab.runs import run_folders
 from pe_lab.words import key_values
 

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_lab.bounded import bounded
 from pe_lab.config import WandbConfig
 from pe_lab.metrics_log import read_metrics
 from pe_lab.runs import replace_file
-from pe_lab.tracking_files import rows_in, run_files
-from pe_lab.tracking_labels import (
+from pe_lab.tracking.bounded import bounded
+from pe_lab.tracking.files import rows_in, run_files
+from pe_lab.tracking.labels import (
     COLUMNS,
     LENGTHS,
     UNCHARTED,
@@ -203,7 +203,7 @@ class Wandb:
         if not self._cfg.pictures:
             return {}
         try:
-            from pe_lab.inspection import inspect_run, page
+            from pe_lab.inspection.inspect import inspect_run, page
 
             return {s: page(inspect_run(self._run_folder, split=s)) for s in pictured(summary)}
         except Exception as error:

@@ -35,7 +35,7 @@ class Published:
 def published() -> list[Published]:
     """Every published number, in the order of the file."""
     # Digits count: text, not floats.
-    text = files("pe_lab").joinpath("published.yaml").read_text("utf-8")
+    text = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
     entries = yaml.load(text, Loader=yaml.BaseLoader)
     return [number for entry in entries for row in entry["rows"] for number in _row(entry, row)]
 

@@ -1,6 +1,6 @@
 """All runs of a folder as one polars table: what every command and notebook counts from.
 
->>> from pe_lab.frame import by_split, read_runs
+>>> from pe_lab.results.frame import by_split, read_runs
 >>> runs = read_runs("runs", where="task=flipflop and train.steps>=1000", pe="cope,rope")
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 import polars as pl
 
-from pe_lab.columns import Kind, frame_of
 from pe_lab.config import OPERATIONAL, STOPPING
 from pe_lab.errors import UsageError
 from pe_lab.metrics_log import read_metrics
-from pe_lab.records import read_records, text, without_collection
+from pe_lab.results.columns import Kind, frame_of
+from pe_lab.results.records import read_records, text, without_collection
+from pe_lab.results.where import METRICS, condition, one_of
 from pe_lab.suggest import did_you_mean
-from pe_lab.where import METRICS, condition, one_of
 from pe_lab.words import key_values
 
 FACTS: dict[str, Kind] = {

@@ -19,9 +19,9 @@ from pe_lab.config import register_resolvers
 from pe_lab.console import console, percent
 from pe_lab.errors import Interrupted, RunError
 from pe_lab.overrides import as_given
-from pe_lab.rounds import STRIKES
 from pe_lab.signals import stopping
-from pe_lab.sweep_job import HELD_S, LINE_EVERY_S, run_patiently, sentence, worker_of
+from pe_lab.sweeps.rounds import STRIKES
+from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, sentence, worker_of
 
 logger = logging.getLogger("pe_lab")
 

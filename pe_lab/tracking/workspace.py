@@ -8,7 +8,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.tracking_labels import LENGTHS, MEAN_OOD
+from pe_lab.tracking.labels import LENGTHS, MEAN_OOD
 
 IN_DOMAIN_ERROR = "in_domain/error"
 MOST_RUNS = 1000

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.records import Record, text
+from pe_lab.results.records import Record, text
 
 Kind = pl.DataType | type[pl.DataType]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.inspection import Head, Inspection, Map
+from pe_lab.inspection.inspect import Head, Inspection, Map
 
 MOST_BYTES = 180_000
 """Of all maps of a fragment, before they are written as text, four thirds as long."""
@@ -29,12 +29,12 @@ ROOM_FOR_8_BITS = 16.0
 
 def style() -> str:
     """The text of the style sheet of fragments."""
-    return (resources.files("pe_lab") / "inspection.css").read_text()
+    return (resources.files("pe_lab.inspection") / "inspection.css").read_text()
 
 
 def script() -> str:
     """The text of the script that brings fragments to life; loading it twice does no harm."""
-    return (resources.files("pe_lab") / "inspection.js").read_text()
+    return (resources.files("pe_lab.inspection") / "inspection.js").read_text()
 
 
 def fragment(inspection: Inspection, alone: bool) -> str:

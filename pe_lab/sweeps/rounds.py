@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from pe_lab.errors import RunError
 from pe_lab.signals import stopping
-from pe_lab.sweep import Job
+from pe_lab.sweeps.jobs import Job
 
 logger = logging.getLogger("pe_lab")
 

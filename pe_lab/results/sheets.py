@@ -7,11 +7,11 @@ import polars as pl
 
 from pe_lab.console import percent
 from pe_lab.errors import UsageError
-from pe_lab.frame import labels
-from pe_lab.grouped import SETTING
-from pe_lab.records import text
+from pe_lab.results.frame import labels
+from pe_lab.results.grouped import SETTING
+from pe_lab.results.records import text
+from pe_lab.results.tables import Cell, Sheet
 from pe_lab.suggest import did_you_mean
-from pe_lab.tables import Cell, Sheet
 
 SPREADS = ("both", "sd", "interval")
 BEST = (

@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 
 from pe_lab.errors import UsageError
-from pe_lab.frame import compared_keys, places
-from pe_lab.intervals import t_95
+from pe_lab.results.frame import compared_keys, places
+from pe_lab.results.intervals import t_95
+from pe_lab.results.where import METRICS, unknown
 from pe_lab.suggest import did_you_mean
-from pe_lab.where import METRICS, unknown
 
 SETTING = ("pe", "setting")
 """What runs have in common that differ only in the seed (and the task, which is always kept)."""

@@ -22,20 +22,20 @@ from hydra.types import HydraContext, RunMode
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab import slurm
 from pe_lab.build import Plan
 from pe_lab.compose import opened
 from pe_lab.console import console
 from pe_lab.errors import Interrupted, PeLabError, RunError
 from pe_lab.job import folder_of
 from pe_lab.overrides import as_given
-from pe_lab.plugins import JOBLIB, RAY, check_installed
-from pe_lab.rounds import do_all
-from pe_lab.search import search
 from pe_lab.signals import StopOnSignal, passing_to_workers, stopping
-from pe_lab.sweep import Job, closing, in_words, jobs_of
-from pe_lab.sweep_job import SweepJob, sentence
-from pe_lab.sweep_name import sweep_name, swept
+from pe_lab.sweeps import slurm
+from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
+from pe_lab.sweeps.name import sweep_name, swept
+from pe_lab.sweeps.plugins import JOBLIB, RAY, check_installed
+from pe_lab.sweeps.rounds import do_all
+from pe_lab.sweeps.search import search
+from pe_lab.sweeps.worker import SweepJob, sentence
 
 POOLS = (JOBLIB,)
 """Launchers whose workers are children of this process."""

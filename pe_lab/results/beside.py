@@ -7,10 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.grouped import SETTING, grouped
-from pe_lab.published import Published, published
-from pe_lab.records import text
-from pe_lab.tables import Cell, Sheet
+from pe_lab.results.grouped import SETTING, grouped
+from pe_lab.results.published import Published, published
+from pe_lab.results.records import text
+from pe_lab.results.tables import Cell, Sheet
 
 RULE = (
     "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "

@@ -9,10 +9,10 @@ import polars as pl
 import yaml
 
 from pe_lab.errors import UsageError
-from pe_lab.frame import compared_keys, labels, places, without_idle
-from pe_lab.intervals import over_seeds
-from pe_lab.records import text
-from pe_lab.tables import Cell, Sheet
+from pe_lab.results.frame import compared_keys, labels, places, without_idle
+from pe_lab.results.intervals import over_seeds
+from pe_lab.results.records import text
+from pe_lab.results.tables import Cell, Sheet
 
 EXACT = 13
 """Up to so many seeds every way to flip the signs is counted: 2^13 are fewer than 9 999."""

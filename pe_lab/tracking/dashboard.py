@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.bounded import bounded
 from pe_lab.errors import RunError, UsageError
-from pe_lab.frame import GROUPS, labels, selected
+from pe_lab.results.frame import GROUPS, labels, selected
 from pe_lab.runs import replace_file
 from pe_lab.suggest import did_you_mean
 from pe_lab.task import IN_DOMAIN
+from pe_lab.tracking.bounded import bounded
 from pe_lab.words import key_values
 
 OPTIONS = ("mode", "entity", "project", "name", "out")
@@ -100,7 +100,7 @@ def _workspace(
     name: str,
     path: Path,
 ) -> Any:
-    from pe_lab.workspace import Shown, workspace
+    from pe_lab.tracking.workspace import Shown, workspace
 
     splits = dict.fromkeys(s for own in runs["splits"].drop_nulls().to_list() for s in own)
     told = labels(runs).values()
