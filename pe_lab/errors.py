@@ -35,6 +35,13 @@ def cannot_write(path: Path, error: OSError) -> RunError:
     )
 
 
+def sentence(error: BaseException) -> str:
+    """What is told of a failure: as it is where we wrote it, with its kind where we did not."""
+    if isinstance(error, PeLabError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop; it has written its checkpoint (exit status 128 + signal).
 

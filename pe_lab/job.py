@@ -13,10 +13,11 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.build import Plan, plan
-from pe_lab.config import Config, identity, plain
+from pe_lab.config import Config, plain
 from pe_lab.console import StepProgress, console, split_table
 from pe_lab.data import evaluation_set
-from pe_lab.errors import Interrupted, RunError, UsageError
+from pe_lab.errors import Interrupted, RunError, UsageError, sentence
+from pe_lab.identity import identity
 from pe_lab.machine import environment, prepare
 from pe_lab.measure import place
 from pe_lab.metrics_log import MetricsLog
@@ -137,12 +138,18 @@ def _execute(
             line = "the same line without force=true" if config.force else "the same line"
             logger.warning("stopped by a signal; %s goes on with %s", line, folder.path)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.debug("the run failed", exc_info=True)
+            told: BaseException = error
+            if isinstance(error, SystemExit):
+                # It would end the whole sweep, as if all were done where its code is 0.
+                told = RunError(f"the run called sys.exit({error.code}), see {folder.log}")
             # A full disk refuses this too; what failed first is what is told.
             with suppress(RunError):
-                folder.set_status("failed", trainer.step, config.train.steps, str(error))
-            raise
+                folder.set_status("failed", trainer.step, config.train.steps, sentence(told))
+            if told is error:
+                raise
+            raise told from error
         # A signal that came too late to stop this run is still meant for the sweep.
         late = stopping()
     if late is not None:

@@ -6,6 +6,7 @@ of the class that ``_target_`` names. Whatever is wrong becomes one sentence wit
 value, the limit and the remedy.
 """
 
+import functools
 import importlib
 import inspect
 import json
@@ -124,7 +125,7 @@ def instantiate(
         raise
     except ValueError as error:
         raise UsageError(f"{key}: {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, (MemoryError, OverflowError)) or "memory" in str(error):
             raise UsageError(_too_large(key, values)) from None
         raise UsageError(f"{_told(section, key, error)}; correct it there") from None
@@ -135,22 +136,10 @@ def _values(
 ) -> dict[str, Any]:
     """The arguments, checked against the signature less the first ``given``."""
     values = {k: v for k, v in section.items() if k != "_target_"}
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = list(inspect.signature(target).parameters.values())[given:]
-    taken = {p.name: p.default for p in parameters if p.kind not in several}
-    names = list(taken)
     try:
-        hints = get_type_hints(target.__init__, include_extras=True)
+        schema, names = _schema(target, given)
     except Exception as error:
         raise UsageError(f"{_told(section, key, error)}; correct its annotations") from None
-    fields: dict[str, Any] = {}
-    for name, default in taken.items():
-        required = default is inspect.Parameter.empty
-        # The prefix keeps clear of the names that pydantic has taken for itself.
-        field = pydantic.Field(... if required else default, alias=name)
-        fields[f"field_{name}"] = (hints.get(name, Any), field)
-    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
-    schema = pydantic.create_model(target.__name__, __config__=config, **fields)
     try:
         checked = schema.model_validate(values)
     except ValidationError as error:
@@ -158,6 +147,23 @@ def _values(
     arguments = {name: getattr(checked, f"field_{name}") for name in names}
     _refuse_turned(values, arguments, key)
     return arguments
+
+
+@functools.cache
+def _schema(target: Any, given: int) -> tuple[type[pydantic.BaseModel], list[str]]:
+    """What the arguments of a class must be, and their names; made once, not for every job."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = list(inspect.signature(target).parameters.values())[given:]
+    taken = {p.name: p.default for p in parameters if p.kind not in several}
+    hints = get_type_hints(target.__init__, include_extras=True)
+    fields: dict[str, Any] = {}
+    for name, default in taken.items():
+        required = default is inspect.Parameter.empty
+        # The prefix keeps clear of the names that pydantic has taken for itself.
+        field = pydantic.Field(... if required else default, alias=name)
+        fields[f"field_{name}"] = (hints.get(name, Any), field)
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    return pydantic.create_model(target.__name__, __config__=config, **fields), list(taken)
 
 
 def _refuse_turned(before: Any, after: Any, key: str) -> None:
@@ -175,7 +181,7 @@ def _refuse_turned(before: Any, after: Any, key: str) -> None:
         _refuse_turned(old, new, f"{key}.{name}" if key else str(name))
 
 
-def _told(section: dict[str, Any], key: str, error: Exception) -> str:
+def _told(section: dict[str, Any], key: str, error: BaseException) -> str:
     """What went wrong in somebody's class, and where."""
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"

@@ -52,6 +52,42 @@ def test_a_search_in_which_all_fails(here: Here) -> None:
     assert "Traceback" not in ended.err
 
 
+def test_a_trial_that_is_refused_is_told_and_the_search_goes_on(here: Here, tmp_path: Path) -> None:
+    ended = here(*SEARCH, "train.lr=interval(1e-3,2e-3)", "model.d_model=choice(15,16)")
+    assert ended.status == 0
+    said = " ".join(ended.out.split())
+    assert "model.d_model=15: failed: model: d_model=15 is not divisible" in said
+    assert "Error executing job" not in ended.err
+    (sweep,) = tmp_path.glob("runs/.sweeps/*")
+    assert sweep.name.startswith("flipflop--train.lr+model.d_model--")
+
+
+def test_a_sweep_is_named_by_what_the_search_draws_untold(here: Here, tmp_path: Path) -> None:
+    words = [word.replace("n_trials=5", "n_trials=1") for word in SEARCH]
+    assert here(*words).status == 0
+    (sweep,) = tmp_path.glob("runs/.sweeps/*")
+    assert sweep.name.startswith("flipflop--train.lr+model.d_model--")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["hydra.sweeper.direction=maximize"], "direction=maximize is not allowed"),
+        (["hydra.sweeper.n_trials=0"], "n_trials=0 is not allowed: set it to a whole number"),
+        (["train.lr=interval(1e-2,1e-3)"], r"train.lr=interval(1e-2,1e-3) holds no value"),
+        (["train.lr=tag(log,interval(0,1))"], "train.lr=tag(log,interval(0,1)) holds no value"),
+    ],
+)
+def test_a_search_that_has_no_meaning(
+    here: Here, tmp_path: Path, words: list[str], told: str
+) -> None:
+    base = [w for w in SEARCH if w.partition("=")[0] != words[0].partition("=")[0]]
+    ended = here(*base, *words)
+    assert ended.status == 2
+    assert told in ended.err
+    assert not list(tmp_path.glob("runs/flipflop"))
+
+
 def test_without_the_sweeper(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     from pe_lab.sweeps import plugins
 

@@ -1,28 +1,21 @@
 """Sweeps: what is told of each job, what is done again and what is not."""
 
 import os
-import pickle
 import re
 import signal
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from program import Here, rows, start, state, tiny
-from test_chaos import equal, folders, workers, written
+from hydra.experimental.callback import Callback as HydraCallback
+from program import Here, start, state, tiny
+from test_chaos import folders, written
 
 from pe_lab.config import register_resolvers
-from pe_lab.errors import HeldError, Interrupted, RunError
 from pe_lab.machine import environment, prepare
-from pe_lab.runs import RunFolder
-from pe_lab.sweeps.jobs import Job, closing
 from pe_lab.sweeps.plugins import register_choices
-from pe_lab.sweeps.rounds import STRIKES, do_all
-
-JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
 def table(out: str) -> list[list[str]]:
@@ -99,6 +92,96 @@ def test_what_is_finished_never_reaches_the_launcher(
     assert [row[2] for row in table(forced.out)] == ["finished"] * 3
 
 
+def test_at_most_so_many_jobs_are_launched_at_a_time(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+    launched: list[int] = []
+    launch = BasicLauncher.launch
+
+    def counting(self: Any, overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
+        launched.append(len(overrides))
+        return launch(self, overrides, initial_job_idx)
+
+    monkeypatch.setattr(BasicLauncher, "launch", counting)
+    words = tiny("seed=0,1,2", "train.steps=3", "train.warmup=1")
+    ended = here("-m", *words, "hydra.sweeper.max_batch_size=2")
+    assert (ended.status, launched) == (0, [2, 1])
+    assert [row[2] for row in table(ended.out)] == ["finished"] * 3
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.sweeper.max_batch_size=0",
+        "hydra.launcher.n_jobs=0",
+        "hydra.launcher.n_jobs=many",
+    ],
+)
+def test_numbers_without_a_meaning(here: Here, tmp_path: Path, word: str) -> None:
+    ended = here("-m", "hydra/launcher=joblib", *tiny("seed=0,1", word))
+    assert ended.status == 2
+    assert ended.err.startswith(f"pe-lab: {word} is not allowed: set it to a whole number from 1")
+    assert not folders(tmp_path)
+
+
+SEEN: list[str] = []
+"""What Hydra called the callback below for."""
+
+
+class Callback(HydraCallback):
+    def on_multirun_start(self, config: Any, **rest: Any) -> None:
+        SEEN.append("start")
+
+    def on_job_end(self, config: Any, job_return: Any, **rest: Any) -> None:
+        SEEN.append("job")
+
+    def on_multirun_end(self, config: Any, **rest: Any) -> None:
+        SEEN.append("end")
+
+
+def test_callbacks_of_hydra_are_called(here: Here) -> None:
+    SEEN.clear()
+    words = tiny("seed=0,1", "train.steps=3", "train.warmup=1")
+    mine = f"+hydra.callbacks.mine._target_={__name__}.Callback"
+    assert here("-m", *words, mine).status == 0
+    assert SEEN == ["start", "job", "job", "end"]
+
+
+ENCODING = """
+import sys
+from pe_lab.pe.none import NoPE
+
+class Leaving(NoPE):
+    def embed(self, *given):
+        sys.exit(0)
+"""
+
+
+def test_an_encoding_that_calls_sys_exit(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving.py").write_text(ENCODING)
+    (tmp_path / "pe").mkdir()
+    (tmp_path / "pe/leaving.yaml").write_text("_target_: leaving.Leaving\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    ended = here(
+        "-m",
+        "--config-dir",
+        str(tmp_path),
+        *tiny("pe=leaving,none", "train.steps=3", "train.warmup=1"),
+    )
+    assert ended.status == 1
+    assert [row[2].partition(",")[0] for row in table(ended.out)] == [
+        "failed: the run called sys.exit(0)", "finished",
+    ]  # fmt: skip
+    (folder,) = tmp_path.glob("runs/flipflop/leaving/seed*")
+    assert state(folder)["state"] == "failed"
+    assert state(folder)["error"].startswith("the run called sys.exit(0), see ")
+    assert "SystemExit" in (folder / "log.txt").read_text()
+
+
 def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
     ended = here("-m", *tiny("train.log_every=1,2", "train.steps=3"))
     assert ended.status == 0
@@ -125,64 +208,10 @@ def test_a_folder_that_another_process_writes(
     assert here("-m", *words, "seed=0,1,2").status == 0
 
 
-def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None:
-    words = ("pe=none,cope", "seed=0,1", "model.dropout=0.1", "train.lr=1e-3")
-    run = start(*JOBLIB, *tiny(*words, "runs_dir=runs"), cwd=tmp_path)
-    assert run.status == 0, run.stderr
-    assert "Traceback" not in run.stderr
-    out = (tmp_path / "stdout").read_text()
-    assert len(re.findall(r"^\[\d/4\] flipflop \w+ seed \d: finished, in_domain", out, re.M)) == 4
-    assert "\x1b" not in out
-    assert here("-m", *tiny(*words, "runs_dir=here/runs")).status == 0
-    equal(tmp_path, tmp_path / "here")
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: int) -> None:
-    words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=400")
-    words = [word.replace("checkpoint_every=7", "checkpoint_every=10000") for word in words]
-    run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: len(folders(tmp_path)) == 2 and written(tmp_path) > 2000)
-    assert run.process.pid is not None
-    pool = workers(run.process.pid)
-    assert len(pool) == 2
-    if signum == signal.SIGINT:
-        # The terminal sends it to all.
-        for worker in pool:
-            os.kill(worker, signum)
-    run.send(signum)
-    assert run.status == 128 + signum
-    assert not [pid for pid in pool if alive(pid)]
-    out = (tmp_path / "stdout").read_text()
-    states = sorted(row[2].partition(" at")[0] for row in table(out))
-    assert states == ["interrupted", "interrupted", "not begun", "not begun"]
-    assert "the same line goes on" in out
-    for folder in folders(tmp_path).values():
-        assert state(folder)["state"] == "interrupted"
-        assert rows(folder)[-1]["step"] == state(folder)["step"] > 0
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: Path) -> None:
-    words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
-    run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: len(folders(tmp_path)) == 2 and written(tmp_path) > 2000)
-    assert run.process.pid is not None
-    pool = workers(run.process.pid)
-    run.send(signal.SIGKILL)
-    assert run.status == -signal.SIGKILL
-    deadline = 200
-    while any(map(alive, pool)) and deadline:
-        signal.sigtimedwait([], 0.1)
-        deadline -= 1
-    assert not [pid for pid in pool if alive(pid)]
-    assert sorted(state(f)["state"] for f in folders(tmp_path).values()) == ["interrupted"] * 2
+def test_after_force_the_line_goes_on_without_it(here: Here) -> None:
+    failing = ("train.lr=1e30", "train.clip=null", "force=true")
+    ended = here("-m", *tiny("seed=0,1", *failing))
+    assert ended.err.endswith("the same line without force=true does only what is missing\n")
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,74 +266,6 @@ def test_jobs_composed_together_are_those_composed_alone(
     assert len(together) in (2, 8)
 
 
-def job(number: int, folder: Path) -> Job:
-    made = RunFolder(folder / f"seed{number}-00000000")
-    return Job(number, [], {}, str(number), made, False)
-
-
-def test_a_job_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) -> None:
-    jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
-    rounds = []
-
-    def launch(batch: Sequence[Job], patient: bool) -> None:
-        rounds.append([one.number for one in batch])
-        for one in batch[:2]:
-            one.folder.make()
-            one.folder.set_status("running", one.step(), 9)
-        if batch[0].number == 1:
-            # The second in the pool dies with it.
-            raise BrokenProcessPool
-        for one in batch:
-            one.told = ("failed", "fine")
-
-    do_all(jobs, launch)
-    assert rounds == [[1, 2, 3, 4], [1, 2, 3, 4], [3, 4], [1], [2]]
-    assert jobs[0].told is not None
-    assert jobs[0].told[0] == "killed"
-    assert [one.told for one in jobs[1:]] == [("failed", "fine")] * 3
-    assert closing(jobs)[1] == {"killed": 1, "failed": 3}
-
-
-def test_a_job_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> None:
-    (one,) = jobs = [job(1, tmp_path)]
-
-    def launch(batch: Sequence[Job], patient: bool) -> None:
-        one.folder.make()
-        one.folder.set_status("running", one.step() + 1, 9)
-        if one.step() < 9:
-            raise BrokenProcessPool
-        one.told = ("failed", "fine")
-
-    do_all(jobs, launch)
-    assert one.told == ("failed", "fine")
-
-
-def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
-    rounds = []
-
-    def launch(batch: Sequence[Job], patient: bool) -> None:
-        rounds.append(batch)
-        raise BrokenProcessPool
-
-    with pytest.raises(RunError, match="3 times a worker was killed before it began a job"):
-        do_all([job(1, tmp_path)], launch)
-    assert len(rounds) == STRIKES
-
-
-def test_a_held_folder_is_tried_again_at_the_end(tmp_path: Path) -> None:
-    jobs = [job(number, tmp_path) for number in (1, 2)]
-    rounds = []
-
-    def launch(batch: Sequence[Job], patient: bool) -> None:
-        rounds.append(([one.number for one in batch], patient))
-        for one in batch:
-            one.told = ("failed", "fine") if patient or one.number == 2 else ("held", "by another")
-
-    do_all(jobs, launch)
-    assert rounds == [([1, 2], False), ([1], True)]
-    assert jobs[0].told == ("failed", "fine")
-
-
 def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
     from pe_lab.launch import checked_jobs
 
@@ -321,10 +282,3 @@ def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here)
     assert (facts["device"], facts["gpu"], facts["gpu_index"]) == ("cuda", "GPU 1", 1)
     (config,) = checked_jobs(tiny("device=cpu"))
     assert prepare(config, 1) == torch.device("cpu")
-
-
-@pytest.mark.parametrize("error", [Interrupted(15), HeldError("held"), RunError("failed")])
-def test_what_a_worker_raises_can_be_sent(error: BaseException) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error)
-    assert again.args == error.args

@@ -25,17 +25,17 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.build import Plan
 from pe_lab.compose import opened
 from pe_lab.console import console
-from pe_lab.errors import Interrupted, PeLabError, RunError
+from pe_lab.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.job import folder_of
 from pe_lab.overrides import as_given
 from pe_lab.signals import StopOnSignal, passing_to_workers, stopping
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
 from pe_lab.sweeps.name import sweep_name, swept
-from pe_lab.sweeps.plugins import JOBLIB, RAY, check_installed
+from pe_lab.sweeps.plugins import JOBLIB, RAY, check_installed, check_numbers
 from pe_lab.sweeps.rounds import do_all
 from pe_lab.sweeps.search import search
-from pe_lab.sweeps.worker import SweepJob, sentence
+from pe_lab.sweeps.worker import SweepJob
 
 POOLS = (JOBLIB,)
 """Launchers whose workers are children of this process."""
@@ -49,12 +49,13 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
         Interrupted: a signal came; the same line goes on.
     """
     check_installed(composed[0])
+    check_numbers(composed[0])
     if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)
-    line = _Line(args, plans[0].config.runs_dir)
+    line = _Line(args, composed[0], plans[0].config.runs_dir)
     console().print(f"{line.cfg.hydra.sweeper.get('n_trials', '')} trials", markup=False)
     with line.running():
         search(line.hydra, line.cfg, args.overrides, line.name, line.pool)
@@ -75,31 +76,39 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
     console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
     ended: Exception | Interrupted | None = None
     if missing:
-        line = _Line(args, plans[0].config.runs_dir)
+        line = _Line(args, composed[0], plans[0].config.runs_dir)
         try:
             with line.running():
-                do_all(missing, line.launcher_of(jobs))
+                line.callbacks.on_multirun_start(config=line.cfg, config_name="config")
+                do_all(missing, line.launcher_of(jobs), line.cfg.hydra.sweeper.max_batch_size)
+                line.callbacks.on_multirun_end(config=line.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
     table, counts = closing(jobs)
     console().print(table)
-    console().print(f"look at it: pe-lab results runs_dir={plans[0].config.runs_dir}")
+    for runs_dir in dict.fromkeys(plan.config.runs_dir for plan in plans):
+        console().print(f"look at it: pe-lab results runs_dir={runs_dir}", soft_wrap=True)
+    again = "the same line" + " without force=true" * any(plan.config.force for plan in plans)
     if isinstance(ended, Interrupted):
-        console().print("stopped by a signal: the same line goes on")
+        console().print(f"stopped by a signal: {again} goes on")
         raise ended
     left = in_words(counts)
     if ended is not None:
         told = sentence(ended)
         raise RunError(f"the launcher failed: {told}; {left} of {len(jobs)} jobs") from ended
     if left:
-        raise PeLabError(f"{left} of {len(jobs)} jobs: the same line does only what is missing")
+        raise PeLabError(f"{left} of {len(jobs)} jobs: {again} does only what is missing")
 
 
 class _Line:
     """A line on its way through its launcher."""
 
-    def __init__(self, args: Any, runs_dir: str) -> None:
+    def __init__(self, args: Any, composed: DictConfig, runs_dir: str) -> None:
         asked = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
+        given = {word.lstrip("+").partition("=")[0] for word in asked}
+        # What a search draws without being told.
+        params = composed.hydra.sweeper.get("params") or {}
+        asked += [f"{key}={values}" for key, values in params.items() if key not in given]
         self.name = sweep_name(asked, Path(runs_dir) / ".sweeps")
         # conf/config.yaml reads it: every time that a line is given has a folder of its own.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"

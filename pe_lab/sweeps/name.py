@@ -8,7 +8,7 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from pe_lab.config import OPERATIONAL
+from pe_lab.identity import OPERATIONAL
 
 LONGEST = 100
 """Characters of a name: a folder, a group in wandb and its legend take that much."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
 
 from pe_lab.errors import UsageError
 
@@ -93,3 +94,19 @@ def check_installed(cfg: Any) -> None:
                 f"hydra/{kind}={choice} needs {package}, which is not installed: "
                 f"pip install {package}"
             )
+
+
+def check_numbers(cfg: Any) -> None:
+    """UsageError where the launcher's or the sweeper's numbers have no meaning."""
+    for key in ("launcher.n_jobs", "sweeper.n_jobs", "sweeper.n_trials", "sweeper.max_batch_size"):
+        value = OmegaConf.select(cfg, f"hydra.{key}")
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UsageError(
+                f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
+                "it out"
+            )
+    if (direction := cfg.hydra.sweeper.get("direction", "minimize")) != "minimize":
+        raise UsageError(
+            f"hydra.sweeper.direction={direction} is not allowed, the in-domain error is made "
+            "small: leave it out"
+        )

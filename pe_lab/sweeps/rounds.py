@@ -18,12 +18,15 @@ Launch = Callable[[Sequence[Job], bool], None]
 """Runs jobs to their end; with True, waiting for folders that others hold."""
 
 
-def do_all(jobs: Sequence[Job], launch: Launch) -> None:
+def do_all(jobs: Sequence[Job], launch: Launch, most: int | None = None) -> None:
     """Launch jobs until each has ended, or a signal came.
 
     A pool that loses a worker takes all that it runs with it. They go on from their checkpoints
     in a new one. A job that was there twice and got no further has the next pool for itself; if
     that dies too, it is given up.
+
+    Args:
+        most: jobs that are launched at a time; None: all.
 
     Raises:
         RunError: pools die before they begin a job.
@@ -31,7 +34,7 @@ def do_all(jobs: Sequence[Job], launch: Launch) -> None:
     todo, strikes, barren = list(jobs), Counter[int](), 0
     while todo and stopping() is None:
         suspects = [job for job in todo if strikes[job.number] >= STRIKES - 1]
-        batch = [job for job in todo if job not in suspects] or suspects[:1]
+        batch = [job for job in todo if job not in suspects][:most] or suspects[:1]
         before = {job.number: (job.step(), job.status()) for job in batch}
         try:
             launch(batch, False)

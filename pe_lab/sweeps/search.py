@@ -17,11 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.checked import checked_job
 from pe_lab.config import register_resolvers
 from pe_lab.console import console, percent
-from pe_lab.errors import Interrupted, RunError
+from pe_lab.errors import Interrupted, RunError, sentence
 from pe_lab.overrides import as_given
 from pe_lab.signals import stopping
 from pe_lab.sweeps.rounds import STRIKES
-from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, sentence, worker_of
+from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, worker_of
 
 logger = logging.getLogger("pe_lab")
 
@@ -55,7 +55,6 @@ class Trial:
             Interrupted: a signal came: the search ends.
         """
         register_resolvers()
-        config = checked_job(cfg)
         words = as_given(HydraConfig.get().overrides.task)
         number = HydraConfig.get().job.num + 1
         drawn = " ".join(word for word in words if word not in self.fixed)
@@ -66,7 +65,7 @@ class Trial:
                 raise stop
             try:
                 summary = run_patiently(
-                    config, words, self.sweep, name, number,
+                    checked_job(cfg), words, self.sweep, name, number,
                     line_every=LINE_EVERY_S if self.pool else None,
                     again=self.again, patience=HELD_S,
                 )  # fmt: skip
@@ -76,7 +75,7 @@ class Trial:
                 # Raised in a worker, it would have the others killed at their checkpoints.
                 return None
             except Exception as error:
-                logger.error("%s: failed: %s", name, sentence(error), exc_info=config.debug)
+                logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
                 return None
         found = float(summary["metrics"]["in_domain/error"])
         logger.info("%s: in_domain %s %%", name, percent(found))
@@ -119,7 +118,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
         except ValueError as error:
             if stopping() is None:
                 raise RunError(
-                    f"no trial of the search ended well, each is told above: {error}"
+                    f"no trial of the search ended well ({error}): those that failed are told above"
                 ) from None
             break
     if (stop := stopping()) is not None:

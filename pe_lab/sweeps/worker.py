@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from pe_lab.checked import checked_job
 from pe_lab.config import Config, register_resolvers
 from pe_lab.console import percent
-from pe_lab.errors import HeldError, Interrupted, PeLabError
+from pe_lab.errors import HeldError, Interrupted, sentence
 from pe_lab.overrides import as_given
 from pe_lab.signals import serve, stopping
 
@@ -117,10 +117,3 @@ def run_patiently(
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)
-
-
-def sentence(error: Exception) -> str:
-    """What is told of a failure: as it is where we wrote it, with its kind where we did not."""
-    if isinstance(error, PeLabError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,81 @@
+"""Sweeps over worker processes: the same numbers, and what a signal and a kill leave."""
+
+import os
+import pickle
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from program import Here, rows, start, state, tiny
+from test_chaos import JOBLIB, equal, folders, workers, written
+from test_sweeps import table
+
+from pe_lab.errors import HeldError, Interrupted, RunError
+
+
+def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None:
+    words = ("pe=none,cope", "seed=0,1", "model.dropout=0.1", "train.lr=1e-3")
+    run = start(*JOBLIB, *tiny(*words, "runs_dir=runs"), cwd=tmp_path)
+    assert run.status == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    out = (tmp_path / "stdout").read_text()
+    assert len(re.findall(r"^\[\d/4\] flipflop \w+ seed \d: finished, in_domain", out, re.M)) == 4
+    assert "\x1b" not in out
+    assert here("-m", *tiny(*words, "runs_dir=here/runs")).status == 0
+    equal(tmp_path, tmp_path / "here")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: int) -> None:
+    words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
+    words = [word.replace("checkpoint_every=7", "checkpoint_every=10000") for word in words]
+    run = start(*words, cwd=tmp_path)
+    run.wait_for(lambda: len(folders(tmp_path)) == 2 and written(tmp_path) > 2000)
+    assert run.process.pid is not None
+    pool = workers(run.process.pid)
+    assert len(pool) == 2
+    if signum == signal.SIGINT:
+        # The terminal sends it to all.
+        for worker in pool:
+            os.kill(worker, signum)
+    run.send(signum)
+    assert run.status == 128 + signum
+    assert not [pid for pid in pool if alive(pid)]
+    out = (tmp_path / "stdout").read_text()
+    states = sorted(row[2].partition(" at")[0] for row in table(out))
+    assert states == ["interrupted", "interrupted", "not begun", "not begun"]
+    assert "the same line goes on" in out
+    for folder in folders(tmp_path).values():
+        assert state(folder)["state"] == "interrupted"
+        assert rows(folder)[-1]["step"] == state(folder)["step"] > 0
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: Path) -> None:
+    words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
+    run = start(*words, cwd=tmp_path)
+    run.wait_for(lambda: len(folders(tmp_path)) == 2 and written(tmp_path) > 2000)
+    assert run.process.pid is not None
+    pool = workers(run.process.pid)
+    run.send(signal.SIGKILL)
+    assert run.status == -signal.SIGKILL
+    deadline = 200
+    while any(map(alive, pool)) and deadline:
+        signal.sigtimedwait([], 0.1)
+        deadline -= 1
+    assert not [pid for pid in pool if alive(pid)]
+    assert sorted(state(f)["state"] for f in folders(tmp_path).values()) == ["interrupted"] * 2
+
+
+@pytest.mark.parametrize("error", [Interrupted(15), HeldError("held"), RunError("failed")])
+def test_what_a_worker_raises_can_be_sent(error: BaseException) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert again.args == error.args
