@@ -5,8 +5,6 @@ signature of that class is their schema (see schema.py). This module does not im
 tab completion and every check of a command line go through it.
 """
 
-import hashlib
-import json
 import operator
 from collections.abc import Callable
 from dataclasses import field
@@ -157,7 +155,7 @@ class Config:
     train: TrainConfig
     eval: EvalConfig
     tracker: TrackerConfig
-    seed: NonNegativeInt
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
     runs_dir: Annotated[str, Field(min_length=1)]
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
@@ -180,31 +178,3 @@ def plain(config: Config) -> dict[str, Any]:
     """The configuration as nested mappings, as resolved, types settled."""
     resolved: dict[str, Any] = _CONFIG.dump_python(config)
     return resolved
-
-
-# What does not change a run's numbers: two runs that differ only here are one run.
-OPERATIONAL = {
-    "": ("tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug", "names"),
-    "train": ("checkpoint_every", "log_every"),
-    "eval": ("batch_tokens",),
-}
-# What changes none either while train.stop_below is null.
-STOPPING = {"train": ("patience",), "eval": ("every",)}
-
-
-def comparable(resolved: dict[str, Any]) -> dict[str, Any]:
-    """The resolved configuration less what changes no number."""
-    kept = {key: value for key, value in resolved.items() if key not in OPERATIONAL[""]}
-    for group, keys in OPERATIONAL.items():
-        if group:
-            if resolved["train"]["stop_below"] is None:
-                keys += STOPPING[group]
-            kept[group] = {k: v for k, v in kept[group].items() if k not in keys}
-    return kept
-
-
-def identity(resolved: dict[str, Any], contents: dict[str, str] | None = None) -> str:
-    """Eight hex digits of what is comparable in a configuration, and of what its files hold."""
-    named = {**comparable(resolved), **({"contents": contents} if contents else {})}
-    text = json.dumps(named, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -192,7 +192,16 @@ class RunFolder:
 def run_folders(runs_dir: Path) -> list[RunFolder]:
     """Every run below ``runs_dir``, without those that ``force`` set aside."""
     return [
-        RunFolder(path)
-        for path in sorted(runs_dir.glob("*/*/seed*"))
-        if _NAME.fullmatch(path.name) and path.is_dir()
+        RunFolder(Path(run))
+        for task in _folders(runs_dir)
+        for pe in _folders(task)
+        for run in _folders(pe)
+        if _NAME.fullmatch(run.name)
     ]
+
+
+def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    """By name; Path.glob asks the disk for every one of them what it is."""
+    with suppress(PermissionError), os.scandir(parent) as entries:
+        return sorted((e for e in entries if e.is_dir()), key=lambda entry: entry.name)
+    return []

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pe_lab.config import identity
+from pe_lab.identity import identity
 from pe_lab.runs import RunFolder
 
 CONFIG: dict[str, Any] = {

@@ -154,6 +154,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     everything = here("compare").out
     assert "text, Su: 43 published numbers, no such task in pe-lab" in everything
     assert "rerope" not in everything
+    assert "not run" not in everything, "what was not run is a line, unless asked for"
     assert "rerope" in here("compare", "task=text").out
     rows = list(csv.DictReader(io.StringIO(here("compare", "format=csv").out)))
     assert len(rows) == len(published())
@@ -253,6 +254,23 @@ def test_paired_over_the_shared_seeds() -> None:
     )
     turned = paired(read_runs(), "rope", "cope").rows(named=True)[1]
     assert turned["difference"] == pytest.approx(-sparse["difference"])
+
+
+def test_a_split_that_one_of_them_lacks_is_told(here: Here) -> None:
+    for seed in range(3):
+        long, dense = None if seed else 0.1, 0.2 + seed / 10
+        made("cope", seed, errors={"in_domain": 0.1, "dense": dense, "long": long})
+        made("rope", seed, errors={"in_domain": 0.2, "dense": None, "long": 0.3})
+    tests = {row["split"]: row for row in paired(read_runs(), "cope", "rope").rows(named=True)}
+    assert (tests["dense"]["n"], tests["dense"]["seeds"], tests["dense"]["p_t"]) == (0, [], None)
+    assert (tests["long"]["n"], tests["long"]["seeds"]) == (1, [0])
+    assert tests["long"]["difference"] == pytest.approx(-0.2)
+    # With one test left, there is nothing to correct.
+    assert tests["in_domain"]["p_flips"] == tests["in_domain"]["p_flips_holm"] == 0.25
+    out = here("compare", "a=cope", "b=rope").out
+    assert re.search(r"dense +│ +n/a │ +n/a │ +n/a", out)
+    assert "long n=1" in out
+    assert "Seeds 0,1,2" in out
 
 
 def test_the_encodings_own_rate_is_no_difference() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +11,11 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import made, unfinished
+from made import errors_of, made, unfinished
 from program import Here
 
-from pe_lab.config import identity
 from pe_lab.errors import UsageError
+from pe_lab.identity import identity
 from pe_lab.results.frame import breakdowns, by_split, curves, labels, read_runs, selected
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.where import condition
@@ -233,6 +234,8 @@ def test_no_runs_are_an_empty_table() -> None:
         ("splits=sparse", [0, 1, 2, 3]),
         ("pe.dashed-key=a-b.c", [0, 1, 2, 3]),
         ("train.lr=3e-3", [0, 1, 2, 3]),
+        ("train.betas=[0.9,0.999]", [0, 1, 2, 3]),
+        ("train.betas=[0.9, 0.99]", []),
     ],
 )
 def test_where(where: str, seeds: list[int] | None) -> None:
@@ -314,11 +317,12 @@ def test_where_keeps_words(word: str) -> None:
         ("pe", "character 3: after pe one of = == != < <= > >= in is missing"),
         ("pe=rope and", "character 12: a key is missing"),
         ("pe=rope or or", "character 12: a key is missing"),
-        ("pe=rope pe=cope", "character 9: pe is out of place, and or or is missing"),
+        ("pe=rope pe=cope", "character 9: pe is out of place: join conditions by and, or"),
         ("(pe=rope", "character 9: a closing parenthesis is missing"),
         ("pe=rope)", r"character 8: \) is out of place"),
         ("pe in rope", r"character 7: in wants \(A, B\)"),
         ("pe in (rope", "a closing parenthesis is missing"),
+        ("seed>nan", "> compares numbers, and seed>nan has none"),
         ("pe in ()", "character 8: a value is missing"),
         ("pe='rope", "character 4: ' is out of place"),
         (
@@ -328,7 +332,8 @@ def test_where_keeps_words(word: str) -> None:
         ("train.steps=abc", "train.steps holds numbers, and abc is none"),
         ("train.steps>abc", "> compares numbers"),
         ("pe<rope", "< compares numbers"),
-        ("train.steps='400'", "train.steps holds numbers"),
+        ("train.steps='400'", "train.steps holds numbers, and '400', in quotes, is none"),
+        ("train.steps>'400'", "> compares numbers, and train.steps>'400' has none"),
         ("model.tied_embeddings=1", "model.tied_embeddings is true or false, not 1"),
         ("pe=rope & seed=1", "character 9"),
     ],
@@ -406,3 +411,44 @@ def test_reading_needs_no_torch(here: Here) -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     shutil.rmtree("runs")
+
+
+def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
+    errors_of("a", [0.1, 0.2])
+    shutil.copytree("runs/flipflop/a", "runs/flipflop/a.bak")
+    Path("runs/flipflop/linked").symlink_to("a", target_is_directory=True)
+    runs = read_runs()
+    assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 4
+    assert all(
+        re.fullmatch(r"runs/flipflop/[a-z.]+/(seed.-\w+) is runs/flipflop/a/\1 again, .*", told)
+        for told in runs["told"].drop_nulls()
+    )
+    assert here("results").out.count("counted once") == 4
+
+
+def test_odd_files_are_told_and_hide_nothing(here: Here) -> None:
+    made("a")
+    crlf = made("b").path / "summary.json"
+    crlf.write_bytes(crlf.read_bytes().replace(b"\n", b"\r\n"))
+    for seed in (2, 3, 2**63):
+        Path(f"runs/flipflop/c/seed{seed}-01234567").mkdir(parents=True)
+    Path("runs/flipflop/c/seed2-01234567/summary.json").mkdir()
+    odd = {"state": 5, "step": "x", "steps": None}
+    Path("runs/flipflop/c/seed3-01234567/status.json").write_text(json.dumps(odd))
+    runs = read_runs()
+    assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 3
+    assert runs["told"].to_list()[2:] == [
+        "runs/flipflop/c/seed2-01234567 cannot be read (Is a directory): make it readable",
+        "runs/flipflop/c/seed3-01234567/status.json is no status of a run: put back a copy or "
+        "remove the run's folder",
+        f"runs/flipflop/c/seed{2**63}-01234567: no run has a seed of 2^63 or more, remove it",
+    ]
+    assert here("results").status == 0
+
+
+def test_large_numbers_are_kept() -> None:
+    made("a", **{"eval.every": 10**20})
+    made("a", 1, **{"eval.every": 5})
+    assert read_runs(**{"eval.every": 10**20})["seed"].to_list() == [0]
+    made("b", **{"pe.npos": 10**20})
+    assert read_runs()["pe.npos"].to_list() == [None, None, 1e20]

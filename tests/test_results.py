@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import errors_of, made, unfinished
 from program import Here, tiny
+from rich.console import Console
 
 from pe_lab.cli import main
 from pe_lab.errors import UsageError
 from pe_lab.results.frame import read_runs
 from pe_lab.results.grouped import grouped, pooled
-from pe_lab.results.tables import Cell, Sheet, latex, markdown, plain
+from pe_lab.results.tables import Cell, Sheet, latex, markdown, plain, terminal
 from pe_lab.runs import RunFolder
 
 # Importing scipy takes longer than a deadline.
@@ -34,8 +35,14 @@ def table(out: str, title: str) -> dict[str, dict[str, str]]:
     lines = out[out.index(title) :].splitlines()[1:]
     end = next(i for i, line in enumerate(lines) if line.startswith("└"))
     cells = [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[:end]]
-    header, *body = [row for row in cells if row]
-    return {row[0]: dict(zip(header, row, strict=True)) for row in body if row[0]}
+    rows: list[list[str]] = []
+    for row in filter(None, cells):
+        if rows and not row[0]:
+            # A row's second line.
+            row = [f"{above} {below}".strip() for above, below in zip(rows.pop(), row, strict=True)]
+        rows.append(row)
+    header, *body = rows
+    return {row[0]: dict(zip(header, row, strict=True)) for row in body}
 
 
 def test_real_runs(here: Here, tmp_path: Path) -> None:
@@ -360,6 +367,44 @@ def test_words_are_escaped() -> None:
     line = markdown(sheet).splitlines()[4]
     assert line == (r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u\] \`v\` | **1.0** |")
     assert plain(sheet).splitlines()[2].endswith("1.0 *")
+    row = latex(Sheet("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[7]
+    assert row == r"{}[a,b] & 1.0 \\"
+
+
+# 46 columns for the words, 17 for each number, 2 for the star; 300 hold all in one line.
+@pytest.mark.parametrize(
+    ("width", "tables"), [(70, 7), (80, 4), (100, 3), (166, 2), (167, 1), (300, 1)]
+)
+def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
+    names = ["encoding", "where they differ", "seeds", *(f"split_{n}" for n in range(7))]
+    differs = "train.lr=0.003 model.d_model=128"
+    numbers = [f"{n + 1}1.2 ± 2.5 ({n + 1}0.00..{n + 1}5.00)" for n in range(7)]
+    row = [Cell("multiplicative"), Cell(differs), Cell("0,1,2"), *map(Cell, numbers[:-1])]
+    row.append(Cell(numbers[-1], best=True))
+    parts = terminal(Sheet("flipflop", names, 3, [row], closing=[row]), width)
+    out = io.StringIO()
+    Console(file=out, width=width).print(*parts, sep="\n")
+    shown = out.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    words = [*numbers, *differs.split(), *names[3:]]
+    assert all(whole in shown for word in words for whole in word.split(" ("))
+    assert (numbers[0] in shown) == (width == 300)
+    assert shown.count("multiplicative") == 2 * len(parts)
+    assert shown.count("*") == 2
+    assert len(parts) == tables
+    assert shown.count("(continued)") == tables - 1
+
+
+def test_what_only_an_unfinished_run_has_is_not_told(here: Here) -> None:
+    errors_of("a", [0.1, 0.2])
+    errors_of("a", [0.1, 0.2], **{"model.d_model": 32, "train.stop_below": 0.1})
+    unfinished("failed", "a", 9, **{"train.steps": 9})
+    rows = json.loads(here("results", "format=json", "splits=sparse").out)["rows"]
+    assert {row["differs"] for row in rows} == {
+        "model.d_model=64 train.stop_below=null",
+        "model.d_model=32 train.stop_below=0.1 train.patience=3 eval.every=100",
+    }
 
 
 def test_many_rows_are_all_there(here: Here) -> None:

@@ -1,5 +1,6 @@
 """Records as the columns of one polars table."""
 
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
@@ -51,12 +52,15 @@ def _column(name: str, values: list[Any], empty: type[pl.DataType]) -> pl.Series
     """Numbers, booleans or text, whichever holds all the values."""
     kinds = set(map(type, values)) - {type(None)}
     dtype: type[pl.DataType] = pl.String
+    if kinds == {int}:
+        with suppress(TypeError, OverflowError):
+            return pl.Series(name, values, pl.Int64)
     if not kinds:
         dtype = empty
     elif kinds == {bool}:
         dtype = pl.Boolean
     elif kinds <= {int, float}:
-        dtype = pl.Int64 if kinds == {int} else pl.Float64
+        dtype = pl.Float64
     if dtype == pl.String:
         values = [None if value is None else text(value) for value in values]
     return pl.Series(name, values, dtype, strict=False)

@@ -1,11 +1,12 @@
 """``pe-lab results``: tables over the runs of a folder.
 
     pe-lab results task=flipflop pe=cope,rope          filters: any key of a run, values by commas
-    pe-lab results where="train.steps>=1000"           a condition (see where.py)
+    pe-lab results where="train.steps>=1000"           a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending
     pe-lab results metric=loss spread=sd               what is averaged; both, sd or interval
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
+    pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
 
 csv and json hold exact numbers, shares instead of %, one row for each row and split of the table
 (the columns of ``grouped``). Runs that are not finished are listed below the table; json has them
@@ -39,21 +40,22 @@ def show(words: Sequence[str]) -> None:
     splits = given["splits"].split(",") if "splits" in given else None
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
-        told = filters(words, OPTIONS)
-        notes = [f"no runs in {given['runs_dir']}{told}: pe-lab task=flipflop pe=cope makes one"]
+        among = filters(words, OPTIONS)
+        notes = [f"no runs in {given['runs_dir']}{among}: pe-lab task=flipflop pe=cope makes one"]
         put(form, [], pl.DataFrame(), runs, notes, facts)
     elif "finished" not in runs["state"]:
         put(form, [], pl.DataFrame(), runs, [], facts)
     else:
         groups = grouped(runs, by, metric, splits)
-        tables = sheets(runs, groups, by, metric, spread, given.get("sort"))
-        put(form, tables, _labelled(runs, groups), runs, _pooled(runs, by), facts)
+        finished = runs.filter(pl.col("state") == "finished")
+        told = labels(finished) if "setting" in by else {}
+        tables = sheets(groups, told, by, metric, spread, given.get("sort"))
+        put(form, tables, _labelled(groups, told), runs, _pooled(runs, by), facts)
 
 
-def _labelled(runs: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+def _labelled(groups: pl.DataFrame, told: dict[str, str]) -> pl.DataFrame:
     if "setting" not in groups.columns:
         return groups
-    told = labels(runs)
     lines = pl.Series("differs", [told.get(setting) for setting in groups["setting"]], pl.String)
     return groups.insert_column(groups.columns.index("setting") + 1, lines)
 

@@ -5,7 +5,7 @@
     pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
     pe-lab compare pe=cope,rope                        both
 
-format=table, csv, json, markdown or latex, as in pe-lab results.
+format=table, csv, json, markdown or latex, and runs_dir=runs, as in pe-lab results.
 """
 
 from collections.abc import Sequence
@@ -44,13 +44,17 @@ def show(words: Sequence[str]) -> None:
         if all(not values or getattr(number, key) in values for key, values in wanted.items())
     ]
     table = compared(runs, numbers)
-    # What no run can stand beside is told in a line unless it is asked for.
-    possible = table.filter(pl.col("recipe").is_not_null() | bool(wanted["task"]))
-    sheets, notes = comparison_sheets(possible), commands(table)
+    # What has no run of ours is told in a line unless it is asked for.
+    told = pl.col("verdict") != "not run"
+    if wanted["task"]:
+        told = pl.lit(True)
+    elif wanted["pe"]:
+        told = pl.col("recipe").is_not_null()
+    sheets, notes = comparison_sheets(table.filter(told)), commands(table)
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
-        told = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
-        notes = [f"no published number is known with {told}: see pe_lab/results/published.yaml"]
+        asked = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
+        notes = [f"no published number is known with {asked}: see pe_lab/results/published.yaml"]
     if len(wanted["pe"]) == 2 and form != "csv":
         try:
             tests = paired(runs, *wanted["pe"])

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from pe_lab.config import OPERATIONAL, STOPPING
 from pe_lab.errors import UsageError
+from pe_lab.identity import OPERATIONAL, STOPPING
 from pe_lab.metrics_log import read_metrics
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.records import read_records, text, without_collection
@@ -68,7 +68,10 @@ def read_runs(
     """
     folder = Path(runs_dir)
     if not folder.is_dir():
-        raise UsageError(f"runs_dir={runs_dir} is no folder: give the one your runs are in")
+        raise UsageError(
+            f"runs_dir={runs_dir} is no folder: give the one your runs are in, or "
+            "make one with pe-lab task=flipflop pe=cope"
+        )
     with without_collection():
         frame = frame_of(read_records(folder), FACTS)
     if frame.is_empty():
@@ -201,7 +204,7 @@ def labels(frame: pl.DataFrame) -> dict[str, str]:
             words[setting] |= {
                 key: text(value)
                 for key, value, tell in zip(own, values, told, strict=True)
-                if tell and (value is not None or not key.startswith(_OPEN))
+                if tell and (value is not None or not key.startswith((*_OPEN, *IDLE)))
             }
     groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
     roots = {group: rank for rank, group in enumerate(groups)}
@@ -224,6 +227,10 @@ _OPEN = ("contents.", "task.files.", "task.splits.")
 """Mappings with keys of the user's own: one that a run lacks is no null."""
 
 
+IDLE = tuple(f"{group}.{key}" for group, keys in STOPPING.items() for key in keys)
+"""Without effect while nothing stops a run early: null, and not told."""
+
+
 def _prefix(key: str) -> str:
     return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
 
@@ -235,9 +242,8 @@ def _operational(key: str) -> bool:
 
 def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
     """What is without effect while nothing stops a run early, as null."""
-    idle = [f"{group}.{key}" for group, keys in STOPPING.items() for key in keys]
     stops = pl.col("train.stop_below").is_not_null()
-    return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in idle if k in rows.columns)
+    return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in IDLE if k in rows.columns)
 
 
 def _distinct(
@@ -260,6 +266,7 @@ def _distinct(
 def _check_root(verb: str, word: str, key: str, options: Collection[str]) -> None:
     """UsageError for a key of no group at all: it can be told before anything is read."""
     roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in METRICS)}
-    roots |= {"runs_dir", "where", "contents", *options} - {"", "names"}
+    roots |= {"runs_dir", "where", *options}
+    roots -= {"", "names", "debug"}
     if re.split("[./]", key)[0] not in roots:
         raise UsageError(f"{verb} {word}: {did_you_mean(key, roots)}")

@@ -54,7 +54,7 @@ def put(
             if len(sheet.rows) > MOST_ROWS:
                 print(plain(sheet))
             else:
-                console().print(terminal(sheet))
+                console().print(*terminal(sheet, console().width), sep="\n")
             if told_below := caption(sheet, "*"):
                 console().print(told_below, markup=False)
         for line in told:

@@ -34,7 +34,8 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     settings and split.
 
     Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
-    setting_a), ``split``, ``n``, ``seeds``, ``mean_a``, ``mean_b``, ``difference`` (mean of a - b),
+    setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
+    was too long for one of the two), ``mean_a``, ``mean_b``, ``difference`` (mean of a - b),
     ``low`` and ``high`` (its 95 % interval, Student's t), ``p_t`` (paired t-test, two-sided; null
     where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
     signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
@@ -71,7 +72,8 @@ def paired_sheets(tests: pl.DataFrame) -> list[Sheet]:
     """A sheet for each pair of settings."""
     sheets = []
     for part in tests.partition_by("task", "setting_a", "setting_b", maintain_order=True):
-        first = part.row(0, named=True)
+        rows = part.rows(named=True)
+        first = max(rows, key=lambda row: row["n"])
         a, b = first["a"], first["b"]
         several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
         chosen = f", {first['differs']}" if several else ""
@@ -79,8 +81,9 @@ def paired_sheets(tests: pl.DataFrame) -> list[Sheet]:
             f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
             f"{first['setting_b']}. Difference: {a} - {b} in percentage points"
         )
-        if first["n"] == 1:
-            caption += ". One seed: nothing can be tested."
+        if first["n"] <= 1:
+            few = "One seed" if first["n"] else "No split that both were measured on"
+            caption += f". {few}: nothing can be tested."
         else:
             exact = "exact" if first["n"] <= EXACT else "10 000 random"
             caption += (
@@ -93,7 +96,7 @@ def paired_sheets(tests: pl.DataFrame) -> list[Sheet]:
                 title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
                 columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
                 words=1,
-                rows=[list(map(Cell, _words(row))) for row in part.iter_rows(named=True)],
+                rows=[list(map(Cell, _words(row, first["n"]))) for row in rows],
                 caption=caption,
             )
         )
@@ -114,17 +117,20 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     """The paired statistics of equally many values: see ``paired`` for the names."""
+    names = ("mean_a", "mean_b", "difference", "low", "high", "p_t", "p_flips", "p_least")
+    if not a:
+        return {"n": 0, **dict.fromkeys(names)}
     # Imported here: a second.
     from scipy.stats import permutation_test, ttest_rel
 
     differences = [x - y for x, y in zip(a, b, strict=True)]
     spread = over_seeds(differences)
     found: dict[str, Any] = {
+        **dict.fromkeys(names),
         "n": spread.n,
         "mean_a": over_seeds(a).mean,
         "mean_b": over_seeds(b).mean,
         "difference": spread.mean,
-        **dict.fromkeys(("low", "high", "p_t", "p_flips", "p_least")),
     }
     if spread.n == 1:
         return found
@@ -197,14 +203,19 @@ def _tests(
 ) -> list[list[Any]]:
     found: dict[str, dict[str, Any]] = {}
     for place in places(runs.filter(task=of_a[0]["task"])):
-        both = [(x[f"{place}/error"], y[f"{place}/error"]) for x, y in zip(of_a, of_b, strict=True)]
-        if all(x is not None and y is not None for x, y in both):
-            found[place.removeprefix("ood/")] = seed_by_seed(*zip(*both, strict=True))
+        name = f"{place}/error"
+        both = [
+            (x["seed"], x[name], y[name])
+            for x, y in zip(of_a, of_b, strict=True)
+            if x[name] is not None and y[name] is not None
+        ]
+        seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
+        found[place.removeprefix("ood/")] = {"seeds": seeds, **seed_by_seed(*errors)}
     for kind in ("p_t", "p_flips"):
         corrected = holm([test[kind] for test in found.values()])
         for test, p in zip(found.values(), corrected, strict=True):
             test[f"{kind}_holm"] = p
-    first_a, first_b, seeds = of_a[0], of_b[0], [run["seed"] for run in of_a]
+    first_a, first_b = of_a[0], of_b[0]
     facts = [
         first_a["task"],
         a,
@@ -215,7 +226,7 @@ def _tests(
     ]
     names = list(SCHEMA)[len(facts) + 3 :]
     return [
-        [*facts, split, test["n"], seeds, *(test[name] for name in names)]
+        [*facts, split, test["n"], test["seeds"], *(test[name] for name in names)]
         for split, test in found.items()
     ]
 
@@ -238,7 +249,9 @@ def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]
     return f"a={a} b={b} share no seed in equal settings: {a} has {seeds[0]}, {b} has {seeds[1]}"
 
 
-def _words(row: dict[str, Any]) -> list[str]:
+def _words(row: dict[str, Any], most: int) -> list[str]:
+    if not row["n"]:
+        return [row["split"], *["n/a"] * 3, *["-"] * 4]
     difference = f"{100 * row['difference']:+.2f}"
     if row["p_t"] is not None:
         difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
@@ -247,4 +260,5 @@ def _words(row: dict[str, Any]) -> list[str]:
     means = [f"{100 * row[name]:.2f}" for name in ("mean_a", "mean_b")]
     ps = ["-" if row[p] is None else f"{row[p]:.3g}"
           for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
-    return [row["split"], *means, difference, *ps]
+    split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"
+    return [split, *means, difference, *ps]

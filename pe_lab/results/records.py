@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 import yaml
 
-from pe_lab.config import identity
 from pe_lab.errors import UsageError
+from pe_lab.identity import identity
 from pe_lab.runs import RunFolder, run_folders
 
 
@@ -40,9 +40,20 @@ class Record:
 
 
 def read_records(runs_dir: Path) -> list[Record]:
-    """Every run below ``runs_dir``, in the order of their paths."""
+    """Every run below ``runs_dir``, in the order of their paths; a copy of one counts as broken."""
     read = _Reader()
-    return [read.record(folder) for folder in run_folders(runs_dir)]
+    paths: dict[tuple[Any, ...], str] = {}
+    records = []
+    for folder in run_folders(runs_dir):
+        record = read.record(folder)
+        if record.facts["state"] == "finished" and record.setting is not None:
+            run = *(record.facts[key] for key in ("task", "pe", "seed")), record.setting.identity
+            first = paths.setdefault(run, record.facts["path"])
+            if first != record.facts["path"]:
+                told = f"{record.facts['path']} is {first} again, counted once: remove one of them"
+                record = Record({**record.facts, "state": "broken", "told": told}, {}, None)
+        records.append(record)
+    return records
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -74,13 +85,9 @@ class _Reader:
 
     def record(self, folder: RunFolder) -> Record:
         task, pe, name = folder.path.parts[-3:]
-        facts = {
-            "path": str(folder.path),
-            "task": task,
-            "pe": pe,
-            "seed": int(name.removeprefix("seed").partition("-")[0]),
-        }
+        facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
         try:
+            facts["seed"] = _seed(folder, int(name.removeprefix("seed").partition("-")[0]))
             try:
                 with open(f"{folder.path}/summary.json", "rb", buffering=0) as file:
                     content = file.read()
@@ -88,7 +95,10 @@ class _Reader:
                 return self._unfinished(folder, facts)
             return self._finished(folder, facts, content)
         except (UsageError, OSError) as error:
-            return Record({**facts, "state": "broken", "told": str(error)}, {}, None)
+            told = str(error)
+            if isinstance(error, OSError):
+                told = f"{folder.path} cannot be read ({error.strerror}): make it readable"
+            return Record({**facts, "state": "broken", "told": told}, {}, None)
 
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
         try:
@@ -103,7 +113,7 @@ class _Reader:
                 **summary["names"],
                 "task": _of(str, summary["task"]),
                 "pe": _of(str, summary["pe"]),
-                "seed": _of(int, summary["seed"]),
+                "seed": _seed(folder, _of(int, summary["seed"])),
             }
             if not set(map(type, summary["metrics"].values())) <= {int, float, type(None)}:
                 raise TypeError("a metric is no number")
@@ -120,7 +130,7 @@ class _Reader:
         by, config = content.find(b'\n "by": '), content.find(b'\n "config": ')
         if not 0 < by < config:
             return None
-        summary = orjson.loads(content[:by].rstrip(b",") + b"}")
+        summary = orjson.loads(content[:by].rstrip(b",\r") + b"}")
         seed = content.find(b'\n  "seed": ', config)
         if seed < 0 or "metrics" not in summary:
             return None
@@ -144,18 +154,37 @@ class _Reader:
         return self.settings[alike]
 
     def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
-        status = folder.status()
-        facts["state"] = status.get("state", "not begun")
-        if status:
-            # Finished without a summary: it was killed between the two.
-            if facts["state"] == "finished" or folder.killed():
-                facts["state"] = "killed"
-            facts |= {"told": status.get("error"), "step": status["step"], "steps": status["steps"]}
+        facts = {**facts, "state": "not begun", **_status(folder)}
+        # Finished without a summary: it was killed between the two.
+        if facts["state"] == "finished" or folder.killed():
+            facts["state"] = "killed"
         config = _config_yaml(folder.path / "config.yaml")
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
         return Record({**names, **facts}, {}, self._known(config, None))
+
+
+def _seed(folder: RunFolder, seed: int) -> int:
+    if seed >= 2**63:
+        raise UsageError(f"{folder.path}: no run has a seed of 2^63 or more, remove it")
+    return seed
+
+
+def _status(folder: RunFolder) -> dict[str, Any]:
+    status = folder.status()
+    try:
+        kinds = {"state": str, "step": int, "steps": int}
+        told = status.get("error")
+        return status and {
+            **{key: _of(kind, status[key]) for key, kind in kinds.items()},
+            "told": None if told is None else _of(str, told),
+        }
+    except TypeError:
+        raise UsageError(
+            f"{folder.path / 'status.json'} is no status of a run: put back a copy or remove the "
+            "run's folder"
+        ) from None
 
 
 def _config_yaml(path: Path) -> dict[str, Any] | None:

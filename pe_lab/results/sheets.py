@@ -7,7 +7,6 @@ import polars as pl
 
 from pe_lab.console import percent
 from pe_lab.errors import UsageError
-from pe_lab.results.frame import labels
 from pe_lab.results.grouped import SETTING
 from pe_lab.results.records import text
 from pe_lab.results.tables import Cell, Sheet
@@ -24,23 +23,23 @@ Cells = dict[str, dict[str, Any]]
 
 
 def sheets(
-    runs: pl.DataFrame,
     groups: pl.DataFrame,
+    told: dict[str, str],
     by: Sequence[str] = SETTING,
     metric: str = "error",
     spread: str = "both",
     sort: str | None = None,
 ) -> list[Sheet]:
-    """A sheet for each task of ``groups``, which ``grouped`` made of ``runs``.
+    """A sheet for each task of ``groups``, as ``grouped`` makes them.
 
     Args:
+        told: a setting's words in the table, see ``labels``.
         spread: what stands beside a mean: sd, interval or both.
         sort: a split, n or a key of ``by``, after - for descending; by these keys without it.
 
     Raises:
         UsageError: ``sort`` names nothing of the tables.
     """
-    told = labels(runs) if "setting" in by else {}
     _check_sort(groups, by, sort)
     return [
         _sheet(table, list(by), told, metric, spread, sort)

@@ -5,10 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
 
 Text = Literal["table", "markdown", "latex"]
+EDGES = 3
+"""Columns of a terminal that a column of a table takes beside its text."""
+LONGEST_WORD = 24
+"""What is longer, a file's name, may be broken where a table is too wide."""
 
 
 class Cell(NamedTuple):
@@ -33,23 +38,82 @@ class Sheet:
     closing: Sequence[Sequence[Cell]] = field(default=())
 
 
-def terminal(sheet: Sheet) -> Table:
-    """The sheet for a console, less its caption; a star stands for best."""
-    table = Table(title=escape(sheet.title), title_justify="left")
-    for number, column in enumerate(sheet.columns):
-        table.add_column(escape(column), justify="left" if number < sheet.words else "right")
+def terminal(sheet: Sheet, width: int) -> list[Table]:
+    """The sheet for a console of this width, less its caption; a star stands for best.
+
+    What is too wide has its intervals below their means, then its words in several lines, then its
+    numbers in several tables: none is ever cut.
+    """
+    lines = [*sheet.rows, *sheet.closing]
+    columns = [
+        [name, *(_starred(line[number]) for line in lines)]
+        for number, name in enumerate(sheet.columns)
+    ]
+    whole = [max(map(cell_len, column)) for column in columns]
+    if sum(whole) + EDGES * len(whole) < width:
+        return [_table(sheet, sheet.title, range(len(columns)), {})]
+    words, numbers = range(sheet.words), range(sheet.words, len(columns))
+    widths = {}
+    for number in numbers:
+        name, *cells = columns[number]
+        pieces = [*name.split(), *(line for cell in cells for line in _stacked(cell).split("\n"))]
+        widths[number] = max(map(cell_len, pieces))
+    # A table narrows its widest words first, down to equal widths.
+    longest = max(
+        (cell_len(w) for n in words[1:] for t in columns[n] for w in t.split()), default=0
+    )
+    narrow = [min(whole[n], longest, LONGEST_WORD) if n else whole[n] for n in words]
+    left = width - 1 - sum(narrow) - EDGES * len(narrow)
+    parts: list[list[int]] = []
+    room = 0
+    for number in numbers:
+        room -= widths[number] + EDGES
+        if room < 0:
+            parts.append([])
+            room = left - widths[number] - EDGES
+        parts[-1].append(number)
+    titles = [sheet.title, *[f"{sheet.title} (continued)"] * len(parts)]
+    return [
+        _table(sheet, title, [*words, *part], widths)
+        for title, part in zip(titles, parts, strict=False)
+    ]
+
+
+def _table(sheet: Sheet, title: str, shown: Sequence[int], widths: dict[int, int]) -> Table:
+    """These columns of the sheet; those of ``widths`` so wide, intervals below their means."""
+    table = Table(title=escape(title), title_justify="left")
+    for number in shown:
+        table.add_column(
+            escape(sheet.columns[number]),
+            justify="left" if number < sheet.words else "right",
+            width=widths.get(number),
+            no_wrap=number == 0,
+            overflow="fold",
+        )
     for rows, style in ((sheet.rows, None), (sheet.closing, "dim")):
         for row in rows:
-            cells = [f"[bold]{escape(c.text)} *[/]" if c.best else escape(c.text) for c in row]
-            table.add_row(*cells, style=style)
+            texts = {
+                n: _stacked(_starred(row[n])) if n in widths else _starred(row[n]) for n in shown
+            }
+            table.add_row(
+                *(f"[bold]{escape(t)}[/]" if row[n].best else escape(t) for n, t in texts.items()),
+                style=style,
+            )
         table.add_section()
     return table
 
 
+def _starred(cell: Cell) -> str:
+    return f"{cell.text} *" if cell.best else cell.text
+
+
+def _stacked(text: str) -> str:
+    return text.replace(" (", "\n(")
+
+
 def plain(sheet: Sheet) -> str:
     """The same as aligned columns, however many rows."""
-    rows = [sheet.columns, *([f"{c.text} *" if c.best else c.text for c in row]
-                             for row in (*sheet.rows, *sheet.closing))]  # fmt: skip
+    rows = [sheet.columns, *(list(map(_starred, r)) for r in (*sheet.rows, *sheet.closing))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = [str.ljust if n < sheet.words else str.rjust for n in range(len(widths))]
     lines = [
@@ -76,7 +140,9 @@ def latex(sheet: Sheet) -> str:
 
     def line(cells: Sequence[Cell]) -> str:
         written = [(_in_latex(cell.text), cell.best) for cell in cells]
-        return " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
+        row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
+        # A rule or the end of the row above would take these for an argument of theirs.
+        return "{}" + row if row.startswith(("[", "*")) else row
 
     below = f"{sheet.title}. {caption(sheet, 'Bold')}".strip()
     closing = [r"\midrule", *map(line, sheet.closing)] if sheet.closing else []

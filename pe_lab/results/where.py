@@ -12,6 +12,7 @@ unfinished run or a key of one without a configuration, the run stays in: it is 
 what is not known.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from functools import reduce
@@ -93,7 +94,7 @@ class _Parser:
         whole = self._any()
         left = self.tokens[self.next]
         if left.kind != "end":
-            raise self._refused(f"{left.text} is out of place, and or or is missing", left.at)
+            raise self._refused(f"{left.text} is out of place: join conditions by and, or", left.at)
         return whole
 
     def _any(self) -> pl.Expr:
@@ -171,9 +172,10 @@ def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool
         raise ValueError(unknown(key, frame.columns))
     column, dtype = pl.col(key), frame.schema[key]
     number = None if quoted else _number(value)
+    given = f"'{value}'" if quoted else value
     if sign in ("<", "<=", ">", ">="):
         if dtype == pl.Boolean or isinstance(dtype, pl.List) or number is None:
-            raise ValueError(f"{sign} compares numbers, and {key}{sign}{value} has none")
+            raise ValueError(f"{sign} compares numbers, and {key}{sign}{given} has none")
         numbers = column.cast(pl.Float64, strict=False)
         compare = {"<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge}
         found = compare[sign](numbers, number)
@@ -202,17 +204,22 @@ def _equal(
         return column == (value.lower() == "true")
     if dtype == pl.String:
         same = column == value
+        if value.startswith("["):
+            # [0.9,0.999] is [0.9, 0.999], and [a] is ["a"].
+            same = column.str.replace_all('[ "]', "") == re.sub('[ "]', "", value)
         return same if number is None else same | (column.cast(pl.Float64, strict=False) == number)
     if number is None:
-        raise ValueError(f"{key} holds numbers, and {value} is none")
+        given = f"'{value}', in quotes," if quoted else value
+        raise ValueError(f"{key} holds numbers, and {given} is none")
     return column == number
 
 
 def _number(word: str) -> float | None:
     try:
-        return float(word)
+        number = float(word)
     except ValueError:
         return None
+    return None if math.isnan(number) else number
 
 
 def unknown(key: str, columns: list[str]) -> str:
