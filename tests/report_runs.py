@@ -10,7 +10,7 @@ import pytest
 from program import the_run, tiny
 
 from pe_lab.cli import main
-from pe_lab.config import identity
+from pe_lab.identity import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
 SEEDS = (0, 1, 2)
@@ -60,6 +60,7 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     summary["config"]["pe"] = {"_target_": f"mine.{pe}", "evil": f"{EVIL} {number}"}
     for split, place in enumerate(summary["splits"].values()):
         summary["metrics"][f"{place}/error"] = error_of(number, seed, split)
+    summary["metrics"]["params/total"] += 1000 * number
     path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
     path.mkdir(parents=True)
     (path / "summary.json").write_text(json.dumps(summary, indent=1))

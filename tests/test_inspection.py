@@ -1,5 +1,6 @@
 """pe-lab inspect: a run's model again, what its encoding did, in the terminal and on a page."""
 
+import io
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import yaml
 from inspections import made
 from omegaconf import OmegaConf
 from program import ROOT, Here, start, the_run, tiny
+from rich.console import Console
 
 from docs.facts import names, section
 from pe_lab import checkpoint
@@ -23,7 +25,7 @@ from pe_lab.config import register_resolvers
 from pe_lab.errors import UsageError
 from pe_lab.inspection.inspect import Answered, Head, inspect_run, page
 from pe_lab.inspection.page import unpacked
-from pe_lab.inspection.text import find_run, lines
+from pe_lab.inspection.text import find_run, lines, show
 from pe_lab.schema import check
 from pe_lab.trained import load
 
@@ -163,6 +165,7 @@ def test_what_is_not_there_is_refused(words: list[str], told: str, run: Path, he
 
 def test_what_is_no_finished_run_is_refused(run: Path, here: Here, tmp_path: Path) -> None:
     assert "inspect needs a finished run: give run=FOLDER" in refusal(here)
+    assert "inspect needs a finished run: give run=FOLDER" in refusal(here, "run=")
     assert "run=nowhere is no folder, and no run below runs_dir=runs" in refusal(
         here, "run=nowhere"
     )
@@ -227,7 +230,7 @@ def test_a_split_too_long_for_the_encoding_is_refused(fake: Fake, run: Path) -> 
 
 
 def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+    runs = tmp_path / "swept"
     for name in ("flipflop/cope/seed0-01234567", "flipflop/cope/seed1-89abcdef"):
         shutil.copytree(run, runs / name)
     first = runs / "flipflop/cope/seed0-01234567"
@@ -236,6 +239,11 @@ def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None
         assert find_run(name, runs) == first
     with pytest.raises(UsageError, match=r"run=cope fits 2 runs .*: give more of the name"):
         find_run("cope", runs)
+    # The name of runs_dir is in every path.
+    with pytest.raises(UsageError, match=r"no run below runs_dir=.* is called so"):
+        find_run("swept", runs)
+    with pytest.raises(UsageError, match="no run below runs_dir=nowhere is called so"):
+        find_run("cope", Path("nowhere"))
 
 
 def test_the_terminal_shows_gates_counting() -> None:
@@ -257,6 +265,33 @@ def test_the_terminal_shows_gates_counting() -> None:
         "attention         · █1.0    ·    ·    ·",
         "position score -2.5 -2.5 -2.5 -2.5 -2.5",
     ]
+
+
+def test_what_is_no_share_is_told_as_it_is() -> None:
+    inspection = made("ba|", [0, 0, 0], 1)
+    name = "a quantity of one's own"
+    maps = {"attention": inspection.heads[0].maps["attention"]}
+    maps[name] = np.tri(3, dtype=np.float32) * np.array([-3.0, 1.83, 0.5], dtype=np.float32)
+    own = made("ba|", [0, 0, 0], 1, heads=[Head(0, 0, maps, 1.9)], ranked_by=name)
+    printed = [text.plain for text in lines(own, own.heads[0], None, 80, True)]
+    assert printed[4] == f"layer 0 head 0  1.90  {name} a 1.83 | 0.50 b -3.00 "
+    rows = {row[:15]: row[15:].split() for row in printed}
+    assert rows["a quantity of… "] == ["-3.0", "1.8", "0.5"]
+    # Aligned with the keys above.
+    assert len({len(row) for row in printed[-4:]}) == 1
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_without_colours_a_terminal_has_shades(
+    no_color: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = io.StringIO()
+    terminal = Console(
+        file=seen, force_terminal=True, color_system="truecolor", no_color=no_color, width=100
+    )
+    monkeypatch.setattr("pe_lab.inspection.text.console", lambda: terminal)
+    show([f"run={run}"])
+    assert bool({*"░▒▓█"} & {*seen.getvalue()}) is no_color
 
 
 def test_colours_are_deeper_where_a_gate_is_open() -> None:

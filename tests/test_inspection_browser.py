@@ -35,6 +35,25 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+def test_a_map_fits_light_and_dark(browser: Any, tmp_path: Path) -> None:
+    """A page, or a printer, changes the scheme under a map that is painted once."""
+    (tmp_path / "page.html").write_text(page(made("_b_a|", [0, 1, 0, 0.9, 0.02], 1)))
+    painted = []
+    for scheme in ("light", "dark"):
+        opened = browser.new_page(color_scheme=scheme)
+        opened.goto((tmp_path / "page.html").as_uri())
+        opened.locator("select").nth(1).select_option("position score")
+        painted.append(
+            opened.locator("canvas").evaluate(
+                "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+            )
+        )
+        opened.close()
+    assert painted[0] == painted[1]
+    assert painted[0][:4] == [217, 130, 43, 255]
+    assert painted[0][4:8] == [0, 0, 0, 0]  # beyond the query: the page's own ground
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> None:
     first = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)

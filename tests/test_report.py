@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -241,6 +242,20 @@ def test_settings_and_provenance_are_told(page: Page) -> None:
         assert told in provenance
 
 
+def test_a_run_that_did_not_look_for_untracked_files_has_its_provenance(
+    here: Here, runs: Path
+) -> None:
+    (first,) = (runs / "flipflop" / "enc_1").glob("seed0-*")
+    run = shutil.copytree(first, Path("odd/flipflop/enc_1") / first.name)
+    starts = json.loads((run / "environment.json").read_text())
+    del starts[-1]["git_untracked"]
+    (run / "environment.json").write_text(json.dumps(starts))
+    assert here("report", "runs_dir=odd", "inspect=none", "out=.").status == 0
+    told = Page(Path("index.html").read_text()).all("dl")[0]["text"]
+    assert "torch 2." in told
+    assert "broken" not in told
+
+
 def test_an_encoding_is_looked_into(page: Page) -> None:
     """The two runs with weights, of which one task each."""
     titles = [e["text"] for e in page.all("h3") if "sequence 0" in e["text"]]
@@ -330,6 +345,9 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
     assert "None of these runs has finished" in page.all("main")[0]["text"]
     assert "no good" in page.all("main")[0]["text"]
     assert page.all("form") == []
+    assert page.all("h1")[0]["text"] == "Positional encodings: no finished run"
+    # Without filters no column is kept for them.
+    assert not any(e["attributes"].get("class") == "columns" for e in page.all("div"))
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,27 @@ def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     assert "#" not in again.url or again.url.endswith("#")
 
 
+def test_where_the_splits_leave_no_curve_there_is_none(show: Open) -> None:
+    page = show("#split=long_x4,sparse_x4")
+    assert page.get_by_role("heading", name="Error against length").count() == 0
+    assert series(page, "against-p_ignore") == [6]
+
+
+def test_nothing_is_cut_off_or_runs_into_its_neighbour(show: Open) -> None:
+    page = show("#pe=enc_0,enc_3,enc_5,enc_9,cope")
+    beyond = "all => all.filter((e) => e.getBoundingClientRect().right > e.closest('OUTER')"
+    beyond += ".getBoundingClientRect().right + 1).map((e) => e.textContent)"
+    names = page.locator(".panels.cost .mark-text text")
+    assert names.count() > 0
+    assert names.evaluate_all(beyond.replace("OUTER", "svg")) == []
+    paths = page.locator(".plain tbody th code")
+    assert paths.count() > 0
+    assert paths.evaluate_all(beyond.replace("OUTER", "th")) == []
+    colours = "e => [getComputedStyle(e).color, getComputedStyle(e.parentElement).color]"
+    on_shade = page.locator(".pe-inspect-tokens button small").first.evaluate(colours)
+    assert on_shade[0] == on_shade[1]
+
+
 def test_the_task_and_the_text_filter(show: Open) -> None:
     page = show()
     page.get_by_label("Task", exact=True).select_option("selective_copy")

@@ -1,4 +1,13 @@
-"""``pe-lab inspect``: what an encoding did with one sequence of a finished run."""
+"""``pe-lab inspect``: what an encoding did with one sequence of a finished run.
+
+    pe-lab inspect run=FOLDER                    a folder of a run, or
+    pe-lab inspect run=flipflop/cope             a part of the only such path below runs_dir=runs
+    pe-lab inspect run=.. split=sparse sample=3  which split (in_domain), which sequence of it (0)
+    pe-lab inspect run=.. layer=1 head=3         that head in full, not the most telling one
+    pe-lab inspect run=.. query=40               what the token at this position looked at
+
+All numbers count from 0.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -138,23 +138,16 @@
       canvas.style.minHeight = `${Math.min(queries.length * 3, 60)}px`;
       const brush = canvas.getContext("2d");
       const styles = getComputedStyle(section);
-      const ground = styles.backgroundColor;
-      brush.fillStyle = ground;
-      brush.fillRect(0, 0, canvas.width, canvas.height);
-      const probe = element("i", { hidden: true });
-      section.append(probe);
-      const [more, less, mark] = ["--pe-more", "--pe-less", "--pe-text"].map((v) => {
-        probe.style.color = `var(${v})`;
-        return getComputedStyle(probe).color;
-      });
-      probe.remove();
+      const [more, less, mark] = ["--pe-more", "--pe-less", "--pe-mark"].map((name) =>
+        styles.getPropertyValue(name),
+      );
       head.maps[name].forEach((values, i) => {
         values.forEach((value, j) => {
           brush.globalAlpha = Math.min(1, Math.abs(value) / most);
           brush.fillStyle = value < 0 ? less : more;
           brush.fillRect(j, i, 1, 1);
         });
-        brush.globalAlpha = 0.35;
+        brush.globalAlpha = 0.6;
         brush.fillStyle = mark;
         if (i === at) brush.fillRect(queries[i] + 1, i, canvas.width, 1);
       });
@@ -188,7 +181,6 @@
       const line = Math.floor(((event.clientY - box.top) / box.height) * queries.length);
       choose(Math.max(0, Math.min(queries.length - 1, line)));
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
     const choices = element("div", { className: "pe-inspect-choices" }, headLabel, mapLabel);
     const figure = element("figure", {}, canvas, caption);

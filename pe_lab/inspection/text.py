@@ -36,7 +36,7 @@ def show(words: Sequence[str]) -> None:
         UsageError: a key, run, split, sample, layer, head or query that is not there.
     """
     given = key_values("inspect", words, KEYS)
-    if "run" not in given:
+    if not given.get("run"):
         raise UsageError(
             "inspect needs a finished run: give run=FOLDER, or a part of its name below runs_dir"
         )
@@ -45,7 +45,8 @@ def show(words: Sequence[str]) -> None:
     split, query = given.get("split", "in_domain"), numbers.get("query")
     inspection = inspect_run(path, split, numbers.get("sample", 0), query)
     head = choose_head(inspection, numbers.get("layer"), numbers.get("head"))
-    coloured = console().color_system is not None
+    # NO_COLOR leaves the system what it is.
+    coloured = console().color_system is not None and not console().no_color
     for text in lines(inspection, head, query, console().width, coloured):
         console().print(text)
 
@@ -58,12 +59,12 @@ def find_run(run: str, runs_dir: Path) -> Path:
     """
     if Path(run).is_dir():
         return Path(run)
-    pattern = f"*{run}*"
+    # Not by the name of runs_dir, which all of them have.
     found = [
         folder.path
-        for folder in run_folders(runs_dir)
-        if fnmatchcase(str(folder.path), pattern)
-        or fnmatchcase("-".join(folder.path.parts[-3:]), pattern)
+        for folder in (run_folders(runs_dir) if runs_dir.is_dir() else [])
+        if fnmatchcase(str(folder.path), f"{run}*")
+        or any(fnmatchcase(sep.join(folder.path.parts[-3:]), f"*{run}*") for sep in "/-")
     ]
     if len(found) == 1:
         return found[0]
@@ -133,8 +134,10 @@ def _head_line(inspection: Inspection, head: Head, width: int) -> Text:
     text = Text(f"{head.name:<{LABEL}}{head.telling:5.2f}  ")
     if inspection.ranked_by in head.maps and inspection.ranked_by != "attention":
         text.append(f"{inspection.ranked_by} ")
+        most = _reach(head.maps[inspection.ranked_by])
         for word, mean in inspection.by_token(head, inspection.ranked_by).items():
-            piece = Text(f"{word} ", _shade(mean, 1)).append(_share(mean), _shade(mean, 1))
+            told = _share(mean) if most == 1 else f"{mean:.2f}"
+            piece = Text(f"{word} {told}", _shade(mean, most))
             if text.cell_len + piece.cell_len + 4 > width:
                 text.append("..", PALE)
                 break
@@ -204,7 +207,8 @@ def _cells(values: Map, name: str, most: float, coloured: bool) -> Callable[[int
 
 
 def _line(label: str, cells: Sequence[Cell], width: int) -> Text:
-    text = Text(f"{label:<{LABEL}}", PALE)
+    short = label if len(label) < LABEL else f"{label[: LABEL - 2]}…"
+    text = Text(f"{short:<{LABEL}}", PALE)
     for word, style in cells:
         text.append(word.rjust(width - 1), style).append(" ")
     text.rstrip()

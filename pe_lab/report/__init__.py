@@ -1,4 +1,13 @@
-"""``pe-lab report``: the pictures and the tables of a selection of runs as one HTML page."""
+"""``pe-lab report``: the pictures and the tables of a selection of runs as one HTML page.
+
+    pe-lab report                                      all of runs/, into runs/report/index.html
+    pe-lab report task=flipflop pe=cope,rope where=".."    filters as in pe-lab results
+    pe-lab report out=FOLDER title="CoPE or RoPE"      where it goes and what it is called
+    pe-lab report inspect=FOLDER,FOLDER                the runs to look into (none: no run;
+                                                       else some of the best of each task)
+
+Runs are looked for in runs_dir=runs. Nothing but a page of its own is ever written over.
+"""
 
 import shlex
 import sys
@@ -91,7 +100,8 @@ def _part(section: Section) -> Part:
 
 
 def _title(found: Sequence[Section]) -> str:
-    return f"Positional encodings on {', '.join(s.task for s in found) or 'no finished run'}"
+    tasks = ", ".join(section.task for section in found)
+    return f"Positional encodings on {tasks}" if tasks else "Positional encodings: no finished run"
 
 
 def _states(runs: pl.DataFrame) -> Mapping[str, int]:

@@ -14,7 +14,7 @@
     "triangle-left": "M-5 0L4.5 5.5V-5.5Z",
   };
   const NAMES = Object.keys(SHAPES);
-  const MADE_UP = { interval: "the 95 % interval (Student's t)", range: "the range of the seeds" };
+  const MADE_UP = { interval: "the 95 % interval (Student's t; none for one seed)", range: "the range of the seeds" };
   const slots = sections.map(() => new Map());
   const views = new Map();
   const waiting = [];
@@ -72,7 +72,9 @@
         said: `${section.settings[place].label}, ${x_told}: ${told}`,
       });
     }
-    return rows;
+    // What the filters leave of a panel against a key may be no curve.
+    const one = group.name.startsWith("against-") && new Set(rows.map((row) => row.x)).size < 2;
+    return one ? [] : rows;
   }
 
   function legend(element, section, colours, rest) {

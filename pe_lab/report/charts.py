@@ -42,12 +42,13 @@ _COLOUR = {"field": "colour", "type": "nominal", "scale": None}
 _SHAPE = {"field": "shape", "type": "nominal", "scale": None}
 _LABEL = {"field": "label", "type": "nominal"}
 _SAID = {"field": "said"}
+_FAR = "scale('x', datum.x) > 0.75 * width"
 
 
 def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
     """Mean lines with their bands; ``values`` are the ticks of x, the only ones it has where
     it is ordinal."""
-    x = _axis(x_title, scale, values)
+    x = _axis(x_title, scale, values, ",d")
     y = _y(y_title)
     tip = [
         {"field": "label", "title": "setting"},
@@ -99,7 +100,7 @@ def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: i
 
 def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec:
     """One point a setting, with the band of y as a bar; the chosen are named."""
-    x = _axis(x_title, scale, [])
+    x = _axis(x_title, scale, [], "~s")
     y = _y(y_title)
     tip = [
         {"field": "label", "title": "setting"},
@@ -142,14 +143,21 @@ def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec
         },
         {
             "transform": _CHOSEN,
-            "mark": {"type": "text", "align": "left", "dx": 9, "fontSize": 12, "aria": False},
+            "mark": {
+                "type": "text",
+                # Towards the middle where it would be cut off at the end.
+                "align": {"expr": f"{_FAR} ? 'right' : 'left'"},
+                "dx": {"expr": f"{_FAR} ? -9 : 9"},
+                "fontSize": 12,
+                "aria": False,
+            },
             "encoding": {"x": x, "y": y, "color": _COLOUR, "text": {"field": "pe"}},
         },
     ]
     return {"height": height, "layer": layers, **_common()}
 
 
-def _axis(title: str, scale: Scale, values: list[Any]) -> Spec:
+def _axis(title: str, scale: Scale, values: list[Any], format: str) -> Spec:
     if scale == "ordinal":
         return {
             "field": "x",
@@ -167,7 +175,7 @@ def _axis(title: str, scale: Scale, values: list[Any]) -> Spec:
         # As they are: the default rounds 0.98 to 1.
         axis |= {"values": values, "labelExpr": "datum.value"}
     else:
-        axis["format"] = "~s"
+        axis["format"] = format
     return {"field": "x", "type": "quantitative", "axis": axis, "scale": kinds[scale]}
 
 

@@ -84,7 +84,7 @@ def _environment(path: Path) -> dict[str, str]:
     try:
         starts = orjson.loads((path / "environment.json").read_bytes())
         last = starts[-1]
-        changed = (path / f"git-{len(starts)}.diff").exists() or last["git_untracked"]
+        changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
         threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
         return {
             "revision": (last["git_revision"] or "not in a git repository")
