@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from pe_lab.config import identity
+from pe_lab.identity import identity
 from pe_lab.runs import RunFolder, run_folders
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,10 @@
-"""``pe-lab list``: what there is, one line each, from the docstrings and the yamls' headers."""
+"""``pe-lab list``: what there is to choose from, one line each.
+
+    pe-lab list                    pe, task, positions, model and experiment (recipes, with cost)
+    pe-lab list pe experiment      these groups only
+
+pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md tells of each encoding.
+"""
 
 import inspect
 import re

@@ -1,10 +1,12 @@
 """The one front door: key=value overrides train; a few verbs do the rest."""
 
+import ast
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 HELP = """\
@@ -17,7 +19,7 @@ Train, measure in and out of domain:
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
 A finished run is skipped, an unfinished one goes on; the same line can always be given again.
 
-Look:
+Look (pe-lab results --help, and so on, tells each command's own keys):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
   pe-lab compare                                        beside the published numbers
   pe-lab report                                         pictures: runs/report/index.html
@@ -44,7 +46,7 @@ VERBS = {
     "dashboard": "pe_lab.tracking.dashboard",
     "list": "pe_lab.catalogue",
 }
-"""Each command and the module whose ``show`` does it."""
+"""Each command and the module whose ``show`` does it and whose docstring is its help."""
 
 # What a YAML reader takes for true.
 DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
@@ -61,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:
         sys.argv = [sys.argv[0], *words]
-    if not words or words[0] == "help" or {"-h", "--help"} & set(words):
-        print(HELP.format(choices=_choices()), end="")
-        return 0
     from pe_lab.errors import Interrupted, PeLabError
 
     debug = any(word.lower() in DEBUG for word in words)
@@ -91,18 +90,44 @@ def _say(error: Exception, status: int, debug: bool) -> int:
 
 
 def _dispatch(words: list[str]) -> None:
-    verb, *rest = words
-    if verb in VERBS:
+    asked = {"-h", "--help"} & set(words)
+    verb, *rest = ["help", *words] if asked or not words else words
+    if verb == "help":
+        about = [word for word in rest if word not in ("-h", "--help")][:1]
+        print(_help(*about), end="")
+    elif verb in VERBS:
         import_module(VERBS[verb]).show(rest)
-    elif not verb.startswith(("-", "~", "+")) and "=" not in verb:
-        from pe_lab.errors import UsageError
-        from pe_lab.suggest import did_you_mean
-
-        raise UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
+    elif _is_word(verb):
+        raise _unknown(verb)
     else:
         from pe_lab.launch import launch
 
         launch(words)
+
+
+def _is_word(word: str) -> bool:
+    return not word.startswith(("-", "~", "+")) and "=" not in word
+
+
+def _unknown(verb: str) -> Exception:
+    from pe_lab.errors import UsageError
+    from pe_lab.suggest import did_you_mean
+
+    return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
+
+
+def _help(about: str = "key=value") -> str:
+    """How the program is used, or one of its commands."""
+    if about in VERBS:
+        spec = find_spec(VERBS[about])
+        assert spec is not None
+        assert spec.origin is not None
+        # Read, not imported: what the command itself needs takes a second to load.
+        told = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        return told.replace("``", "") + "\n"
+    if _is_word(about) and about != "help":
+        raise _unknown(about)
+    return HELP.format(choices=_choices())
 
 
 def _choices() -> str:

@@ -3,6 +3,7 @@
 import functools
 import logging
 import math
+import os
 import sys
 import time
 from typing import Any
@@ -16,20 +17,38 @@ logger = logging.getLogger("pe_lab")
 LINE_EVERY_S = 10.0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Who read our output has seen enough; a run goes on, and nothing has failed."""
+        _discard_output()
+
+
+class _Lines(logging.StreamHandler[Any]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            _discard_output()
+        else:
+            super().handleError(record)
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @functools.cache
 def console() -> Console:
     """The one console: tables, log lines and the progress bar must not tear each other.
 
     Where the output is no terminal, wide enough for every table.
     """
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    return _Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
 def log_handler() -> logging.Handler:
     """Log lines on the console from INFO up, without tearing the progress bar; plain lines
     where the output is no terminal."""
     if not console().is_terminal:
-        handler: logging.Handler = logging.StreamHandler(sys.stdout)
+        handler: logging.Handler = _Lines(sys.stdout)
         handler.setLevel(logging.INFO)
         return handler
     return RichHandler(

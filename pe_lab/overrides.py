@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
 from pe_lab.errors import UsageError
@@ -44,6 +44,8 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
 def check_override(override: Override) -> None:
     """UsageError for what Hydra takes, ignores, or fails over where no sentence can be made."""
     line, key, value = override.input_line, override.key_or_group, override.value()
+    if isinstance(value, IntervalSweep) and not _holds_any(value):
+        raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")
     if key == "hydra.mode":
         raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
     if key.startswith("pe.parts."):
@@ -64,6 +66,11 @@ def check_override(override: Override) -> None:
             raise UsageError(
                 f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
             )
+
+
+def _holds_any(interval: IntervalSweep) -> bool:
+    low, high = float(interval.start or 0.0), float(interval.end or 0.0)
+    return low <= high and not ("log" in interval.tags and low <= 0.0)
 
 
 def replacing(words: list[str]) -> list[str]:

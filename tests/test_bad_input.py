@@ -152,6 +152,7 @@ BAD = {
     "no task": (["task._target_=pe_lab.pe.none.NoPE"], ["task._target_", "no Task", "derives"]),
     "a wrong job of a sweep": (["-m", "seed=0,-1"], ["seed=-1", "at least 0"]),
     "true for a number": (["seed=true"], ["seed=true", "set it to a whole number"]),
+    "a seed of 64 bits": (["seed=9223372036854775808"], ["seed=9223372036854775808", "less than"]),
     "the same in a group": (["train.steps=true"], ["train.steps=true", "whole number"]),
     "the same in an open group": (["pe=cope", "pe.npos=true"], ["pe.npos=true", "whole number"]),
     "a number for a list": (["train.betas=0.9"], ["train.betas=0.9", "a list: [A,B]"]),

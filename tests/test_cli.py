@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from program import ROOT, Here, command, rows, state, summary, the_run, tiny
+
+from pe_lab.cli import VERBS
 
 ESCAPE = "\x1b"
 
@@ -73,7 +76,44 @@ def test_splits_given_whole(here: Here, tmp_path: Path, sweep: list[str]) -> Non
 
 
 def test_help_wherever_it_is_asked(here: Here) -> None:
-    assert here("pe=none", "-h").out == here("--help").out
+    told = here("--help").out
+    for words in ([], ["help"], ["pe=none", "-h"], ["-h", "pe=none"]):
+        assert here(*words).out == told
+    for words in (["help", "resluts"], ["resluts", "--help"]):
+        ended = here(*words)
+        assert (ended.status, ended.out) == (2, "")
+        assert "did you mean results?" in ended.err
+
+
+@pytest.mark.parametrize("words", [["list"], tiny("train.steps=60")])
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-m", "pe_lab", *words]
+    ended = subprocess.run(
+        program, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    if words != ["list"]:
+        assert state(the_run(tmp_path / "runs"))["state"] == "finished"
+
+
+OWN_KEYS = {
+    **{"results": "results.command.OPTIONS", "compare": "results.compare.OPTIONS"},
+    **{"report": "report.OPTIONS", "inspect": "inspection.text.KEYS"},
+    **{"dashboard": "tracking.dashboard.OPTIONS", "list": "catalogue.GROUPS"},
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_command_explains_its_own_keys(here: Here, verb: str) -> None:
+    told = here(verb, "--help").out
+    assert told.startswith(f"pe-lab {verb}: ")
+    assert told == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
+    module, _, name = f"pe_lab.{OWN_KEYS[verb]}".rpartition(".")
+    for key in getattr(import_module(module), name):
+        assert re.search(rf"\b{key}\b" if verb == "list" else rf"\b{key}=", told), key
 
 
 def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import yaml
 from program import ROOT, Here
 
 from pe_lab.compose import compose
-from pe_lab.config import identity, plain, register_resolvers
+from pe_lab.config import plain, register_resolvers
 from pe_lab.errors import UsageError
+from pe_lab.identity import identity
 from pe_lab.launch import checked_jobs
 from pe_lab.runs import run_folders
 

@@ -69,11 +69,13 @@ def test_a_run_is_called_by_encoding_seed_and_what_else_was_asked() -> None:
     words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
     given = called(*words, "tracker.wandb.tags=[mine,rope]")
     assert given["name"] == "rope-seed3 base=500"
-    assert given["config"]["setting"] == "rope base=500"
+    assert given["config"]["setting"] == "rope pe.base=500"
     assert given["config"]["pe"]["base"] == 500
     assert (given["id"], given["group"], given["job_type"]) == ("id", None, "rope")
     assert given["tags"] == ["mine", "rope", "flipflop", "1L-d16"]
-    assert given["notes"].startswith("pe-lab task=flipflop pe=rope seed=3 pe.base=500 threads=2")
+    assert given["notes"] == (
+        "pe-lab task=flipflop pe=rope seed=3 pe.base=500 threads=2 'tracker.wandb.tags=[mine,rope]'"
+    )
 
 
 def test_a_job_of_a_sweep_is_called_by_what_the_sweep_varies() -> None:
@@ -84,6 +86,18 @@ def test_a_job_of_a_sweep_is_called_by_what_the_sweep_varies() -> None:
     assert "randomized" in given["tags"]
     other = called("pe=rope", "task=flipflop", sweep=f"sweep--task+pe--{TODAY}--0123abcd")
     assert other["name"] == "rope-seed0 task=flipflop"
+
+
+def test_runs_of_two_sweeps_are_one_setting_only_where_nothing_but_the_seed_differs() -> None:
+    sweep = f"flipflop--pe+seed--{TODAY}--0123abcd"
+    words = ("task=flipflop", "pe=rope", "model.d_model=32", "threads=2")
+
+    def setting(*more: str) -> str:
+        return str(called(*words, *more, sweep=sweep)["config"]["setting"])
+
+    assert setting("seed=1") == setting("seed=2") == "rope model.d_model=32"
+    more = ("train.steps=7", "task.splits.sparse.p_ignore=0.9", "task.splits.dense.p_ignore=0.9")
+    assert len({setting(), *map(setting, more)}) == 4
 
 
 def test_names_and_tags_fit_and_a_run_done_again_says_so() -> None:

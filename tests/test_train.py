@@ -15,9 +15,10 @@ from scipy.stats import binomtest
 from pe_lab import checkpoint
 from pe_lab.build import Plan, plan
 from pe_lab.compose import compose
-from pe_lab.config import OPERATIONAL, TrainConfig, identity, register_resolvers
+from pe_lab.config import TrainConfig, register_resolvers
 from pe_lab.config import plain as dumped
 from pe_lab.data import TrainData, evaluation_set
+from pe_lab.identity import OPERATIONAL, identity
 from pe_lab.launch import _arguments
 from pe_lab.measure import fixed_positions, wilson
 from pe_lab.metrics_log import MetricsLog

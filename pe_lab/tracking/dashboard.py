@@ -1,4 +1,14 @@
-"""``pe-lab dashboard``: a saved wandb workspace over the runs of a folder, or its JSON."""
+"""``pe-lab dashboard``: a saved wandb workspace over the runs of a folder, or its JSON.
+
+    pe-lab dashboard                                   runs/dashboard/<task>.json, one a task
+    pe-lab dashboard task=flipflop pe=cope,rope        filters: key=value or key=value,value
+    pe-lab dashboard mode=online entity=me             saved in wandb too (offline: the file only)
+    pe-lab dashboard project=pe-lab name=mine out=FILE
+
+runs_dir=runs tells which tasks, splits and keys there are; what the view shows are the runs that
+wandb has in the project: offline ones once ``wandb sync`` sent them.
+docs/wandb.md tells what it shows.
+"""
 
 import json
 import re

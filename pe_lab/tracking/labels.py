@@ -1,5 +1,6 @@
 """How a run shows in wandb: its name, its tags, what is charted and what closes it."""
 
+import shlex
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,8 @@ def labels(
     config: Config, run_id: str, sweep: str | None, overrides: Sequence[str]
 ) -> dict[str, Any]:
     """The arguments of wandb.init that tell runs apart. ``id`` is unique in a runs_dir only;
-    ``setting``, beside the configuration, is the name less the seed, for what averages over it.
+    ``setting``, beside the configuration, is all that was asked but the seed, for what averages
+    over it: the name, which tells only what one sweep varies, is that of other sweeps' runs too.
 
     Args:
         sweep: what the run's sweep is called; its jobs are one group.
@@ -41,14 +43,15 @@ def labels(
     again = f" again {run_id.rpartition('-again-')[2]}" if "-again-" in run_id else ""
     different = _different(sweep, overrides)
     told = [f"{names['pe']}-seed{config.seed}{again}", *different]
+    asked = sorted(word for word in _asked(overrides) if not word.startswith("task="))
     return {
         "id": run_id,
         "name": " ".join(told)[:NAME_LENGTH],
         "group": sweep,
         "job_type": names["pe"],
         "tags": list(dict.fromkeys(tag[:TAG_LENGTH] for tag in tags)),
-        "config": plain(config) | {"setting": " ".join([names["pe"], *different])},
-        "notes": " ".join(["pe-lab", *overrides]),
+        "config": plain(config) | {"setting": " ".join([names["pe"], *asked])},
+        "notes": shlex.join(["pe-lab", *overrides]),
     }
 
 
@@ -56,12 +59,17 @@ def _different(sweep: str | None, overrides: Sequence[str]) -> list[str]:
     """``d_model=128 lr=0.003``: what was asked for beside encoding and seed; in a sweep, what it
     varies."""
     told = []
-    for word in overrides:
-        key, _, value = word.lstrip("+").partition("=")
-        varied = key in keys_of(sweep) if sweep else key != "task"
-        if varied and key not in ("pe", "seed") and not operational(word):
+    for word in _asked(overrides):
+        key, _, value = word.partition("=")
+        if key in keys_of(sweep) if sweep else key != "task":
             told.append(f"{key.rpartition('.')[2]}={value}")
     return told
+
+
+def _asked(overrides: Sequence[str]) -> list[str]:
+    """The words beside encoding and seed that can change a number."""
+    words = [word.lstrip("+") for word in overrides if not operational(word)]
+    return [word for word in words if word.partition("=")[0] not in ("pe", "seed")]
 
 
 def charted(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ UPLOAD_SECONDS = 20.0
 
 GRACE_SECONDS = 30.0
 """Beyond its own limits, how long a wandb that does not answer is waited for."""
+
+TEARDOWN_SECONDS = 5.0
+"""How long one that was given up may take to go."""
+
+SETTLE_SECONDS = 5.0
+"""How long wandb may take to write down what it took: on a busy machine that is not at once."""
 
 FREE_BYTES = 1 << 20
 """wandb stops when the disk has less: it would lose rows silently, and checkpoints need it."""
@@ -218,9 +225,12 @@ class Wandb:
 
     def _check_file(self, file: Path) -> None:
         """OSError where what was sent is not in the file: wandb does not tell."""
-        size = file.stat().st_size
+        size, until = file.stat().st_size, time.monotonic() + SETTLE_SECONDS
         try:
             rows, closed = rows_in(file)
+            while (rows < self._sent or not closed) and time.monotonic() < until:
+                time.sleep(0.2)
+                rows, closed = rows_in(file)
         except (ValueError, subprocess.TimeoutExpired):
             log.debug("cannot read %s back (%d bytes)", file, size, exc_info=True)
             return
@@ -229,7 +239,7 @@ class Wandb:
             raise OSError(errno.EIO, lost if rows < self._sent else f"{file} was not closed")
 
     def _give_up(self, what: str, error: BaseException) -> None:
-        remedy = "set tracker.wandb.mode=offline or disabled"
+        remedy = "tracker.wandb.mode=disabled does without it"
         if isinstance(error, ImportError):
             remedy = "install wandb, or set tracker.wandb.mode=disabled"
         elif isinstance(error, OSError) and error.errno in DISK_ERRORS:
@@ -237,14 +247,14 @@ class Wandb:
         elif self._cfg.mode == "online" and self._run is not None:
             remedy = f"`wandb sync {_file_of(self._run).parent}` sends what is missing"
         elif self._cfg.mode == "online":
-            remedy = f"run `wandb login`, check the network, or {remedy}"
+            remedy = "run `wandb login`, check the network, or set tracker.wandb.mode=offline"
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         log.warning("wandb %s: %s; metrics.jsonl has every number; %s", what, reason[:300], remedy)
         self._run = None
         teardown = getattr(sys.modules.get("wandb"), "teardown", None)
         if teardown is not None:
             # Otherwise wandb's exit hook would wait for this run once more.
-            bounded(partial(teardown, exit_code=1), GRACE_SECONDS)
+            bounded(partial(teardown, exit_code=1), TEARDOWN_SECONDS)
 
 
 def _file_of(run: Any) -> Path:
