@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:
         sys.argv = [sys.argv[0], *words]
-    from pe_lab.errors import Interrupted, PeLabError
+    from pe_lab.errors import Interrupted, PeLabError, sentence
 
     debug = any(word.lower() in DEBUG for word in words)
     try:
@@ -78,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        sentence = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _say(Exception(f"{sentence} (debug=true shows where)"), 1, debug)
+        return _say(Exception(f"{sentence(error)} (debug=true shows where)"), 1, debug)
 
 
 def _say(error: Exception, status: int, debug: bool) -> int:

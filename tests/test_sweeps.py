@@ -66,19 +66,23 @@ def test_every_job_is_told_and_only_what_is_missing_is_done(here: Here, tmp_path
     assert again.out.count("finished, in_domain") == 0
 
 
-def test_what_is_finished_never_reaches_the_launcher(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many jobs Hydra's launcher was given each time."""
     from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
-    launched: list[int] = []
+    given: list[int] = []
     launch = BasicLauncher.launch
 
     def counting(self: Any, overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
-        launched.append(len(overrides))
+        given.append(len(overrides))
         return launch(self, overrides, initial_job_idx)
 
     monkeypatch.setattr(BasicLauncher, "launch", counting)
+    return given
+
+
+def test_what_is_finished_never_reaches_the_launcher(here: Here, launched: list[int]) -> None:
     short = ("train.steps=3", "train.warmup=1")
     assert here("-m", *tiny("seed=0,1", *short)).status == 0
     assert here("-m", *tiny("seed=0,1,2", *short)).status == 0
@@ -92,19 +96,7 @@ def test_what_is_finished_never_reaches_the_launcher(
     assert [row[2] for row in table(forced.out)] == ["finished"] * 3
 
 
-def test_at_most_so_many_jobs_are_launched_at_a_time(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    launched: list[int] = []
-    launch = BasicLauncher.launch
-
-    def counting(self: Any, overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
-        launched.append(len(overrides))
-        return launch(self, overrides, initial_job_idx)
-
-    monkeypatch.setattr(BasicLauncher, "launch", counting)
+def test_at_most_so_many_jobs_are_launched_at_a_time(here: Here, launched: list[int]) -> None:
     words = tiny("seed=0,1,2", "train.steps=3", "train.warmup=1")
     ended = here("-m", *words, "hydra.sweeper.max_batch_size=2")
     assert (ended.status, launched) == (0, [2, 1])

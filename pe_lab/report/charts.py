@@ -82,20 +82,25 @@ def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: i
             "mark": {"type": "line", "strokeWidth": 2, "aria": False},
             "encoding": {"x": x, "y": y, "stroke": _COLOUR, "detail": _LABEL, "tooltip": tip[:1]},
         },
-        {
-            "transform": _CHOSEN,
-            "mark": {"type": "point", "filled": True, "size": 34, "opacity": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": _COLOUR,
-                "shape": _SHAPE,
-                "tooltip": tip,
-                "description": _SAID,
-            },
-        },
+        _points(x, y, tip, 34),
     ]
     return {"height": height, "layer": layers, **_common()}
+
+
+def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
+    """The chosen settings, each in its colour and shape, with what a screen reader says."""
+    return {
+        "transform": _CHOSEN,
+        "mark": {"type": "point", "filled": True, "size": size, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": _COLOUR,
+            "shape": _SHAPE,
+            "tooltip": tip,
+            "description": _SAID,
+        },
+    }
 
 
 def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec:
@@ -129,18 +134,7 @@ def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec
                 "stroke": _COLOUR,
             },
         },
-        {
-            "transform": _CHOSEN,
-            "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": _COLOUR,
-                "shape": _SHAPE,
-                "tooltip": tip,
-                "description": _SAID,
-            },
-        },
+        _points(x, y, tip, 80),
         {
             "transform": _CHOSEN,
             "mark": {
