@@ -49,8 +49,7 @@ class Shown:
 
 def run_alone(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """``run`` with its table and where its files are, for the terminal."""
-    summary = run(config, overrides)
-    folder = folder_of(plan(config))
+    folder, summary = _run(config, overrides, None, None)
     out = console()
     out.print(split_table(summary))
     out.print(f"written to  {folder.path}", soft_wrap=True)
@@ -85,6 +84,12 @@ def run(
         PeLabError: it could not be done; the folder's status says so.
         Interrupted: a signal came; the checkpoint is written.
     """
+    return _run(config, overrides, sweep, shown)[1]
+
+
+def _run(
+    config: Config, overrides: Sequence[str], sweep: str | None, shown: Shown | None
+) -> tuple[RunFolder, dict[str, Any]]:
     planned = plan(config)
     names = config.names
     shown = shown or Shown(f"{names['task']} {names['pe']} seed {config.seed}")
@@ -97,7 +102,7 @@ def run(
             summary = _execute(planned, folder, list(overrides), sweep, shown)
         else:
             logger.info("%s is finished already; force=true runs it again", folder.path)
-    return summary
+    return folder, summary
 
 
 def _execute(
