@@ -44,7 +44,8 @@ class Plan:
             torch.manual_seed(torch_seed(seed, "encoding"))
             encodings = build_encodings(self.config.pe, self.dims)
             torch.manual_seed(torch_seed(seed, "weights"))
-            return Transformer(self.config.model, self.dims.vocab_size, encodings)
+            vocab_size, fast = self.dims.vocab_size, self.config.train.fast
+            return Transformer(self.config.model, vocab_size, encodings, fast)
 
 
 def plan(config: Config) -> Plan:

@@ -98,6 +98,7 @@ class TrainConfig:
     schedule: Literal["constant", "linear", "cosine"]
     clip: PositiveFloat | None
     precision: Literal["float32", "bfloat16"]
+    fast: bool
     stop_below: Annotated[float, Field(ge=0, le=1)] | None
     patience: PositiveInt
     checkpoint_every: PositiveInt

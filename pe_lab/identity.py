@@ -10,7 +10,7 @@ from typing import Any
 # What does not change a run's numbers: two runs that differ only here are one run.
 OPERATIONAL = {
     "": ("tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug", "names"),
-    "train": ("checkpoint_every", "log_every"),
+    "train": ("checkpoint_every", "log_every", "fast"),
     "eval": ("batch_tokens",),
 }
 # What changes none either while train.stop_below is null.

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.model import Transformer
+from pe_lab.model import Transformer, Wanted
 from pe_lab.positions import Positions
 from pe_lab.streams import generator
 from pe_lab.task import IN_DOMAIN, Batch, Ints, Task
@@ -146,11 +146,11 @@ def answer(
     wrong, losses = [], []
     with evaluating(model):
         for part, pos in chunks(data, positions, batch_tokens, poll):
-            at = torch.from_numpy(np.flatnonzero(part.scored)).to(device)
+            wanted = Wanted.of(part.scored, device)
             with autocast():
-                hidden = model(torch.from_numpy(part.tokens).to(device), pos.to(device))
-                logits = model.unembed(hidden.flatten(0, 1)[at])
-            targets = torch.from_numpy(part.targets).to(device).flatten()[at]
+                tokens = torch.from_numpy(part.tokens).to(device)
+                logits = model.unembed(model(tokens, pos.to(device), wanted=wanted))
+            targets = torch.from_numpy(part.targets[part.scored]).to(device)
             loss = F.cross_entropy(logits.double(), targets, reduction="none")
             # argmax takes a nan for the largest: by chance it would be right.
             right = task.correct(logits.float(), targets) & ~loss.isnan()

@@ -10,15 +10,19 @@ at the input (Vaswani 2017).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.config import ModelConfig
+from pe_lab.dropout import Drop, attention_rows, dropped
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
+from pe_lab.task import Bools
 
 
 @dataclass
@@ -56,81 +60,129 @@ class Cache:
         return self.tokens_BS
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The places whose hidden states are asked for: the last layer computes no others.
+
+    Args:
+        at_N: their numbers b T + t, ascending.
+        first: the first place t among them.
+    """
+
+    at_N: Tensor
+    first: int
+
+    @classmethod
+    def of(cls, chosen: Bools, device: torch.device) -> "Wanted":
+        """The places where ``chosen`` (B, T) is true."""
+        first = int(chosen.any(0).argmax())
+        return cls(torch.from_numpy(np.flatnonzero(chosen)).to(device), first)
+
+    def of_rows_from(self, first: int, t: int) -> Tensor:
+        """Their numbers in (B, T - first) rows that hold the places from ``first`` on."""
+        return self.at_N - (torch.div(self.at_N, t, rounding_mode="floor") + 1) * first
+
+
 class Attention(nn.Module):
     """Causal multi-head attention that asks its encoding at every hook."""
 
-    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding) -> None:
+    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding, fast: bool) -> None:
         super().__init__()
-        self.n_heads, self.dropout = cfg.n_heads, cfg.dropout
+        self.n_heads = cfg.n_heads
         self.encoding = encoding
-        self.fused = encoding.fused()
+        self.fast = fast
         self.learned_bias = "bias" in encoding.hooks() and any(True for _ in encoding.parameters())
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
     def forward(
-        self, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        mask_TS: Tensor,
+        carried: Any,
+        cache: LayerCache | None,
+        drop: Drop | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
-        q, k, bias, scene = self.sight(x_BTE, pos_BS, mask_TS, carried, cache)
-        mixed, carried = (
-            (self._fused(q, k, scene.v_BHSD, bias, mask_TS), scene.carried)
-            if self.fused
-            else self._eager(q, k, bias, scene)
-        )
+        """(B, T, E), or (N, E) of the wanted places, whose queries are then the last of T."""
+        q, k, scene = self.sight(x_BTE, pos_BS, mask_TS, carried, cache)
+        mixed, carried = self._in_one_go(q, k, scene, drop), scene.carried
+        if mixed is None:
+            mixed, carried = self._eager(q, k, scene, drop)
         if isinstance(carried, Tensor):
             # What this layer has not rewritten still holds the tokens before the given ones.
             carried = carried[:, -x_BTE.shape[1] :]
-        return self.out(mixed.transpose(1, 2).flatten(-2)), carried
+        mixed_BTE = mixed.transpose(1, 2).flatten(-2)
+        if wanted is not None:
+            rows = wanted.of_rows_from(x_BTE.shape[1] - q.shape[2], x_BTE.shape[1])
+            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, rows)
+        return self.out(mixed_BTE), carried
 
     def sight(
         self, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Scene]:
-        """Queries and keys as they are compared, the bias, and what the encoding can see."""
+    ) -> tuple[Tensor, Tensor, Scene]:
+        """Queries and keys as they are compared, and what the encoding can see."""
         q, k, v = (
-            part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for part in self.qkv(x_BTE).chunk(3, -1)
+            part.view(*part.shape[:2], self.n_heads, -1).transpose(1, 2)
+            for part in self._project(x_BTE, mask_TS.shape[0])
         )
         x_BSE = x_BTE
         if cache is not None:
             k, v, x_BSE = cache.extend(k, v, x_BTE)
             carried = cache.extend_carried(carried)
-        pos_q = pos_BS[:, -x_BTE.shape[1] :]
+        pos_q = pos_BS[:, -q.shape[2] :]
         scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, mask_TS, carried)
         q, k = self.encoding.rotate(q, k, scene)
-        return q, k, self.encoding.bias(pos_q, pos_BS), scene
+        return q, k, scene
 
-    def _fused(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask_TS: Tensor
-    ) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        t, s = mask_TS.shape
-        if bias is not None:
-            mask = bias + additive(mask_TS, bias.dtype)
-            # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
-            # slower; half precision would round far biases by up to a quarter.
-            if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
-                logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-                weights = (logits + mask).softmax(-1)
-                return F.dropout(weights, dropout).to(v.dtype) @ v
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        if t == s:
-            return F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True)
-        return F.scaled_dot_product_attention(q, k, v, mask_TS, dropout)
+    def _project(self, x_BTE: Tensor, t: int) -> Sequence[Tensor]:
+        """Keys and values of all tokens, queries of the last t."""
+        parts: Sequence[Tensor]
+        if t == x_BTE.shape[1]:
+            parts = self.qkv(x_BTE).chunk(3, -1)
+        else:
+            e = x_BTE.shape[-1]
+            weight, bias = self.qkv.weight, self.qkv.bias
+            k, v = F.linear(x_BTE, weight[e:], bias[e:]).chunk(2, -1)
+            parts = (F.linear(x_BTE[:, -t:], weight[:e], bias[:e]), k, v)
+        if self.fast and x_BTE.device.type == "cpu":
+            # Small products in half precision are slow there.
+            parts = tuple(part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts)
+        return parts
 
-    def weigh(
-        self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene
-    ) -> tuple[Tensor, Tensor]:
+    def _in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
+        """``_eager`` by a fused kernel; None where there is none."""
+        if not self.fast:
+            return None
+        mixed = self.encoding.attend(q, k, scene, drop)
+        if mixed is not None or drop is not None or not self.encoding.fused():
+            return mixed
+        v, mask_TS = scene.v_BHSD, scene.mask_TS
+        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        if bias is None:
+            t, s = mask_TS.shape
+            mask = mask_TS if t < s else None
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=t == s)
+        # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
+        # slower; half precision would round far biases by up to a quarter.
+        if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
+            return None
+        return F.scaled_dot_product_attention(q, k, v, bias + additive(mask_TS, bias.dtype))
+
+    def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         logits = self.encoding.logits(content, q, k, scene)
+        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is not None:
             logits = logits + bias
         return logits, self.encoding.weights(logits, scene.mask_TS)
 
-    def _eager(self, q: Tensor, k: Tensor, bias: Tensor | None, scene: Scene) -> tuple[Tensor, Any]:
+    def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
         pe = self.encoding
-        _, weights = self.weigh(q, k, bias, scene)
-        dropped = F.dropout(weights, self.dropout, self.training)
+        _, weights = self.weigh(q, k, scene)
+        dropped = weights if drop is None else drop(weights, attention_rows(weights))
         mixed = dropped.to(scene.v_BHSD.dtype) @ scene.v_BHSD
         added = pe.values(dropped, scene.pos_q_BT, scene.pos_k_BS)
         return (mixed if added is None else mixed + added), pe.carry(weights, scene)
@@ -160,27 +212,42 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each in a residual branch, normalised before or after."""
 
-    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding) -> None:
+    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding, fast: bool) -> None:
         super().__init__()
         norm = nn.RMSNorm if cfg.norm == "rmsnorm" else nn.LayerNorm
         self.pre = cfg.norm_position == "pre"
-        self.attention, self.ff = Attention(cfg, encoding), FeedForward(cfg)
+        self.attention, self.ff = Attention(cfg, encoding, fast), FeedForward(cfg)
         self.norm_attention, self.norm_ff = norm(cfg.d_model), norm(cfg.d_model)
-        self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(
-        self, x: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
+        self,
+        x: Tensor,
+        pos_BS: Tensor,
+        mask_TS: Tensor,
+        carried: Any,
+        cache: LayerCache | None,
+        drop: Drop | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
+        """Hidden states (B, T, E), or of the wanted places (N, E)."""
         pe = self.attention.encoding
         x = pe.enter(x, pos_BS[:, -x.shape[1] :])
-        if self.pre:
-            a, carried = self.attention(self.norm_attention(x), pos_BS, mask_TS, carried, cache)
-            x = x + self.dropout(a)
-            h = self.norm_ff(x)
-            return x + self.dropout(self.ff(h)), pe.pass_on(carried, h)
-        a, carried = self.attention(x, pos_BS, mask_TS, carried, cache)
-        x = self.norm_attention(x + self.dropout(a))
-        return self.norm_ff(x + self.dropout(self.ff(x))), pe.pass_on(carried, x)
+        seen = self.norm_attention(x) if self.pre else x
+        drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
+        a, carried = self.attention(
+            seen, pos_BS, mask_TS, carried, cache, drop=drops[0], wanted=wanted
+        )
+        rows = None
+        if wanted is not None:
+            rows = wanted.at_N
+            x = x.flatten(0, 1).index_select(0, rows)
+        x = x + dropped(a, drops[1], rows)
+        h = self.norm_ff(x) if self.pre else self.norm_attention(x)
+        x = (x if self.pre else h) + dropped(self.ff(h), drops[2], rows)
+        if not self.pre:
+            x = self.norm_ff(x)
+        # No layer reads what the last one carries.
+        return x, carried if wanted is not None else pe.pass_on(carried, h)
 
 
 class Transformer(nn.Module):
@@ -191,13 +258,16 @@ class Transformer(nn.Module):
     """
 
     def __init__(
-        self, cfg: ModelConfig, vocab_size: int, encodings: list[PositionalEncoding]
+        self,
+        cfg: ModelConfig,
+        vocab_size: int,
+        encodings: list[PositionalEncoding],
+        fast: bool = True,
     ) -> None:
         super().__init__()
-        self.tied = cfg.tied_embeddings
+        self.fast, self.tied, self.p = fast, cfg.tied_embeddings, cfg.dropout
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.dropout = nn.Dropout(cfg.dropout)
-        self.blocks = nn.ModuleList(Block(cfg, encoding) for encoding in encodings)
+        self.blocks = nn.ModuleList(Block(cfg, encoding, fast) for encoding in encodings)
         norm = nn.RMSNorm if cfg.norm == "rmsnorm" else nn.LayerNorm
         self.norm = norm(cfg.d_model) if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
@@ -237,22 +307,50 @@ class Transformer(nn.Module):
             )
         return Cache([LayerCache() for _ in self.blocks])
 
-    def forward(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E)."""
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        pos_BS: Tensor,
+        cache: Cache | None = None,
+        *,
+        wanted: Wanted | None = None,
+        key: int | Tensor | None = None,
+    ) -> Tensor:
+        """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E).
+
+        Args:
+            wanted: return only these places' states, (N, E); without a cache.
+            key: of the dropout masks (see dropout.py); None: drawn from torch's generator.
+        """
         tokens_BS = tokens_BT if cache is None else cache.extend(tokens_BT)
         t, s = tokens_BT.shape[1], tokens_BS.shape[1]
+        drop = self._drop(key)
         x = self.tokens(tokens_BS)
         if self.tied:
             x = x * math.sqrt(x.shape[-1])
         # An encoding of the input may look at the tokens before, so it sees them all.
-        x = self.dropout(self.encodings[0].embed(x, tokens_BS, pos_BS)[:, s - t :])
+        x = dropped(self.encodings[0].embed(x, tokens_BS, pos_BS)[:, s - t :], drop)
         seen = torch.arange(s, device=x.device)
         mask_TS = seen[None, :] <= seen[s - t :, None]
-        carried = None
+        carried, last = None, len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
-            x, carried = block(x, pos_BS, mask_TS, carried, cache and cache.layers[i])
+            given = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
+            if i == last and wanted is not None and self.fast:
+                whole = self.encodings[i].whole_sequence is not None
+                mask_TS = mask_TS[0 if whole else wanted.first :]
+                x, carried = block(x, pos_BS, mask_TS, carried, *given, wanted)
+                wanted = None
+            else:
+                x, carried = block(x, pos_BS, mask_TS, carried, *given)
+        if wanted is not None:
+            x = x.flatten(0, 1).index_select(0, wanted.at_N)
         hidden: Tensor = self.norm(x)
         return hidden
+
+    def _drop(self, key: int | Tensor | None) -> Drop | None:
+        if not (self.training and self.p):
+            return None
+        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """(.., E) hidden states to (.., V) logits."""

@@ -19,7 +19,7 @@ from pe_lab.data import TrainData
 from pe_lab.errors import RunError
 from pe_lab.generate import generated
 from pe_lab.measure import Answers, answer, fixed_positions
-from pe_lab.model import Transformer
+from pe_lab.model import Transformer, Wanted
 from pe_lab.runs import RunFolder
 from pe_lab.streams import generator, torch_seed
 from pe_lab.task import IN_DOMAIN, Batch, Bools, Ints
@@ -51,14 +51,19 @@ def make_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
     return kind(groups, lr=cfg.lr, betas=cfg.betas, fused=True)
 
 
-def summed_loss(model: Transformer, batch: Batch, counted: Bools, pos: Tensor) -> Tensor:
-    """Cross-entropy summed over the counted positions; logits are computed there only."""
+def summed_loss(
+    model: Transformer, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
+) -> Tensor:
+    """Cross-entropy summed over the counted places; the last layer and the logits are computed
+    there only. ``key`` is that of the dropout masks."""
     device = model.head.weight.device
-    at = torch.from_numpy(np.flatnonzero(counted)).to(device)
     targets = torch.from_numpy(batch.targets[counted]).to(device)
-    hidden = model(torch.from_numpy(batch.tokens).to(device), pos)
-    logits = model.unembed(hidden.flatten(0, 1).index_select(0, at))
-    return F.cross_entropy(logits.float(), targets, reduction="sum")
+    tokens = torch.from_numpy(batch.tokens).to(device)
+    if counted.all():
+        hidden = model(tokens, pos, key=key).flatten(0, 1)
+    else:
+        hidden = model(tokens, pos, wanted=Wanted.of(counted, device), key=key)
+    return F.cross_entropy(model.unembed(hidden).float(), targets, reduction="sum")
 
 
 class RowLog(Protocol):
@@ -204,11 +209,12 @@ class Trainer:
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in np.array_split(np.arange(n), cfg.accumulate):
+        for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
+            key = torch_seed(self.plan.config.seed, "dropout", self.step, number)
             with self.autocast():
-                part_loss = summed_loss(self.model, part, counted[rows], pos.to(self.device))
+                part_loss = summed_loss(self.model, part, counted[rows], pos.to(self.device), key)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
         norm = nn.utils.clip_grad_norm_(

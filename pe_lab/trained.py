@@ -105,10 +105,11 @@ def load(path: str | Path) -> Trained:
 
 
 def _here(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration without a GPU, and with today's keys of the tracker, which bear on no
-    number: a run made before one of them was thought of can still be loaded."""
+    """A run's configuration without a GPU, and with today's keys that bear on no number: a run made
+    before one of them was thought of can still be loaded."""
     tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
-    return {**config, "device": "cpu", "tracker": yaml.safe_load(tracker)}
+    train = {"fast": True, **config["train"]}
+    return {**config, "device": "cpu", "train": train, "tracker": yaml.safe_load(tracker)}
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:

@@ -183,7 +183,8 @@ def test_identity_changes_with_every_key_but_the_operational() -> None:
             kept.append(path)
     top = [path for path in kept if path[0] not in OPERATIONAL[""]]
     assert set(top) == {
-        ("train", "checkpoint_every"), ("train", "log_every"), ("eval", "batch_tokens"),
+        ("train", "checkpoint_every"), ("train", "log_every"), ("train", "fast"),
+        ("eval", "batch_tokens"),
     }  # fmt: skip
     assert {path[0] for path in kept} - {"train", "eval"} == {
         "tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug",

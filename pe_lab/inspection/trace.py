@@ -55,8 +55,8 @@ def _trace(
 ) -> LayerTrace:
     if cache is not None:
         raise ValueError("a pass with a key cache is not traced: give whole sequences")
-    q, k, bias, scene = attention.sight(x_BTE, pos_BS, mask_TS, carried, None)
-    logits, weights = attention.weigh(q, k, bias, scene)
+    q, k, scene = attention.sight(x_BTE, pos_BS, mask_TS, carried, None)
+    logits, weights = attention.weigh(q, k, scene)
     plain_q, plain_k = scene.q_BHTD, scene.k_BHSD
     content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
     own: dict[str, Tensor] = {}

@@ -17,6 +17,7 @@ class ALiBi(PositionalEncoding):
     """
 
     shift_invariant = True
+    bias_by_distance = True
     slopes: Tensor
 
     def __init__(self, dims: Dims, learned: bool) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pe_lab.dropout import Drop
+from pe_lab.kernels import roads
+
 HOOKS = ("embed", "enter", "rotate", "bias", "logits", "weights", "values", "carry", "pass_on")
 
 
@@ -62,6 +65,11 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
 
 
+def consecutive(pos_BS: Tensor) -> bool:
+    """Whether the positions of every sequence go up by one, so that i - j is that of the places."""
+    return bool((pos_BS.diff(dim=-1) == 1).all())
+
+
 class PositionalEncoding(nn.Module):
     """NoPE, and the base of every encoding: each hook leaves its input alone.
 
@@ -87,6 +95,8 @@ class PositionalEncoding(nn.Module):
     that a key cache is refused; None: it does not."""
     replaces_content: bool = False
     """True: ``logits`` is more than the content term and another one added to it."""
+    bias_by_distance: bool = False
+    """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 
     def share(self, lower: "PositionalEncoding") -> None:
         """Take over the modules that the source shares among layers from ``lower``, which serves a
@@ -143,6 +153,32 @@ class PositionalEncoding(nn.Module):
             logits_BHTS: the whole logits of the layer, other encodings' part in them too.
         """
         return {}
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+    ) -> Tensor | None:
+        """All that attention does from ``rotate`` to weights @ v in one fused kernel, equal to the
+        hooks in value and gradient; None where there is none for these tensors. An encoding that
+        changes more than the input, q and k and a bias has one only if it brings it.
+
+        Args:
+            q_BHTD, k_BHSD: as ``rotate`` returned them.
+            drop: what is dropped of the weights.
+        """
+        if not self.fused():
+            return None
+        bias_HN = None
+        if "bias" in self.hooks():
+            if not (self.bias_by_distance and consecutive(scene.pos_k_BS)):
+                return None
+            bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
+        return roads.distance(q_BHTD, k_BHSD, scene.v_BHSD, bias_HN, drop)
+
+    def bias_at_distances(self, n: int, device: torch.device) -> Tensor | None:
+        """(H, n): ``bias`` at the distances 0 .. n - 1, where ``bias_by_distance``."""
+        pos_BS = torch.arange(n, device=device)[None]
+        bias_BHTS = self.bias(pos_BS[:, -1:], pos_BS)
+        return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
 
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance changes."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from pe_lab.dropout import Drop
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.schema import as_yaml, instantiate
 
@@ -62,6 +63,7 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
+        self.bias_by_distance = all(part.bias_by_distance for part in self._serving("bias"))
         for index, part in zip(self.parts, serving, strict=True):
             if part.whole_sequence is not None:
                 self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
@@ -127,6 +129,14 @@ class Combined(PositionalEncoding):
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self._serving("bias"))
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+    ) -> Tensor | None:
+        inside = [part for part in self._serving() if part.hooks() - {"embed", "enter"}]
+        if len(inside) == 1 and "carry" not in self.hooks():
+            return inside[0].attend(q_BHTD, k_BHSD, scene, drop)
+        return super().attend(q_BHTD, k_BHSD, scene, drop)
 
     def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
         changing, turning = self._serving("logits"), self._serving("rotate")

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from pe_lab.dropout import Drop
+from pe_lab.kernels import roads
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.pe.functional import alibi_slopes
 from pe_lab.pe.relative import Relative
@@ -117,6 +119,20 @@ class CoPE(PositionalEncoding):
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
 
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+    ) -> Tensor | None:
+        if self.relative is not None:
+            return None
+        if not self.counts:
+            return roads.distance(q_BHTD, k_BHSD, scene.v_BHSD, None, drop)
+        if not isinstance(self.position, TablePositions):
+            return None
+        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, scene)
+        scale = q_BHTD.shape[-1] ** -0.5 if self.scale_positions else 1.0
+        table_ND = self.position.table
+        return roads.cope(q_BHTD, k_BHSD, scene.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
+
     def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
         """``gate`` g_ij and ``position`` p_ij."""
         if not self.counts:
@@ -135,14 +151,19 @@ class CoPE(PositionalEncoding):
     ) -> Tensor:
         if self.gates == "keys" and self.rope is None:
             return content_BHTS
-        against_BHSD = k_BHSD
+        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, scene)
+        return gate_q @ gate_k.transpose(-1, -2) / math.sqrt(q_BHTD.shape[-1])
+
+    def _gate_operands(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """What gates are made of: sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
+        if self.rope is not None:
+            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
         if self.gates == "values":
-            against_BHSD = scene.v_BHSD
-        elif self.gate_key is not None:
-            h = k_BHSD.shape[1]
-            against_BHSD = self.gate_key(scene.x_BSE).unflatten(-1, (h, -1)).transpose(1, 2)
-        product_BHTS: Tensor = q_BHTD @ against_BHSD.transpose(-1, -2)
-        return product_BHTS / math.sqrt(q_BHTD.shape[-1])
+            return q_BHTD, scene.v_BHSD
+        if self.gate_key is None:
+            return q_BHTD, k_BHSD
+        key_BSE: Tensor = self.gate_key(scene.x_BSE).to(q_BHTD.dtype)
+        return q_BHTD, key_BSE.view(*key_BSE.shape[:2], k_BHSD.shape[1], -1).transpose(1, 2)
 
 
 class TablePositions(nn.Module):

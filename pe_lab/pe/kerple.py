@@ -25,6 +25,7 @@ class KERPLE(PositionalEncoding):
     """
 
     shift_invariant = True
+    bias_by_distance = True
 
     def __init__(self, dims: Dims, form: Literal["log", "power"], share_layers: bool) -> None:
         super().__init__()

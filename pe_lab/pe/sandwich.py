@@ -18,6 +18,7 @@ class Sandwich(PositionalEncoding):
     """
 
     shift_invariant = True
+    bias_by_distance = True
     frequencies: Tensor
     ratio: Tensor
 

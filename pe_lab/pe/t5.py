@@ -24,6 +24,7 @@ class T5(PositionalEncoding):
     """
 
     shift_invariant = True
+    bias_by_distance = True
     borders: Tensor
 
     def __init__(

@@ -117,7 +117,7 @@ def test_layers_of_a_part() -> None:
 
 def test_what_changes_nothing_between_scores_and_values_stays_fused() -> None:
     def fused(transformer: Transformer) -> list[bool]:
-        return [block.attention.fused for block in transformer.blocks]  # type: ignore[union-attr, misc]
+        return [encoding.fused() for encoding in transformer.encodings]  # type: ignore[union-attr, misc]
 
     section = SECTIONS["combined"]
     assert fused(model({**section, "parts": parts("learned", "rope", "alibi")})) == [True] * 3

@@ -1,6 +1,7 @@
 """What every encoding of conf/pe must keep; a new yaml is tested by existing."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from variants import (
 
 from docs import facts
 from pe_lab.build import build_encodings
-from pe_lab.model import Transformer
+from pe_lab.model import Transformer, Wanted
 from pe_lab.positions import Positions
 from pe_lab.schema import instantiate
 
@@ -148,19 +149,56 @@ def test_state_dict_round_trip(section: Section) -> None:
 
 @every_variant
 def test_fused_equals_eager(section: Section) -> None:
-    fused = model(section)
+    fused = model(section, trunk={"dropout": 0.2})
     eager = copy.deepcopy(fused)
     for block in eager.blocks:
-        block.attention.fused = False  # type: ignore[union-attr]
+        block.attention.fast = False  # type: ignore[union-attr]
     seen = tokens(2, TRAIN_LEN)
-    for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)):
-        outs = [built(seen, pos) for built in (fused, eager)]
+    places = itertools.product(
+        (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)), (True, False)
+    )
+    for pos, dropping in places:
+        outs = [built.train(dropping)(seen, pos, key=3) for built in (fused, eager)]
         torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
         grads = [
             torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
             for out, built in zip(outs, (fused, eager), strict=True)
         ]
         torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@every_variant
+def test_the_last_layer_at_wanted_places_only(section: Section, norm_position: str) -> None:
+    built = model(section, trunk={"dropout": 0.2, "norm_position": norm_position}).train()
+    chosen = np.random.default_rng(0).random((3, TRAIN_LEN)) < 0.3
+    chosen[:, :4] = False
+    chosen[1, 4] = True
+    wanted = Wanted.of(chosen, torch.device("cpu"))
+    assert (wanted.first, len(wanted.at_N)) == (4, chosen.sum())
+    seen, pos = tokens(3, TRAIN_LEN), sequential(TRAIN_LEN)
+    outs = [
+        built(seen, pos, wanted=wanted, key=5),
+        built(seen, pos, key=5)[torch.from_numpy(chosen)],
+    ]
+    torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
+    grads = [
+        torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
+        for out in outs
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)
+
+
+@every_variant
+def test_a_bias_by_distance_is_one(section: Section) -> None:
+    for encoding in model(section).encodings:
+        if "bias" in encoding.hooks() and encoding.bias_by_distance:
+            row_HN = encoding.bias_at_distances(TRAIN_LEN, torch.device("cpu"))
+            for pos in (sequential(TRAIN_LEN), sequential(TRAIN_LEN, 9)):
+                bias_HTS = encoding.bias(pos, pos)[0]  # type: ignore[index]
+                for i in range(TRAIN_LEN):
+                    expected = row_HN[:, : i + 1].flip(-1)  # type: ignore[index]
+                    torch.testing.assert_close(bias_HTS[:, i, : i + 1], expected)
 
 
 @every_variant

@@ -98,7 +98,7 @@ def test_at_first_it_is_rope(base: float) -> None:
     tape = copy.deepcopy(rope)
     fresh = build_encodings({**SECTIONS["tape"], "base": base}, dims())
     for block, encoding in zip(tape.blocks, fresh, strict=True):
-        block.attention.encoding, block.attention.fused = encoding, encoding.fused()
+        block.attention.encoding = encoding
     assert any(True for _ in fresh[0].parameters())
     seen = tokens(2, 12)
     for pos in (sequential(12), scattered(2, 12, 48)):
