@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
 
-HOOKS = ("embed", "enter", "rotate", "bias", "logits", "weights", "values", "carry", "pass_on")
+ATTENTION_HOOKS = ("rotate", "bias", "logits", "weights", "values", "carry")
+HOOKS = ("embed", "enter", *ATTENTION_HOOKS, "pass_on")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,16 @@ class PositionalEncoding(nn.Module):
     """True: ``logits`` is more than the content term and another one added to it."""
     bias_by_distance: bool = False
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """What a class says of a hook does not hold for one that changes the hook: a fused kernel of
+        CoPE must not stand for a variant of it that writes ``logits`` anew."""
+        super().__init_subclass__(**kwargs)
+        own = vars(cls)
+        if "attend" not in own and own.keys() & set(ATTENTION_HOOKS):
+            cls.attend = PositionalEncoding.attend  # type: ignore[method-assign]
+        if "bias" in own and "bias_by_distance" not in own:
+            cls.bias_by_distance = False
 
     def share(self, lower: "PositionalEncoding") -> None:
         """Take over the modules that the source shares among layers from ``lower``, which serves a

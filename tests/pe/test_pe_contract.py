@@ -28,6 +28,9 @@ from variants import (
 from docs import facts
 from pe_lab.build import build_encodings
 from pe_lab.model import Transformer, Wanted
+from pe_lab.pe.alibi import ALiBi
+from pe_lab.pe.base import Scene
+from pe_lab.pe.cope import CoPE
 from pe_lab.positions import Positions
 from pe_lab.schema import instantiate
 
@@ -187,6 +190,33 @@ def test_the_last_layer_at_wanted_places_only(section: Section, norm_position: s
         for out in outs
     ]
     torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)
+
+
+def test_a_variant_does_not_inherit_what_stands_for_hooks_that_it_changes() -> None:
+    class Doubled(CoPE):
+        def logits(self, content: Tensor, q: Tensor, k: Tensor, scene: Scene) -> Tensor:
+            return 2 * super().logits(content, q, k, scene)
+
+    class Absolute(ALiBi):
+        def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+            return -self.slopes[:, None, None] * pos_k[:, None, None].double()
+
+    class Renamed(CoPE):
+        pass
+
+    assert (ALiBi.bias_by_distance, Absolute.bias_by_distance) == (True, False)
+    assert Renamed.attend is CoPE.attend
+    for variant in (Doubled, Absolute):
+        name = "cope" if variant is Doubled else "alibi"
+        keys = {k: v for k, v in SECTIONS[name].items() if k != "_target_"}
+        built = model(SECTIONS[name])
+        for layer, block in enumerate(built.blocks):
+            block.attention.encoding = variant(dims().at_layer(layer), **keys)  # type: ignore[union-attr]
+        seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+        fast = built(seen, pos)
+        for block in built.blocks:
+            block.attention.fast = False  # type: ignore[union-attr]
+        torch.testing.assert_close(fast, built(seen, pos), rtol=1e-12, atol=1e-12)
 
 
 @every_variant
