@@ -100,7 +100,7 @@ class PositionalEncoding(nn.Module):
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """What a class says of a hook does not hold for one that changes the hook: a fused kernel of
+        """What a class says of a hook does not hold for one that changes it: a fused kernel of
         CoPE must not stand for a variant of it that writes ``logits`` anew."""
         super().__init_subclass__(**kwargs)
         own = vars(cls)
