@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench cost cost-recipes browser docs clean
+.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost cost-recipes browser docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,8 +59,11 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(PEERS) ## our step against x-transformers' of equal size: ratios, and a dated JSON
-	$(BIN)/python -m benchmarks.step
+bench: $(PEERS) ## how fast all is, beside its goals, a quarter of an hour; less: BENCH=--quick
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-gpu: $(STAMP) ## on a machine with a GPU: kernels, steps, seeds, the paper's flip-flop (docs/gpu.md)
+	$(BIN)/python -m benchmarks.gpu $(BENCH)
 
 cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then the pages
 	$(BIN)/python -m benchmarks.encodings

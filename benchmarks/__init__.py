@@ -1,4 +1,5 @@
-"""Measurements of speed, each a module of its own: ``python -m benchmarks.step``.
-
-They print tables and write dated files to runs/bench/; they hold nothing to a limit.
+"""Measurements of speed and memory. ``python -m benchmarks`` (`make bench`) takes its parts in
+turn, prints tables and what was asked for, and writes a dated file to runs/bench/. Beside them
+stand modules that are run by themselves: what each encoding costs, what a recipe costs, how long
+``pe-lab results`` takes over many runs, a line of finished jobs.
 """

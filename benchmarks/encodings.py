@@ -18,10 +18,7 @@ anew and keeps the others, if this machine is the one that measured them.
 
 import argparse
 import json
-import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
@@ -30,10 +27,10 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.cpu import cpu_name
-from benchmarks.step import clocks, composed, our_stepper
+from benchmarks.gauges import Step, clocks, peak
+from benchmarks.ours import composed, our_stepper
 from docs import facts
 from docs.costs import FILE
 from pe_lab.build import build_encodings
@@ -45,7 +42,6 @@ from pe_lab.task import Batch
 
 BATCHES = {128: 32, 512: 8}
 BLOCK_MS, ROUNDS = 150, 11
-Step = Callable[[], None]
 
 
 def step_of(name: str, length: int, cfg: TrainConfig) -> tuple[Step, int]:
@@ -58,33 +54,6 @@ def step_of(name: str, length: int, cfg: TrainConfig) -> tuple[Step, int]:
     data = Batch(drawn[:, :-1], drawn[:, 1:], np.ones((batch, length), dtype=bool))
     step = our_stepper(cfg, model)
     return lambda: step(data, data.scored), facts.parameters(encodings)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without what the profiler writes to stderr from C++ at each start and stop."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def peak(step: Step) -> int:
-    """The most bytes alive during a step, beyond those alive before it."""
-    with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        step()
-    assert seen.profiler is not None
-    events = seen.profiler.kineto_results.events()
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    alive = most = 0
-    for _, change in sorted(changes, key=lambda pair: pair[0]):
-        alive += change
-        most = max(most, alive)
-    return most
 
 
 def ratios(step: Step, none: Step, rounds: int) -> tuple[list[float], float]:

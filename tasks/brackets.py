@@ -130,8 +130,9 @@ class Brackets(Task):
             tokens[missing], ends[missing] = again.tokens, again.ends
         n_sentences = ends.sum(axis=1)
         back = 1 + (rng.random(n) * n_sentences.clip(max=n_back)).astype(np.int64)
-        sentence = ends.cumsum(axis=1) - ends
-        first = (sentence == (n_sentences - back)[:, None]).argmax(axis=1)
+        # Behind the end of the sentence before it, or at the start.
+        asked = ends.cumsum(axis=1, dtype=np.int32) == (n_sentences - back)[:, None]
+        first = asked.argmax(axis=1) + (back < n_sentences)
         whole = t - ends[:, ::-1].argmax(axis=1)
         row = np.arange(n)
         pad = len(self.vocab) - 1
@@ -148,26 +149,30 @@ class Brackets(Task):
 
     def _text(self, rng: np.random.Generator, n: int, t: int) -> "_Text":
         walk, u = self._walk, rng.random((t, n))
-        state = np.full(n, _BETWEEN)
-        states, opens = np.empty((t, n), dtype=np.int64), np.empty((t, n), dtype=bool)
+        states, opens = np.empty((t + 1, n), dtype=np.intp), np.empty((t, n), dtype=bool)
+        states[0] = _BETWEEN
+        chance, choice = np.empty(n), np.empty(n, dtype=np.intp)
         for step in range(t):
-            states[step] = state
-            np.less(u[step], walk.chance[state], out=opens[step])
-            state = np.where(opens[step], walk.opened[state], walk.closed[state])
-        outside = (walk.depth[states] == 0).T
-        opens = np.ascontiguousarray(opens.T)
-        closes = ~(opens | outside)
-        depth = walk.depth[states].T + opens  # of the bracket at this place
-        opener = np.zeros((n, t), dtype=np.int64)
+            # Into arrays that are there: these few calls are most of what a text costs.
+            walk.chance.take(states[step], out=chance, mode="clip")
+            np.less(u[step], chance, out=opens[step])
+            np.add(states[step], opens[step], out=choice)
+            walk.after.take(choice, out=states[step + 1], mode="clip")
+        before, opens = walk.depth.take(states[:-1].T), opens.T.copy()
+        depth = before + opens  # of the bracket at this place, 0 where a sentence ends
+        ends = depth == 0
+        closes = ~(opens | ends)
+        opener = np.arange(n * t)  # a closing bracket's opening one; every other token itself
         for level in range(1, self.m + 1):
-            last = np.where(opens & (depth == level), np.arange(t), 0)
-            np.maximum.accumulate(last, axis=1, out=last)
-            np.copyto(opener, last, where=closes & (depth == level))
+            # Of one depth, an opening bracket and its closing one follow each other.
+            brackets = np.flatnonzero(depth == level)
+            closing = np.flatnonzero(closes.ravel()[brackets])
+            opener[brackets[closing]] = brackets[closing - 1]
         kind = rng.integers(0, self.k, (n, t))
-        kind_closed = self.k + np.take_along_axis(kind, opener, axis=1)
-        tokens = np.where(opens, kind, np.where(closes, kind_closed, 2 * self.k))
-        gap = (np.arange(t) - opener) * closes
-        return _Text(tokens, ends=~opens & outside, gap=gap, depth=depth * closes)
+        tokens = (kind.take(opener) + self.k * closes.ravel()).reshape(n, t)
+        tokens[ends] = 2 * self.k
+        gap = (np.arange(n * t) - opener).reshape(n, t)
+        return _Text(tokens, ends, gap, depth)
 
     @cached_property
     def _walk(self) -> "_Walk":
@@ -190,13 +195,14 @@ class Brackets(Task):
         p = np.maximum(in_time[left, depth], np.finfo(float).tiny)
         first = 1.0 if self.mode == "sentence" else 0.5
         begun = self._inside(limit, 1)
+        opened = np.append([begun, begun], self._inside(later, (depth + 1).clip(max=self.m)))
+        closed = np.append(
+            [_BETWEEN, _BETWEEN], np.where(depth == 1, _OUTSIDE, self._inside(later, depth - 1))
+        )
         return _Walk(
-            chance=np.append([first, 0.5], in_time[left - used, depth + 1] / 2 / p),
-            opened=np.append([begun, begun], self._inside(later, (depth + 1).clip(max=self.m))),
-            closed=np.append(
-                [_BETWEEN, _BETWEEN], np.where(depth == 1, _OUTSIDE, self._inside(later, depth - 1))
-            ),
-            depth=np.append([0, 0], depth),
+            chance=np.append([first, 0.5], in_time[left - used, depth + 1] / 2 / p).repeat(2),
+            after=2 * np.stack((closed, opened), axis=1).ravel(),
+            depth=np.append([0, 0], depth).repeat(2),
         )
 
     def _inside(self, left: Any, depth: Any) -> Any:
@@ -210,18 +216,18 @@ _BETWEEN, _OUTSIDE = 0, 1
 
 @dataclass(frozen=True)
 class _Walk:
-    """A Markov chain of bracket depths: per state the chance to open, where opening leads,
-    where closing (or ending the sentence) leads, and how many brackets are open."""
+    """A Markov chain of bracket depths. A state's number is doubled, so that adding whether it
+    opens leads to what comes ``after`` it; ``chance`` to open and ``depth``, how many brackets are
+    open, are each there twice."""
 
     chance: Floats
-    opened: Ints
-    closed: Ints
+    after: Ints
     depth: Ints
 
 
 @dataclass(frozen=True)
 class _Text:
-    """Tokens, where sentences end, and at closing brackets the gap and the depth, else 0."""
+    """Tokens, where sentences end, the gap at closing brackets (else 0), the depth of brackets."""
 
     tokens: Ints
     ends: Bools

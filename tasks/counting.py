@@ -104,26 +104,27 @@ class Counting(Task):
         other = self.pass_weight + self.set_weight
         is_set = v * other >= self.pass_weight
         is_set[0] = True
-        ended = np.arange(t)[:, None] >= n_ops
-        is_set[ended] = False
+        running = np.arange(t)[:, None] < n_ops
+        is_set &= running
         grew = np.zeros((t, n), dtype=bool)
         values = np.full((self.n_vars, n), UNSET)
-        row = np.arange(n)
-        values[variable[0], row] = 0
+        row, flat = np.arange(n), values.ravel()
+        flat[variable[0] * n + row] = 0
         for step in range(1, t):
             # Each set variable weighs increment / n_set, and the draw is repeated if it is at
             # its greatest: the same as to weigh only those that can grow. All times n_set.
-            weights = self.increment_weight * (values < MAX_VALUE).cumsum(axis=0)
-            n_set = (values < UNSET).sum(axis=0)
+            weights = self.increment_weight * (values < MAX_VALUE)
+            for i in range(1, self.n_vars):
+                weights[i] += weights[i - 1]
+            n_set = np.add.reduce(values < UNSET, axis=0, dtype=np.int64)
             x = u[step] * (weights[-1] + other * n_set)
-            grows = (x < weights[-1]) & ~ended[step]
-            which = np.where(grows, (weights <= x).sum(axis=0), variable[step])
-            old = values[which, row]
-            values[which, row] = np.where(grows, old + 1, np.where(is_set[step], 0, old))
-            grew[step], variable[step] = grows, which
+            grows = np.logical_and(x < weights[-1], running[step], out=grew[step])
+            heavier = np.add.reduce(weights <= x, axis=0, dtype=np.int64)
+            np.copyto(variable[step], heavier, where=grows)
+            place = variable[step] * n + row
+            flat[place] = (flat.take(place) + grows) * (grows | ~is_set[step])
         # Numbers as in ``_operations``.
-        operations = np.where(is_set, 2 + variable, _PASS)
-        operations[grew] = 2 + self.n_vars + variable[grew]
+        operations = np.where(is_set | grew, 2 + variable + self.n_vars * grew, _PASS)
         return operations.T, values.T
 
     def _operations(self) -> list[list[str]]:
@@ -141,13 +142,13 @@ class Counting(Task):
         """The words of each program, cut on the left and padded on the right."""
         number = {word: i for i, word in enumerate(self.vocab)}
         operations = self._operations()
-        table = np.full((len(operations), MOST_WORDS), -1)
+        table = np.full((len(operations), MOST_WORDS), -1, dtype=np.int8)
         for i, operation in enumerate(operations):
             table[i, : len(operation)] = [number[word] for word in operation]
-        total = (table >= 0).sum(axis=1)[program].sum(axis=1)
+        total = (table >= 0).sum(axis=1).take(program).sum(axis=1)
         longest = int(total.max())
         sequences = np.zeros((len(program), longest), dtype=np.int64)
-        words = table[program]
+        words = table.take(program, axis=0)
         # Both sides run row by row, left to right.
         sequences[np.arange(longest) < total[:, None]] = words[words >= 0]
         if self.max_tokens is not None and longest > self.max_tokens:

@@ -1,0 +1,119 @@
+"""``make bench``: how fast everything is, beside what was asked for.
+
+    python -m benchmarks [--part PART ..] [--quick | --whole] [--encodings E ..] [--before FOLDER]
+                         [--steps N]
+
+Parts run in turn, each in processes of its own; what they measure is printed, and written with all
+settings to runs/bench/<date>.json. The machine should be idle: ratios are taken side by side, but
+two processes that are to gain from two cores need both.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.alternating import SideError
+from benchmarks.cpu import cpu_name
+from benchmarks.formulas import FORMULAS
+from benchmarks.found import Asked, Goal, goal_table
+from pe_lab.console import console
+from pe_lab.machine import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = {
+    "matmul": "the machine's limit",
+    "attention": "attention against its formula",
+    "step": "a training step against x-transformers",
+    "cope_step": "CoPE's step against RoPE's",
+    "memory": "peak memory of CoPE's attention",
+    "scale": "length 8192; memory over many steps",
+    "data": "the share of data generation",
+    "startup": "from the command to the first step",
+    "main_job": "the main job, before and after",
+    "two_jobs": "two jobs on two cores",
+    "tracking": "the share of tracking",
+}
+
+
+def write(folder: Path, result: dict[str, Any]) -> Path:
+    """The result in a file of its own, named by the date."""
+    path = folder / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x") as file:
+        json.dump(result, file, indent=1)
+    return path
+
+
+def command_line() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{name:<12}{what}" for name, what in PARTS.items()),
+    )
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    much = parser.add_mutually_exclusive_group()
+    for name, told in (
+        ("quick", "a few rows, few rounds"),
+        ("whole", "every row, an hour and more"),
+        ("tiny", argparse.SUPPRESS),
+    ):
+        much.add_argument(f"--{name}", dest="much", action="store_const", const=name, help=told)
+    parser.add_argument(
+        "--before", type=Path, help="main_job: a checkout of an older version to run beside this"
+    )
+    parser.add_argument(
+        "--encodings",
+        nargs="+",
+        default=[],
+        choices=FORMULAS,
+        help="of attention and step",
+    )
+    parser.add_argument("--steps", type=int, help="scale: steps of the run whose memory is watched")
+    parser.add_argument("--to", type=Path, default=ROOT / "runs" / "bench", help="the folder")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, print, write; 1 where a part failed."""
+    args = command_line()
+    asked = Asked(args.much or "usual", args.before, tuple(args.encodings), args.steps)
+    facts, _ = environment(1, "cpu")
+    facts["versions"]["x-transformers"] = metadata.version("x-transformers")
+    facts |= {"cpu": cpu_name(), "cores": os.cpu_count(), "much": asked.much}
+    facts["sides"] = "ours: freed memory kept; shipped: glibc's allocator as it is; tuned: kept"
+    out = console()
+    goals: list[Goal] = []
+    kept: dict[str, Any] = {}
+    failed = False
+    for part in args.part:
+        print(f"measuring {PARTS[part]} ..", file=sys.stderr)
+        began, load = time.perf_counter(), os.getloadavg()[0]
+        try:
+            found = import_module(f"benchmarks.{part}").measure(asked)
+        except (SideError, subprocess.CalledProcessError) as error:
+            # The other parts are still worth their time.
+            print(f"{part} failed: {error}", file=sys.stderr)
+            kept[part], failed = {"failed": str(error)}, True
+            continue
+        taken = {"seconds": round(time.perf_counter() - began, 1), "load_before": load}
+        kept[part] = {**taken, **found.kept()}
+        goals += found.goals
+        for shown in found.tables:
+            out.print(shown)
+    if goals:
+        out.print(goal_table(goals))
+    out.print(f"written to  {write(args.to, {**facts, 'parts': kept})}", soft_wrap=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

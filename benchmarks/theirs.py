@@ -1,0 +1,82 @@
+"""x-transformers' model of our size, and its training step.
+
+Its attention's linear layers and its norms have no biases, and ours have: the matrices are checked
+to hold equally many numbers, the encoding's own apart. Dropout stands in the same places as ours.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from x_transformers import Decoder, TransformerWrapper
+
+from benchmarks.ours import Made, flipflop, numbers, sized
+from pe_lab.config import ModelConfig
+
+# Encoding -> what x-transformers' Decoder calls it, for a head width, heads and a length.
+NAMES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
+    "none": lambda width, heads, length: {},
+    "alibi": lambda width, heads, length: {"alibi_pos_bias": True, "alibi_num_heads": heads},
+    "rope": lambda width, heads, length: {"rotary_pos_emb": True, "rotary_emb_dim": width},
+    "t5": lambda width, heads, length: {"rel_pos_bias": True},
+    "cope": lambda width, heads, length: {"attn_use_cope": True, "attn_cope_max_pos": length + 1},
+}
+ENCODINGS = tuple(NAMES)
+
+
+def peer(cfg: ModelConfig, encoding: str, vocab_size: int, length: int) -> nn.Module:
+    """x-transformers' model, eager as it ships."""
+    width = cfg.d_model // cfg.n_heads
+    decoder = Decoder(
+        dim=cfg.d_model,
+        depth=cfg.n_layers,
+        heads=cfg.n_heads,
+        attn_dim_head=width,
+        attn_flash=False,
+        attn_dropout=cfg.dropout,
+        attn_sublayer_dropout=cfg.dropout,
+        ff_sublayer_dropout=cfg.dropout,
+        ff_mult=cfg.ff_width / cfg.d_model,
+        ff_glu=cfg.activation == "swiglu",
+        ff_swish=cfg.activation == "swiglu",
+        ff_custom_activation=nn.ReLU() if cfg.activation == "relu" else None,
+        pre_norm=cfg.norm_position == "pre",
+        use_rmsnorm=cfg.norm == "rmsnorm",
+        verbose=False,
+        **NAMES[encoding](width, cfg.n_heads, length),
+    )
+    made = TransformerWrapper(
+        num_tokens=vocab_size,
+        max_seq_len=length,
+        attn_layers=decoder,
+        use_abs_pos_emb=False,
+        emb_dropout=cfg.dropout,
+        tie_embedding=cfg.tied_embeddings,
+    )
+    assert isinstance(made, nn.Module)
+    return made
+
+
+def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> Made:
+    """A training step in float32, every place scored, with PyTorch's fused AdamW."""
+    config = sized(encoding, size, dropout)
+    data, vocab_size = flipflop(length, batch, "all")
+    torch.manual_seed(0)
+    model = peer(config.model, encoding, vocab_size, length)
+    tokens, targets = torch.from_numpy(data.tokens), torch.from_numpy(data.targets)
+
+    cfg = config.train
+    weights, (lr, betas, decay) = model.parameters(), (cfg.lr, cfg.betas, cfg.weight_decay)
+    optimizer = torch.optim.AdamW(weights, lr, betas, weight_decay=decay, fused=True)
+    model.train()
+
+    def run() -> None:
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), cfg.clip or torch.inf)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Made(run, numbers(model))

@@ -1,0 +1,182 @@
+"""Our C++ kernels as shared libraries: compiled at first use, kept for the next process.
+
+A kernel includes no header of torch and takes raw pointers, so that a build takes seconds and the
+library is called through ctypes, which lets other Python threads run meanwhile. Libraries are kept
+in ``PE_LAB_CACHE``, or in ``pe-lab`` in the user's cache folder, one for each source, compiler,
+processor and torch. The compiler is ``PE_LAB_CXX`` (empty: none), ``CXX``, or what is found.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import filelock
+import torch
+
+logger = logging.getLogger("pe_lab")
+
+SOURCES = Path(__file__).parent
+POSIX = os.name == "posix"
+COMPILERS = ("c++", "g++", "clang++")
+# Longer than any build: whoever waits longer compiles too.
+PATIENCE = 120.0
+
+
+class NoLibraryError(Exception):
+    """Why there is no library, in a few words."""
+
+
+@functools.cache
+def library(name: str) -> ctypes.CDLL | None:
+    """The library of the source ``<name>.cpp`` beside this file; None, with one warning, where it
+    cannot be had."""
+    try:
+        compiler = find_compiler()
+        file = f"{name}-{_key(name, compiler)}.so"
+        try:
+            path = cache_folder() / file
+        except RuntimeError as error:
+            return _built(name, compiler, None, error)
+        loaded = _load(path)
+        if loaded is not None:
+            return loaded
+        with contextlib.ExitStack() as stack:
+            # Where there is no lock, two processes may compile the same: a file is moved into
+            # its place whole.
+            with contextlib.suppress(OSError, NotImplementedError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(filelock.FileLock(path.with_suffix(".lock"), timeout=PATIENCE))
+            return _load(path) or _built(name, compiler, path)
+    except (NoLibraryError, OSError) as error:
+        logger.warning("no compiled kernel %s (%s): slower code of PyTorch serves", name, error)
+        return None
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept. RuntimeError for a user without a home."""
+    if chosen := os.environ.get("PE_LAB_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pe-lab"
+
+
+def find_compiler() -> list[str]:
+    """The words that start the compiler."""
+    if not POSIX:
+        raise NoLibraryError(f"not made for {platform.system()}")
+    chosen = os.environ.get("PE_LAB_CXX", os.environ.get("CXX"))
+    if chosen is not None:
+        words = shlex.split(chosen)
+        if not words or shutil.which(words[0]) is None:
+            raise NoLibraryError(f"the compiler {chosen!r} of PE_LAB_CXX or CXX is not there")
+        return words
+    for name in COMPILERS:
+        if shutil.which(name) is not None:
+            return [name]
+    raise NoLibraryError("no C++ compiler; install g++ or clang++, or name one in PE_LAB_CXX")
+
+
+def flags() -> list[str]:
+    """How kernels are compiled: for the processor of this machine."""
+    # For Arm, gcc and clang know it under another option.
+    intel = platform.machine() in ("x86_64", "i686")
+    native = "-march=native" if intel else "-mcpu=native"
+    return ["-std=c++17", "-O3", native, "-fno-math-errno", "-fPIC", "-pthread"]
+
+
+def _key(name: str, compiler: list[str]) -> str:
+    """A digest of all that a library depends on. What the compiler defines tells its version and
+    every instruction set that it found in this processor."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    for source in [SOURCES / f"{name}.cpp", *sorted(SOURCES.glob("*.h"))]:
+        digest.update(source.read_bytes())
+    words = [*compiler, *flags()]
+    digest.update("\0".join(words).encode())
+    digest.update(_run([*words, "-dM", "-E", "-x", "c++", os.devnull]))
+    return digest.hexdigest()[:16]
+
+
+def _run(words: list[str]) -> bytes:
+    try:
+        # In a session of its own, or Ctrl-C would reach it first and look like its failure.
+        done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoLibraryError(f"{words[0]} did not run: {error}") from None
+    if done.returncode != 0:
+        told = done.stderr.decode(errors="replace").splitlines() or ["no word why"]
+        reason = next((line for line in told if "error" in line), told[0])
+        raise NoLibraryError(f"{words[0]} failed with status {done.returncode}: {reason.strip()}")
+    return done.stdout
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    """None if the file is not there, not whole (the loader would die of it) or not loadable."""
+    with contextlib.suppress(OSError):
+        if path.with_suffix(".sha256").read_bytes() == _digest(path):
+            return ctypes.CDLL(str(path))
+    return None
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).hexdigest().encode()
+
+
+def _built(
+    name: str, compiler: list[str], path: Path | None, reason: Exception | None = None
+) -> ctypes.CDLL:
+    """Compile, keep in ``path`` if that can be, and load."""
+    begun = time.monotonic()
+    source = SOURCES / f"{name}.cpp"
+    with tempfile.TemporaryDirectory(prefix="pe-lab-", ignore_cleanup_errors=True) as folder:
+        fresh = Path(folder) / f"{name}.so"
+        _run([*compiler, *flags(), "-shared", str(source), "-o", str(fresh)])
+        logger.info(
+            "compiled the kernel %s in %.1f s, once for this machine",
+            name,
+            time.monotonic() - begun,
+        )
+        try:
+            if path is not None:
+                _keep(fresh, path)
+        except OSError as error:
+            reason = error
+        kept = None if path is None else _load(path)
+        if kept is not None:
+            return kept
+        logger.warning("the kernel %s is compiled anew by every process: %s", name, reason)
+        # A library that is loaded stays when its file goes.
+        return ctypes.CDLL(str(fresh))
+
+
+def _keep(fresh: Path, path: Path) -> None:
+    """Copy under a name that nobody looks for, then move: a copy cut short is never taken."""
+    for suffix, content in ((".sha256", _digest(fresh)), (".so", fresh.read_bytes())):
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(content)
+                file.flush()
+                Path(file.name).replace(path.with_suffix(suffix))
+            except OSError:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+
+
+@functools.cache
+def fork() -> int:
+    """The address of GOMP_parallel in the OpenMP runtime that torch itself uses (team.h tells
+    why); 0 if torch has none, or another kind."""
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        with contextlib.suppress(OSError, AttributeError):
+            found = ctypes.CDLL(str(folder / name)).GOMP_parallel
+            return ctypes.cast(found, ctypes.c_void_p).value or 0
+    return 0

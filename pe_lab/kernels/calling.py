@@ -1,0 +1,69 @@
+"""What every call of a compiled kernel needs: tensors and dropout as C++ reads them."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_lab.dropout import Drop
+from pe_lab.kernels import build
+
+_SUFFIX = {torch.float32: "float", torch.float64: "double"}
+
+
+class Dropout(ctypes.Structure):
+    """dropout.h: what its mask is made of."""
+
+    _fields_ = (
+        ("low", ctypes.c_uint32),
+        ("high", ctypes.c_uint32),
+        ("threshold", ctypes.c_uint32),
+        ("scale", ctypes.c_double),
+    )
+
+    def __init__(self, drop: Drop | None) -> None:
+        if drop is None:
+            super().__init__(0, 0, 0, 1.0)
+        else:
+            super().__init__(drop.low, drop.high, drop.threshold, drop.scale)
+
+
+class Strided(ctypes.Structure):
+    """blocks.h: a tensor ((parts,) B, H, T, D), or none."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 4))
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        if tensor is not None:
+            strides = tensor.stride()[:-1]
+            super().__init__(tensor.data_ptr(), ((0,) * (4 - len(strides)) + strides))
+
+
+@functools.cache
+def kernel(source: str, work: str, dtype: torch.dtype) -> Callable[[Any], int]:
+    """The function ``<work>_float`` or ``_double`` of a library."""
+    library = build.library(source)
+    if library is None:
+        raise RuntimeError(f"there is no compiled kernel {source}: use another road")
+    found: Callable[[Any], int] = getattr(library, f"{work}_{_SUFFIX[dtype]}")
+    return found
+
+
+def call(source: str, work: str, dtype: torch.dtype, problem: ctypes.Structure) -> None:
+    """Other Python threads run meanwhile. MemoryError if there is too little scratch memory."""
+    if kernel(source, work, dtype)(ctypes.byref(problem)) != 0:
+        raise MemoryError(f"too little memory for the compiled kernel {work}")
+
+
+def contiguous_rows(x: Tensor) -> Tensor:
+    """x, copied only if its last dimension is not contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def by_token(*shape: int, like: Tensor) -> Tensor:
+    """(.., H, T, D) that lies as (.., T, H, D)."""
+    *outer, h, t, d = shape
+    return like.new_empty(*outer, t, h, d).transpose(-2, -3)

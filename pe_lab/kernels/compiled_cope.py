@@ -1,0 +1,159 @@
+"""Our C++ kernel of attention with contextual positions, called: exact, on the CPU."""
+
+import ctypes
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pe_lab.dropout import Drop
+from pe_lab.kernels import build
+from pe_lab.kernels.calling import Dropout, Strided, by_token, call, contiguous_rows
+
+BLOCK = 32
+# Work is cut into about so many parts, and the table's gradient added up in so many strands,
+# whatever the number of threads: results do not depend on it.
+PARTS, STRANDS = 16, 64
+
+
+class Cope(ctypes.Structure):
+    """cope_problem.h."""
+
+    _fields_ = (
+        ("fork", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "queries", "keys")),
+        *((name, ctypes.c_int64) for name in ("width", "positions", "parts", "strands")),
+        ("softmax_scale", ctypes.c_double),
+        ("position_scale", ctypes.c_double),
+        ("drop", Dropout),
+        *((name, Strided) for name in ("q", "k", "v", "gate_q", "gate_k", "table", "out")),
+        ("log_sum", ctypes.c_void_p),
+        *((name, Strided) for name in ("grad_out", "grad_q", "grad_k", "grad_v")),
+        *((name, Strided) for name in ("grad_gate_q", "grad_gate_k", "grad_table")),
+    )
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_q: Tensor | None,
+    gate_k: Tensor | None,
+    table: Tensor,
+    position_scale: float,
+    drop: Drop | None,
+) -> Cope:
+    b, h, t, d = q.shape
+    parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
+    problem = Cope(
+        build.fork(),
+        torch.get_num_threads(),
+        *(b, h, t, k.shape[-2], d, len(table)),
+        *(parts, min(STRANDS, b * h * parts)),
+        1 / math.sqrt(d),
+        position_scale,
+        Dropout(drop),
+    )
+    problem.q, problem.k, problem.v = Strided(q), Strided(k), Strided(v)
+    problem.gate_q, problem.gate_k = Strided(gate_q), Strided(gate_k)
+    problem.table = Strided(table[None])
+    return problem
+
+
+class _Cope(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate_q: Tensor | None,
+        gate_k: Tensor | None,
+        table: Tensor,
+        position_scale: float,
+        drop: Drop | None,
+    ) -> Tensor:
+        q, k, v, table = (
+            contiguous_rows(q),
+            contiguous_rows(k),
+            contiguous_rows(v),
+            contiguous_rows(table),
+        )
+        gate_q = None if gate_q is None else contiguous_rows(gate_q)
+        gate_k = None if gate_k is None else contiguous_rows(gate_k)
+        out = by_token(*q.shape, like=q)
+        log_sum = q.new_empty(q.shape[:-1])
+        problem = _problem(q, k, v, gate_q, gate_k, table, position_scale, drop)
+        problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
+        call("cope", "cope_forward", q.dtype, problem)
+        ctx.save_for_backward(q, k, v, gate_q, gate_k, table, out, log_sum)
+        ctx.position_scale, ctx.drop = position_scale, drop
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, gate_q, gate_k, table, out, log_sum = ctx.saved_tensors
+        grad_out = contiguous_rows(grad_out)
+        problem = _problem(q, k, v, gate_q, gate_k, table, ctx.position_scale, ctx.drop)
+        problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
+        problem.grad_out = Strided(grad_out)
+
+        def for_keys() -> Tensor:
+            return by_token(problem.parts, *k.shape, like=k)
+
+        own_gates = gate_q is not None or gate_k is not None
+        grads = {"grad_q": by_token(*q.shape, like=q), "grad_k": for_keys(), "grad_v": for_keys()}
+        if gate_q is not None:
+            grads["grad_gate_q"] = by_token(*q.shape, like=q)
+        if own_gates:
+            grads["grad_gate_k"] = for_keys()
+        grads["grad_table"] = q.new_empty(problem.strands, 1, 1, *table.shape)
+        for name, grad in grads.items():
+            setattr(problem, name, Strided(grad))
+        call("cope", "cope_backward", q.dtype, problem)
+        for name in ("grad_k", "grad_v", "grad_gate_k"):
+            if name in grads:
+                parts = grads[name]
+                grads[name] = parts[0] if len(parts) == 1 else parts.sum(0)
+        if own_gates and gate_k is None:
+            grads["grad_k"] += grads.pop("grad_gate_k")
+        return (
+            grads["grad_q"],
+            grads["grad_k"],
+            grads["grad_v"],
+            grads.get("grad_gate_q"),
+            grads.get("grad_gate_k"),
+            grads["grad_table"].sum((0, 1, 2)),
+            None,
+            None,
+        )
+
+
+def cope(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    gate_q_BHTD: Tensor,
+    gate_k_BHSD: Tensor,
+    table_ND: Tensor,
+    position_scale: float,
+    drop: Drop | None,
+) -> Tensor:
+    """Causal attention with CoPE's logits (pe/cope.py), (B, H, T, D).
+
+    Logits are q.k / sqrt(D) + position_scale gate_q.e[p], positions p the sums of
+    sigmoid(gate_q.gate_k / sqrt(D)). The T queries are the last of the S tokens. Memory grows with
+    T + S + N; the backward pass makes the weights again. float32 and float64; tensors with a
+    contiguous last dimension are not copied.
+    """
+    gate_q = None if gate_q_BHTD is q_BHTD else gate_q_BHTD
+    gate_k = None if gate_k_BHSD is k_BHSD else gate_k_BHSD
+    # S gates count to S at most.
+    table = table_ND[: k_BHSD.shape[-2] + 1]
+    out: Tensor = _Cope.apply(  # type: ignore[no-untyped-call]
+        q_BHTD, k_BHSD, v_BHSD, gate_q, gate_k, table, position_scale, drop
+    )
+    return out

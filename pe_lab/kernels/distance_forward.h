@@ -1,0 +1,85 @@
+#pragma once
+
+#include "distance_problem.h"
+
+// A block of queries meets the keys block by block; the softmax's maximum and sum are kept up to
+// date, and the output is rescaled where the maximum grows (Milakov & Gimelshein 2018).
+template <class T>
+class DistanceForward {
+  static constexpr long N = Lanes<T>::count;
+  const Distance& p_;
+  Head<T> head_;
+  Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
+
+ public:
+  explicit DistanceForward(const Distance& p) : p_(p), head_(p), out_(BLOCK * head_.stride) {}
+
+  void head(long number, long part) {
+    head_.enter(number);
+    for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
+  }
+
+ private:
+  void queries(long query) {
+    const long count = head_.count(query), place = head_.offset + query;
+    head_.enter_queries(query);
+    // Not minus infinity: from that nothing could be subtracted.
+    std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
+    std::fill_n(sum_ + 0, BLOCK, T(0));
+    std::fill_n(out_ + 0, BLOCK * head_.stride, T(0));
+    for (long key = 0; key < place + count; key += BLOCK) {
+      const Meeting<T> meeting(place, count, key, p_.keys);
+      meeting.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
+                      weights_);
+      if (weigh(meeting, key)) rescale(count);
+      meeting.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
+    }
+    finish(query, count);
+  }
+
+  // Products to weights, not yet divided by their sum. True if a maximum grew.
+  bool weigh(const Meeting<T>& meeting, long first_key) {
+    Integers<T> grown = {};
+    for (long vector = 0; vector < BLOCK / N; ++vector) {
+      T* const x = weights_ + vector * N;
+      const long seen = meeting.seen(vector), by_all = meeting.seen_by_all(vector);
+      const Vector<T> before = load(largest_ + vector * N);
+      Vector<T> largest = before;
+      for (long key = 0; key < seen; ++key) {
+        Vector<T> logit = load(x + key * BLOCK) + head_.bias_of(meeting, vector, key);
+        if (key >= by_all) logit = meeting.blind(vector, key) ? all<T>(-INFINITY) : logit;
+        largest = larger<T>(logit, largest);
+        store(x + key * BLOCK, logit);
+      }
+      const Vector<T> rescale = softmax_weight<T>(before - largest);
+      Vector<T> sum = load(sum_ + vector * N) * rescale;
+      for (long key = 0; key < seen; ++key) {
+        Vector<T> weight = softmax_weight<T>(load(x + key * BLOCK) - largest);
+        sum += weight;
+        if (p_.drop.threshold != 0)
+          weight = head_.kept_of(vector, first_key + key) ? weight : Vector<T>{};
+        store(x + key * BLOCK, weight);
+      }
+      store(largest_ + vector * N, largest);
+      store(sum_ + vector * N, sum);
+      store(rescale_ + vector * N, rescale);
+      grown |= largest > before;
+    }
+    return any<T>(grown);
+  }
+
+  void rescale(long count) {
+    for (long query = 0; query < count; ++query) {
+      T* const row = out_ + query * head_.stride;
+      if (rescale_[query] != 1) copy_row(row, head_.stride, rescale_[query], row);
+    }
+  }
+
+  void finish(long query, long count) {
+    for (long i = 0; i < count; ++i)
+      copy_row(out_ + i * head_.stride, p_.width, T(p_.drop.scale) / sum_[i],
+               p_.out.template row<T>(head_.b, head_.h, query + i));
+    std::copy_n(largest_ + 0, count, static_cast<T*>(p_.largest) + head_.at(query));
+    std::copy_n(sum_ + 0, count, static_cast<T*>(p_.sum) + head_.at(query));
+  }
+};

@@ -1,0 +1,122 @@
+"""Inputs of attention, and a road held to the eager formulas on them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pe_lab.dropout import Drop
+from pe_lab.kernels.proof import eager_cope, eager_distance
+
+Attend = Callable[..., Tensor | None]
+DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
+# Of values and gradients, relative to the largest of them.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+GATES = ("keys", "sep_keys", "values", "rope")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sequences, heads, queries, keys, head width."""
+
+    b: int
+    h: int
+    t: int
+    s: int
+    d: int
+
+
+# Odd lengths, one query, fewer queries than keys, one head, more heads than sequences.
+SIZES = [
+    Size(2, 3, 5, 5, 4),
+    Size(1, 2, 131, 131, 8),
+    Size(3, 2, 1, 70, 8),
+    Size(2, 1, 65, 137, 16),
+    Size(1, 4, 64, 64, 16),
+]
+
+
+def _heads(rng: torch.Generator, size: Size, parts: int, dtype: torch.dtype) -> list[Tensor]:
+    """Views of one tensor, as ``Attention`` makes them."""
+    x = torch.randn(size.b, size.s, parts * size.h * size.d, generator=rng, dtype=torch.float64)
+    split = x.to(dtype).chunk(parts, -1)
+    return [y.view(size.b, size.s, size.h, size.d).transpose(1, 2) for y in split]
+
+
+def positions(gate_q: Tensor, gate_k: Tensor) -> Tensor:
+    """All those that are counted, not clamped."""
+    t, s = gate_q.shape[2], gate_k.shape[2]
+    seen = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+    gates = (gate_q.double() @ gate_k.double().mT / math.sqrt(gate_q.shape[-1])).sigmoid() * seen
+    return gates.flip(-1).cumsum(-1).flip(-1)[..., seen]
+
+
+def cope_inputs(size: Size, gates: str, npos: int, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v, gate_q, gate_k and the table; positions are away from whole numbers, where the
+    gradient jumps."""
+    for seed in range(100):
+        rng = torch.Generator().manual_seed(seed)
+        q, k, v, more_q, more_k = _heads(rng, size, 5, dtype)
+        q, more_q = q[:, :, size.s - size.t :], more_q[:, :, size.s - size.t :]
+        gate_q, gate_k = {
+            "keys": (q, k),
+            "sep_keys": (q, more_k),
+            "values": (q, v),
+            "rope": (more_q, more_k),
+        }[gates]
+        table = torch.randn(npos, size.d, generator=rng, dtype=torch.float64).to(dtype) / 2
+        p = positions(gate_q, gate_k)
+        if bool(((p - p.round()).abs() > 2e-5).all()):
+            return [q, k, v, gate_q, gate_k, table]
+    raise AssertionError("every seed has a position beside a whole number")
+
+
+def distance_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v and a bias for more distances than there are."""
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = _heads(rng, size, 3, dtype)
+    bias = torch.randn(size.h, size.s + 3, generator=rng, dtype=torch.float64).to(dtype)
+    return [q[:, :, size.s - size.t :], k, v, bias]
+
+
+def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor] | None:
+    """The value and the gradient of each tensor; those given twice stay one."""
+    leaves = {id(x): x.detach().requires_grad_() for x in tensors}
+    out = attend(*(leaves[id(x)] for x in tensors), *rest)
+    if out is None:
+        return None
+    rng = torch.Generator().manual_seed(1)
+    direction = torch.randn(out.shape, generator=rng, dtype=torch.float64).to(out)
+    return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), direction)]
+
+
+def hold(attend: Attend, eager: Attend, tensors: list[Tensor], *rest: object) -> None:
+    """The road and the eager formula in float64 agree on these tensors, if the road serves them."""
+    wide = {id(x): x.double() for x in tensors}
+    expected = results(eager, [wide[id(x)] for x in tensors], *rest)
+    found = results(attend, tensors, *rest)
+    assert expected is not None
+    assert found is not None
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == tensors[0].dtype
+        error = (x.double() - y).abs().max() / y.abs().max().clamp(min=1)
+        assert error <= TOLERANCE[x.dtype], f"off by {float(error):.1e}"
+
+
+def hold_cope(attend: Attend, size: Size, gates: str, npos: int, dtype: torch.dtype) -> None:
+    for drop in (None, DROP):
+        hold(attend, eager_cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
+
+
+def hold_distance(attend: Attend, size: Size, dtype: torch.dtype) -> None:
+    *qkv, bias = distance_inputs(size, dtype)
+    for drop in (None, DROP):
+        hold(attend, eager_distance, [*qkv, bias], drop)
+        hold(
+            lambda q, k, v, drop: attend(q, k, v, None, drop),
+            lambda q, k, v, drop: eager_distance(q, k, v, None, drop),
+            qkv,
+            drop,
+        )

@@ -1,0 +1,298 @@
+"""Kernels are compiled once a machine, by one process, and a run goes on where they cannot be."""
+
+import ctypes
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pe_lab.kernels import build
+
+SOURCE = 'extern "C" int answer() { return 42; }\n'
+ASK = """
+import logging, sys
+from pathlib import Path
+from pe_lab.kernels import build
+logging.basicConfig(format="%(message)s", level=logging.INFO)
+build.SOURCES = Path(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+print(build.library("question").answer())
+"""
+
+
+class Place:
+    """A folder of sources, a cache, and a compiler that notes its calls and may dawdle."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sources, self.cache = folder / "sources", folder / "cache"
+        self.calls, self.compiler = folder / "calls", folder / "compiler"
+        self.sources.mkdir()
+        self.write(SOURCE)
+        self.set_compiler()
+
+    def write(self, source: str) -> None:
+        (self.sources / "question.cpp").write_text(source)
+
+    def set_compiler(self, before: str = "") -> None:
+        self.compiler.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *-shared*) echo compiled >> "{self.calls}"; {before or ":"};; esac\n'
+            'exec c++ "$@"\n'
+        )
+        self.compiler.chmod(0o755)
+
+    def compiled(self) -> int:
+        return len(self.calls.read_text().split()) if self.calls.exists() else 0
+
+    def kept(self) -> Path:
+        (path,) = self.cache.glob("*.so")
+        return path
+
+    def process(self) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", ASK, str(self.sources)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    place = Place(tmp_path)
+    monkeypatch.setattr(build, "SOURCES", place.sources)
+    monkeypatch.setenv("PE_LAB_CACHE", str(place.cache))
+    monkeypatch.setenv("PE_LAB_CXX", str(place.compiler))
+    build.library.cache_clear()
+    yield place
+    build.library.cache_clear()
+
+
+@pytest.fixture
+def answer(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> Callable[[], tuple[int | None, list[str]]]:
+    """As a new process would: what the library answers (None: there is none), what was warned."""
+
+    def ask() -> tuple[int | None, list[str]]:
+        caplog.clear()
+        build.library.cache_clear()
+        with caplog.at_level(logging.INFO, "pe_lab"):
+            found = [build.library("question") for _ in range(2)][1]
+        warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return found and found.answer(), warned
+
+    return ask
+
+
+def test_a_library_is_compiled_once_and_says_how_long_it_took(
+    place: Place, answer: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answer() == (42, [])
+    assert [r.getMessage()[:30] for r in caplog.records] == ["compiled the kernel question i"]
+    assert answer() == (42, [])
+    assert caplog.records == []
+    assert place.compiled() == 1
+
+
+@pytest.mark.parametrize("change", ["source", "header", "torch", "compiler"])
+def test_what_a_library_depends_on_is_in_its_name(
+    change: str, place: Place, answer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer() == (42, [])
+    if change == "source":
+        place.write(SOURCE.replace("42", "43"))
+    elif change == "header":
+        (place.sources / "common.h").write_text("\n")
+    elif change == "torch":
+        monkeypatch.setattr(torch, "__version__", "0.0")
+    else:
+        monkeypatch.setenv("PE_LAB_CXX", f"{place.compiler} -DNEW")
+    assert answer() == (43 if change == "source" else 42, [])
+    assert place.compiled() == 2
+
+
+def test_two_processes_at_once_compile_once(place: Place) -> None:
+    place.set_compiler("sleep 1")
+    processes = [place.process() for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in processes] == ["42\n", "42\n"]
+    assert place.compiled() == 1
+
+
+def test_a_killed_build_leaves_nothing_that_is_taken_for_good(
+    place: Place, answer: Callable
+) -> None:
+    place.set_compiler("sleep 2")
+    process = place.process()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    while place.compiled() == 0:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert list(place.cache.glob("*.so")) == []
+    place.set_compiler()
+    assert answer() == (42, [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("PE_LAB_CXX", "", "the compiler '' of PE_LAB_CXX or CXX is not there"),
+        ("PE_LAB_CXX", "/no/such/g++ -O1", "the compiler '/no/such/g++ -O1' of"),
+        ("PE_LAB_CXX", "false", "false failed with status 1: no word why"),
+        ("CXX", "/no/such/c++", "the compiler '/no/such/c++' of"),
+        ("PATH", "", "no C++ compiler; install g++ or clang++"),
+    ],
+)
+def test_without_a_compiler_there_is_one_warning(
+    variable: str, value: str, reason: str, answer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable != "PE_LAB_CXX":
+        monkeypatch.delenv("PE_LAB_CXX")
+    monkeypatch.setenv(variable, value)
+    if variable == "PATH":
+        monkeypatch.delenv("CXX", raising=False)
+    found, (warning,) = answer()
+    assert found is None
+    assert warning.startswith(f"no compiled kernel question ({reason}")
+
+
+def test_the_compilers_own_word_is_in_the_warning(place: Place, answer: Callable) -> None:
+    place.write('extern "C" int answer() { return forty_two; }')
+    found, (warning,) = answer()
+    assert found is None
+    assert "error" in warning
+    assert "forty_two" in warning
+
+
+def test_a_foreign_platform_is_told(answer: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.platform, "system", lambda: "Windows")
+    monkeypatch.setattr(build, "POSIX", False)
+    assert answer() == (None, ["no compiled kernel question (not made for Windows): slower code "
+                               "of PyTorch serves"])  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["cut short", "not whole", "not a library", "no digest"])
+def test_a_broken_library_is_compiled_again(
+    fault: str, place: Place, answer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not loaded yet: the loader would know the file again by its name.
+    with monkeypatch.context() as patched:
+        patched.setattr(build.ctypes, "CDLL", lambda path: object())
+        build.library("question")
+    kept, digest = place.kept(), place.kept().with_suffix(".sha256")
+    whole = kept.read_bytes()
+    if fault == "cut short":
+        kept.write_bytes(whole[:4096])
+    elif fault == "not whole":
+        kept.write_bytes(whole[:2000] + bytes(len(whole) - 2000))
+    elif fault == "not a library":
+        kept.write_bytes(b"nonsense")
+        digest.write_bytes(build._digest(kept))
+    else:
+        digest.unlink()
+    assert answer() == (42, [])
+    assert place.compiled() == 2
+
+
+def test_a_compiler_that_writes_nonsense_is_no_compiler(place: Place, answer: Callable) -> None:
+    place.compiler.write_text(
+        '#!/bin/sh\nfor word; do case "$last" in -o) echo no > "$word";; esac; last=$word; done\n'
+    )
+    found, warnings = answer()
+    assert found is None
+    assert warnings[-1].startswith("no compiled kernel question (")
+
+
+def test_a_cache_that_cannot_be_written_costs_a_build_a_process(
+    place: Place, answer: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.cache.write_text("a file where a folder should be")
+    for built in (1, 2):
+        found, (warning,) = answer()
+        assert found == 42
+        assert "compiled anew by every process" in warning
+        assert place.compiled() == built
+
+
+def test_a_full_disk_costs_a_build_a_process(
+    place: Place, answer: Callable, disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = disk("64k")
+    monkeypatch.setenv("PE_LAB_CACHE", str(folder))
+    with pytest.raises(OSError, match="No space left"):
+        (folder / "filling").write_bytes(bytes(10**6))
+    found, (warning,) = answer()
+    assert found == 42
+    assert "No space left" in warning
+    assert not list(folder.glob("*.so"))
+
+
+def test_a_user_without_a_home_compiles_every_time(
+    answer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(build, "cache_folder", homeless)
+    found, (warning,) = answer()
+    assert found == 42
+    assert "Could not determine home directory" in warning
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PE_LAB_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert build.cache_folder() == Path("/home/me/.cache/pe-lab")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/scratch")
+    assert build.cache_folder() == Path("/scratch/pe-lab")
+
+
+THREADS = """
+import ctypes, os, torch
+from pe_lab.kernels import compiled
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def attend():
+    x = torch.randn(4, 4, 64, 16)
+    compiled.distance(x, x, x, None, None)
+
+torch.set_num_threads(1)
+attend()
+alone = threads()
+attend()
+assert threads() == alone
+torch.set_num_threads(3)
+torch.randn(4096, 64) @ torch.randn(64, 4096)
+torch.randn(10**6).exp()
+together = threads()
+attend()
+assert threads() == together, "threads of its own beside torch's"
+maps = {line.split()[-1] for line in open("/proc/self/maps") if "omp" in line.split()[-1]}
+print(together - alone, len(maps), *maps)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_threads_are_torchs_own(tmp_path: Path) -> None:
+    code = tmp_path / "threads.py"
+    code.write_text(THREADS)
+    done = subprocess.run([sys.executable, code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    more, runtimes = done.stdout.split()[:2]
+    assert (more, runtimes) == ("2", "1"), done.stdout
+    runtime = ctypes.CDLL(done.stdout.split()[2])
+    assert build.fork() == ctypes.cast(runtime.GOMP_parallel, ctypes.c_void_p).value
