@@ -1,5 +1,6 @@
 """Checkpoints: tensors and plain data, written atomically, read without running any code."""
 
+import io
 import pickle
 import zipfile
 from pathlib import Path
@@ -13,11 +14,23 @@ from pe_lab.runs import replace_file
 FORMAT = 1
 
 
+def _whole(value: Any) -> Any:
+    """Tensors that own what they hold: of a view, its whole storage would be written."""
+    if isinstance(value, dict):
+        return {key: _whole(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
+
+
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` so that a kill at any moment leaves the old file or the new one."""
+    # Into the file itself, torch.save would tell a full disk as a wrong place in it.
+    content = io.BytesIO()
+    torch.save(_whole({"format": FORMAT, **state}), content)
     try:
-        replace_file(path, lambda handle: torch.save({"format": FORMAT, **state}, handle))
-    except (OSError, RuntimeError) as error:
+        replace_file(path, lambda handle: handle.write(content.getbuffer()))
+    except OSError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
             "make room or choose another runs_dir, then start the same line again"

@@ -20,6 +20,8 @@ from torch import Tensor
 
 GOLDEN = 0x9E3779B9
 _LOW = 0xFFFFFFFF
+IN_CACHE = 2**15
+"""Numbers that are hashed at once on a CPU: three such tensors fit into its cache."""
 
 
 def mix(x: Tensor) -> Tensor:
@@ -27,6 +29,13 @@ def mix(x: Tensor) -> Tensor:
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _LOW
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _LOW
     return x ^ (x >> 16)
+
+
+def mix_int32_(x: Tensor) -> Tensor:
+    """``mix`` in place, of the same bits in int32: shifts fill up with the sign, hence masks."""
+    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(0x7FEB352D)
+    x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(0x846CA68B - 2**32)
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,18 @@ class Drop:
         hidden states are b T + t.
         """
         row = mix((mix((rows + self.low) & _LOW) + self.high) & _LOW)
-        bits = mix((row[..., None] + columns * GOLDEN) & _LOW)
-        return (bits >> 8) >= self.threshold
+        column = (columns * GOLDEN) & _LOW
+        if isinstance(self.key, Tensor):
+            # torch.func maps over it, and knows no tensors changed in place.
+            return (mix((row[..., None] + column) & _LOW) >> 8) >= self.threshold
+        kept = torch.empty(row.numel(), len(column), dtype=torch.bool, device=row.device)
+        row, column = row.flatten().int(), column.int()
+        at_once = max(1, IN_CACHE // max(1, len(column))) if row.is_cpu else max(1, len(row))
+        for start in range(0, len(row), at_once):
+            some = slice(start, start + at_once)
+            bits = mix_int32_(row[some, None] + column)
+            torch.ge((bits >> 8).bitwise_and_(0xFFFFFF), self.threshold, out=kept[some])
+        return kept.view(*rows.shape, len(columns))
 
     def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Drop elements of x, (.., C); ``rows`` (..) tells where its rows stand, if not in turn."""
@@ -77,11 +96,6 @@ class Drop:
             rows = torch.arange(x[..., 0].numel(), device=x.device).view(x.shape[:-1])
         kept = self.kept(rows, torch.arange(x.shape[-1], device=x.device))
         return torch.where(kept, x * self.scale, 0.0)
-
-
-def dropped(x: Tensor, drop: Drop | None, rows: Tensor | None = None) -> Tensor:
-    """x, or what is left of it."""
-    return x if drop is None else drop(x, rows)
 
 
 def attention_rows(weights_BHTS: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ def prepare(config: Config, number: int = 0) -> torch.device:
     if config.deterministic:
         # cuBLAS reads it once, when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    # The same as use_deterministic_algorithms, which imports torch's compiler, a second's work.
+    torch.set_deterministic_debug_mode("warn" if config.deterministic else "default")
     # Filling fresh memory is for finding bugs; it costs time and changes no result.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # Far attention weights underflow, and arithmetic on denormals is slow.

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.config import ModelConfig
-from pe_lab.dropout import Drop, attention_rows, dropped
+from pe_lab.dropout import Drop, attention_rows
+from pe_lab.kernels.dropping import dropped
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 from pe_lab.task import Bools
 
@@ -99,14 +100,19 @@ class Attention(nn.Module):
         self,
         x_BTE: Tensor,
         pos_BS: Tensor,
-        mask_TS: Tensor,
+        queries: int,
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
         wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
-        """(B, T, E), or (N, E) of the wanted places, whose queries are then the last of T."""
-        q, k, scene = self.sight(x_BTE, pos_BS, mask_TS, carried, cache)
+        """(B, T, E), or (N, E) of the wanted places.
+
+        Args:
+            queries: how many of the T tokens, the last, ask; all, or those from the first wanted
+                place on.
+        """
+        q, k, scene = self.sight(x_BTE, pos_BS, queries, carried, cache)
         mixed, carried = self._in_one_go(q, k, scene, drop), scene.carried
         if mixed is None:
             mixed, carried = self._eager(q, k, scene, drop)
@@ -115,41 +121,42 @@ class Attention(nn.Module):
             carried = carried[:, -x_BTE.shape[1] :]
         mixed_BTE = mixed.transpose(1, 2).flatten(-2)
         if wanted is not None:
-            rows = wanted.of_rows_from(x_BTE.shape[1] - q.shape[2], x_BTE.shape[1])
+            rows = wanted.of_rows_from(x_BTE.shape[1] - queries, x_BTE.shape[1])
             mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, rows)
         return self.out(mixed_BTE), carried
 
     def sight(
-        self, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: LayerCache | None
+        self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor, Scene]:
         """Queries and keys as they are compared, and what the encoding can see."""
         q, k, v = (
             part.view(*part.shape[:2], self.n_heads, -1).transpose(1, 2)
-            for part in self._project(x_BTE, mask_TS.shape[0])
+            for part in self._project(x_BTE, queries)
         )
         x_BSE = x_BTE
         if cache is not None:
             k, v, x_BSE = cache.extend(k, v, x_BTE)
             carried = cache.extend_carried(carried)
-        pos_q = pos_BS[:, -q.shape[2] :]
-        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, mask_TS, carried)
+        # The same tensor where it is the same, so that an encoding sees that.
+        pos_q = pos_BS if queries == pos_BS.shape[1] else pos_BS[:, -queries:]
+        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried)
         q, k = self.encoding.rotate(q, k, scene)
         return q, k, scene
 
     def _project(self, x_BTE: Tensor, t: int) -> Sequence[Tensor]:
-        """Keys and values of all tokens, queries of the last t."""
-        parts: Sequence[Tensor]
+        """Queries of the last t tokens, keys and values of all."""
         if t == x_BTE.shape[1]:
-            parts = self.qkv(x_BTE).chunk(3, -1)
-        else:
-            e = x_BTE.shape[-1]
-            weight, bias = self.qkv.weight, self.qkv.bias
-            k, v = F.linear(x_BTE, weight[e:], bias[e:]).chunk(2, -1)
-            parts = (F.linear(x_BTE[:, -t:], weight[:e], bias[:e]), k, v)
-        if self.fast and x_BTE.device.type == "cpu":
-            # Small products in half precision are slow there.
-            parts = tuple(part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts)
-        return parts
+            return self._wide(self.qkv(x_BTE)).chunk(3, -1)
+        e = x_BTE.shape[-1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        q = self._wide(F.linear(x_BTE[:, -t:], weight[:e], bias[:e]))
+        return q, *self._wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """On a CPU, small products in half precision are slow."""
+        if self.fast and x.is_cpu:
+            return x.to(torch.promote_types(x.dtype, torch.float32))
+        return x
 
     def _in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
         """``_eager`` by a fused kernel; None where there is none."""
@@ -158,17 +165,17 @@ class Attention(nn.Module):
         mixed = self.encoding.attend(q, k, scene, drop)
         if mixed is not None or drop is not None or not self.encoding.fused():
             return mixed
-        v, mask_TS = scene.v_BHSD, scene.mask_TS
+        v, whole = scene.v_BHSD, q.shape[2] == k.shape[2]
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is None:
-            t, s = mask_TS.shape
-            mask = mask_TS if t < s else None
-            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=t == s)
+            mask = None if whole else scene.mask_TS
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole)
         # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
         # slower; half precision would round far biases by up to a quarter.
         if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
             return None
-        return F.scaled_dot_product_attention(q, k, v, bias + additive(mask_TS, bias.dtype))
+        mask = bias + additive(scene.mask_TS, bias.dtype)
+        return F.scaled_dot_product_attention(q, k, v, mask)
 
     def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
@@ -182,9 +189,11 @@ class Attention(nn.Module):
     def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
         pe = self.encoding
         _, weights = self.weigh(q, k, scene)
-        dropped = weights if drop is None else drop(weights, attention_rows(weights))
-        mixed = dropped.to(scene.v_BHSD.dtype) @ scene.v_BHSD
-        added = pe.values(dropped, scene.pos_q_BT, scene.pos_k_BS)
+        left = weights
+        if drop is not None:
+            left = dropped(weights, drop, attention_rows(weights), fast=self.fast)
+        mixed = left.to(scene.v_BHSD.dtype) @ scene.v_BHSD
+        added = pe.values(left, scene.pos_q_BT, scene.pos_k_BS)
         return (mixed if added is None else mixed + added), pe.carry(weights, scene)
 
 
@@ -223,7 +232,7 @@ class Block(nn.Module):
         self,
         x: Tensor,
         pos_BS: Tensor,
-        mask_TS: Tensor,
+        queries: int,
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
@@ -235,19 +244,24 @@ class Block(nn.Module):
         seen = self.norm_attention(x) if self.pre else x
         drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
         a, carried = self.attention(
-            seen, pos_BS, mask_TS, carried, cache, drop=drops[0], wanted=wanted
+            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted
         )
         rows = None
         if wanted is not None:
             rows = wanted.at_N
             x = x.flatten(0, 1).index_select(0, rows)
-        x = x + dropped(a, drops[1], rows)
+        x = self._add(x, a, drops[1], rows)
         h = self.norm_ff(x) if self.pre else self.norm_attention(x)
-        x = (x if self.pre else h) + dropped(self.ff(h), drops[2], rows)
+        x = self._add(x if self.pre else h, self.ff(h), drops[2], rows)
         if not self.pre:
             x = self.norm_ff(x)
         # No layer reads what the last one carries.
         return x, carried if wanted is not None else pe.pass_on(carried, h)
+
+    def _add(self, x: Tensor, branch: Tensor, drop: Drop | None, rows: Tensor | None) -> Tensor:
+        if drop is None:
+            return x + branch
+        return dropped(branch, drop, rows, x, fast=self.attention.fast)
 
 
 class Transformer(nn.Module):
@@ -329,19 +343,19 @@ class Transformer(nn.Module):
         if self.tied:
             x = x * math.sqrt(x.shape[-1])
         # An encoding of the input may look at the tokens before, so it sees them all.
-        x = dropped(self.encodings[0].embed(x, tokens_BS, pos_BS)[:, s - t :], drop)
-        seen = torch.arange(s, device=x.device)
-        mask_TS = seen[None, :] <= seen[s - t :, None]
+        x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, s - t :]
+        if drop is not None:
+            x = dropped(x, drop, fast=self.fast)
         carried, last = None, len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
             given = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
             if i == last and wanted is not None and self.fast:
                 whole = self.encodings[i].whole_sequence is not None
-                mask_TS = mask_TS[0 if whole else wanted.first :]
-                x, carried = block(x, pos_BS, mask_TS, carried, *given, wanted)
+                queries = t if whole else t - wanted.first
+                x, carried = block(x, pos_BS, queries, carried, *given, wanted)
                 wanted = None
             else:
-                x, carried = block(x, pos_BS, mask_TS, carried, *given)
+                x, carried = block(x, pos_BS, t, carried, *given)
         if wanted is not None:
             x = x.flatten(0, 1).index_select(0, wanted.at_N)
         hidden: Tensor = self.norm(x)

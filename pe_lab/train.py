@@ -3,14 +3,15 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pe_lab import checkpoint
 from pe_lab.build import Plan
@@ -20,6 +21,7 @@ from pe_lab.errors import RunError
 from pe_lab.generate import generated
 from pe_lab.measure import Answers, answer, fixed_positions
 from pe_lab.model import Transformer, Wanted
+from pe_lab.optimizer import Adam
 from pe_lab.runs import RunFolder
 from pe_lab.streams import generator, torch_seed
 from pe_lab.task import IN_DOMAIN, Batch, Bools, Ints
@@ -38,19 +40,6 @@ def learning_rate(cfg: TrainConfig, step: int) -> float:
     return cfg.lr * (1 - done) if cfg.schedule == "linear" else cfg.lr
 
 
-def make_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Fused AdamW or Adam. Weight decay on matrices only (two dimensions or more), those of an
-    encoding too."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": cfg.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    kind = torch.optim.AdamW if cfg.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=cfg.lr, betas=cfg.betas, fused=True)
-
-
 def summed_loss(
     model: Transformer, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
 ) -> Tensor:
@@ -63,7 +52,42 @@ def summed_loss(
         hidden = model(tokens, pos, key=key).flatten(0, 1)
     else:
         hidden = model(tokens, pos, wanted=Wanted.of(counted, device), key=key)
-    return F.cross_entropy(model.unembed(hidden).float(), targets, reduction="sum")
+    return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
+
+
+def wide(logits: Tensor) -> Tensor:
+    """What a loss is taken of: half precision is too narrow for it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a training step reads at once; a step has ``train.accumulate`` of them.
+
+    Args:
+        counted: the places that the loss is taken over, (B, T).
+        pos: (1 or B, T).
+        key: of the dropout masks.
+    """
+
+    batch: Batch
+    counted: Bools
+    pos: Tensor
+    key: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a training step that was taken for a model among others.
+
+    Args:
+        norm: of the gradient, before it was clipped.
+        seconds: this model's share of the time.
+    """
+
+    loss: float
+    norm: float
+    seconds: float
 
 
 class RowLog(Protocol):
@@ -100,7 +124,7 @@ class Trainer:
         self.folder, self.sets, self.stopping = folder, sets, stopping
         self.device = device
         self.model = plan.model().to(device)
-        self.optimizer = make_optimizer(self.config, self.model)
+        self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -166,11 +190,25 @@ class Trainer:
         Args:
             show: called after every step with its number and the last logged loss.
         """
+        for _ in self.stepwise(log, show):
+            pass
+
+    def stepwise(
+        self, log: RowLog, show: Callable[[int, float], None]
+    ) -> Generator["Trainer", Taken | None, None]:
+        """``fit``, which yields the trainer before every step; who trains several models at once
+        sends what became of the step, and with None the trainer takes it itself."""
         self.log = log
         while not self._done():
-            began = time.perf_counter()
-            self._train_step()
-            self.seconds += time.perf_counter() - began
+            taken = yield self
+            if taken is None:
+                began = time.perf_counter()
+                self.train_step()
+                self.seconds += time.perf_counter() - began
+            else:
+                self._check_finite(taken.loss, taken.norm)
+                self._count(taken.loss)
+                self.seconds += taken.seconds
             if self.step % self.config.log_every == 0 or self.step == self.config.steps:
                 self._log_loss()
             show(self.step, self.last_loss)
@@ -194,38 +232,54 @@ class Trainer:
             logger.info("in-domain error stayed below train.stop_below: stopped at %d", self.step)
         return stop
 
-    def _train_step(self) -> None:
+    def parts(self) -> list[Part]:
+        """What the next step trains on.
+
+        Raises:
+            RunError: no answer of it is scored.
+        """
         cfg = self.config
-        self.model.train()
         batch = self.data.batch(self.step)
         rng = generator(self.plan.config.seed, "train positions", self.step)
         n, t = batch.tokens.shape
         positions = self.plan.positions.sample(rng, n, t, training=True)
         counted = self.plan.task.trained(batch)
-        total = int(counted.sum())
-        if total == 0:
+        if not counted.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        parts = []
         for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
             key = torch_seed(self.plan.config.seed, "dropout", self.step, number)
+            parts.append(Part(part, counted[rows], pos, key))
+        return parts
+
+    def train_step(self) -> None:
+        cfg = self.config
+        parts = self.parts()
+        total = sum(int(part.counted.sum()) for part in parts)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part in parts:
+            pos = part.pos.to(self.device)
             with self.autocast():
-                part_loss = summed_loss(self.model, part, counted[rows], pos.to(self.device), key)
+                part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
-        norm = nn.utils.clip_grad_norm_(
-            self.model.parameters(), math.inf if cfg.clip is None else cfg.clip
-        )
-        if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
-            raise self._not_a_number(f"the loss ({float(loss)}) or its gradient ({float(norm)})")
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(cfg, self.step)
+        norm = self.optimizer.clip(cfg.clip)
+        self._check_finite(float(loss), float(norm))
+        self.optimizer.lr = learning_rate(cfg, self.step)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
+        self._count(loss)
+
+    def _check_finite(self, loss: float, norm: float) -> None:
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise self._not_a_number(f"the loss ({loss}) or its gradient ({norm})")
+
+    def _count(self, loss: float | Tensor) -> None:
         self.step += 1
         self.loss_sum += loss
         self.loss_steps += 1

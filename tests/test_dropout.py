@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pe_lab.dropout import Drop, attention_rows, dropped
+from pe_lab.dropout import Drop, attention_rows
 
 LOW = 0xFFFFFFFF
 
@@ -62,15 +62,14 @@ def test_every_place_of_a_deep_model_has_a_mask_of_its_own() -> None:
 
 def test_dropped_scales_what_stays_and_knows_where_rows_stand() -> None:
     drop, x = Drop(0.25, 7), torch.randn(3, 4, 5, requires_grad=True)
-    all_of_it = dropped(x, drop)
+    all_of_it = drop(x)
     zero = all_of_it == 0
     assert 0 < int(zero.sum()) < zero.numel()
     assert torch.equal(all_of_it[~zero], (x * (1 / 0.75))[~zero])
     (grad,) = torch.autograd.grad(all_of_it.sum(), x)
     assert torch.equal(grad, torch.where(zero, 0.0, torch.tensor(1 / 0.75)))
     at = torch.tensor([1, 5, 11])
-    assert torch.equal(dropped(x.flatten(0, 1)[at], drop, at), all_of_it.flatten(0, 1)[at])
-    assert dropped(x, None) is x
+    assert torch.equal(drop(x.flatten(0, 1)[at], at), all_of_it.flatten(0, 1)[at])
 
 
 def test_rows_of_attention_are_those_of_the_last_queries() -> None:

@@ -31,7 +31,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stopped_and_resumed_alone_as_in_the_sweep(
     sweep: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
 ) -> None:
-    step = Trainer._train_step
+    step = Trainer.train_step
 
     def signalled(trainer: Trainer) -> Any:
         step(trainer)
@@ -40,7 +40,7 @@ def test_stopped_and_resumed_alone_as_in_the_sweep(
 
     line = tiny(f"pe={pe}", *SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train_step", signalled)
+        patch.setattr(Trainer, "train_step", signalled)
         assert here(*line).status == 128 + signal.SIGTERM
     alone = the_run(tmp_path / "runs")
     assert not (alone / "summary.json").exists()

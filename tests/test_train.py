@@ -2,6 +2,8 @@
 
 import copy
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from program import Here, rows, summary, the_run, tiny
 from scipy.stats import binomtest
+from torch import nn
 
 from pe_lab import checkpoint
 from pe_lab.build import Plan, plan
@@ -22,12 +25,13 @@ from pe_lab.identity import OPERATIONAL, identity
 from pe_lab.launch import _arguments
 from pe_lab.measure import fixed_positions, wilson
 from pe_lab.metrics_log import MetricsLog
+from pe_lab.optimizer import Adam
 from pe_lab.runs import RunFolder
 from pe_lab.schema import check
 from pe_lab.streams import generator
 from pe_lab.task import IN_DOMAIN
 from pe_lab.tasks.flipflop import READ
-from pe_lab.train import Trainer, learning_rate, make_optimizer
+from pe_lab.train import Trainer, learning_rate
 
 
 @pytest.fixture(autouse=True)
@@ -84,18 +88,48 @@ def test_learning_rate(schedule: str, expected: list[float]) -> None:
 
 def test_weight_decay_is_on_matrices_only() -> None:
     model = planned("pe=learned").model()
-    decayed, free = make_optimizer(train_config(weight_decay=0.3), model).param_groups
-    assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
-    assert {p.dim() for p in free["params"]} == {1}
-    assert len(decayed["params"]) + len(free["params"]) == len(list(model.parameters()))
+    before = [p.clone() for p in model.parameters()]
+    # No gradient: only the decay moves a parameter.
+    Adam(train_config(weight_decay=0.3, lr=0.1), model.parameters()).step()
+    for old, new in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(new, old * 0.97 if old.dim() >= 2 else old)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
+def test_optimizer_is_torchs(kind: str) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(7, 13), nn.LayerNorm(13), nn.Linear(13, 5)).double()
+
+    ours, theirs = model(), model()
+    cfg = train_config(optimizer=kind, lr=0.01, betas=(0.9, 0.98), weight_decay=0.1)
+    adam = Adam(cfg, ours.parameters())
+    groups = [
+        {"params": [p for p in theirs.parameters() if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in theirs.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+    other = kinds[kind](groups, lr=0.01, betas=(0.9, 0.98))
+    for step in range(20):
+        x = torch.randn(4, 7, dtype=torch.float64)
+        for net in (ours, theirs):
+            net(x * step).square().sum().backward()
+        norm = nn.utils.clip_grad_norm_(theirs.parameters(), 20.0)
+        torch.testing.assert_close(adam.clip(20.0), norm)
+        adam.step()
+        other.step()
+        adam.zero_grad()
+        other.zero_grad()
+    for one, same in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, same, rtol=1e-12, atol=1e-14)
 
 
 def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
     words = ("pe=rope", "train.batch_size=7", "task.p_ignore=0.5", "train.clip=null")
     whole, parts = trainer(tmp_path, *words), trainer(tmp_path, *words, "train.accumulate=3")
     for trained in (whole, parts):
-        trained.optimizer.zero_grad = lambda set_to_none: None
-        trained._train_step()
+        trained.optimizer.zero_grad = lambda: None
+        trained.train_step()
     # Float32 sums in another order.
     torch.testing.assert_close(whole.loss_sum, parts.loss_sum, rtol=1e-6, atol=0)
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
@@ -301,3 +335,21 @@ def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(
     assert result["ood/long_x2/loss"] is None
     assert math.isfinite(result["in_domain/loss"])
     assert result["ood/long_x2/error"] == 1
+
+
+def test_a_step_does_not_import_torchs_compiler() -> None:
+    """It would take as long as torch itself."""
+    code = """
+import sys
+from types import SimpleNamespace
+from torch import nn
+from pe_lab.machine import prepare
+from pe_lab.optimizer import Adam
+prepare(SimpleNamespace(threads=1, deterministic=True, device="cpu"))
+cfg = SimpleNamespace(optimizer="adamw", betas=(0.9, 0.9), lr=0.1, weight_decay=0.1)
+optimizer = Adam(cfg, nn.Linear(2, 2).parameters())
+optimizer.clip(1.0)
+optimizer.step()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

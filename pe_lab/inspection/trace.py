@@ -51,11 +51,11 @@ def traced(model: Transformer, take: Callable[[LayerTrace], None]) -> Iterator[N
 
 
 def _trace(
-    attention: Attention, x_BTE: Tensor, pos_BS: Tensor, mask_TS: Tensor, carried: Any, cache: Any
+    attention: Attention, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: Any
 ) -> LayerTrace:
     if cache is not None:
         raise ValueError("a pass with a key cache is not traced: give whole sequences")
-    q, k, scene = attention.sight(x_BTE, pos_BS, mask_TS, carried, None)
+    q, k, scene = attention.sight(x_BTE, pos_BS, queries, carried, None)
     logits, weights = attention.weigh(q, k, scene)
     plain_q, plain_k = scene.q_BHTD, scene.k_BHSD
     content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
@@ -66,7 +66,7 @@ def _trace(
             own |= {_free(name, own): values for name, values in part.trace(logits, scene).items()}
 
     def seen(values: Tensor) -> Tensor:
-        return values.expand_as(logits).masked_fill(~mask_TS, 0)
+        return values.expand_as(logits).masked_fill(~scene.mask_TS, 0)
 
     return LayerTrace(
         seen(weights),

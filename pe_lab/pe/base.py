@@ -6,6 +6,7 @@ them), E model width, H heads, D head width.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,8 +48,8 @@ class Scene:
 
     ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
     queries, keys and values before any rotation, ``pos_q_BT`` and ``pos_k_BS`` integer
-    positions, ``mask_TS`` True where query t may see key s, and ``carried`` whatever the layer
-    below returned from ``carry`` (None in the first).
+    positions, and ``carried`` whatever the layer below returned from ``carry`` (None in the
+    first).
     """
 
     x_BSE: Tensor
@@ -57,8 +58,20 @@ class Scene:
     v_BHSD: Tensor
     pos_q_BT: Tensor
     pos_k_BS: Tensor
-    mask_TS: Tensor
     carried: Any = None
+
+    @cached_property
+    def mask_TS(self) -> Tensor:  # noqa: N802
+        """True where query t may see key s. Made when it is asked for: of a long sequence it is
+        large, and fused kernels do without."""
+        t, s = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
+        return causal_mask(t, s, self.q_BHTD.device)
+
+
+def causal_mask(t: int, s: int, device: torch.device) -> Tensor:
+    """(t, s), True where a query may see a key: the queries are the last t of s tokens."""
+    seen = torch.arange(s, device=device)
+    return seen <= seen[s - t :, None]
 
 
 def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:

@@ -31,15 +31,22 @@ class RoPE(PositionalEncoding):
         self.pairing = pairing
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
-    def turn(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
-        """Rotate by the positions."""
-        angle = (pos_BT[..., None] * self.frequencies)[:, None]
-        if self.pairing == "half":
-            return turn_halves(x_BHTD, angle.cos(), angle.sin())
-        return turn_neighbours(x_BHTD, torch.polar(torch.ones_like(angle), angle))
-
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        return self.turn(q_BHTD, scene.pos_q_BT), self.turn(k_BHSD, scene.pos_k_BS)
+        pos_q, pos_k = scene.pos_q_BT, scene.pos_k_BS
+        turn_k = self.turns(pos_k)
+        turn_q = turn_k if pos_q is pos_k else self.turns(pos_q)
+        return self.turned(q_BHTD, turn_q), self.turned(k_BHSD, turn_k)
+
+    def turns(self, pos_BT: Tensor) -> Tensor:
+        """How the pairs turn at these positions, (B, 1, T, D/2), complex."""
+        angle = (pos_BT[..., None] * self.frequencies)[:, None]
+        return torch.polar(torch.ones_like(angle), angle)
+
+    def turned(self, x_BHTD: Tensor, turn: Tensor) -> Tensor:
+        """Queries or keys after ``turns``."""
+        if self.pairing == "half":
+            return turn_halves(x_BHTD, turn.real, turn.imag)
+        return turn_neighbours(x_BHTD, turn)
 
 
 def check_pairs(dims: Dims) -> None:

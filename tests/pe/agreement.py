@@ -39,7 +39,7 @@ def attend_by_hooks(
     """What Attention computes with plain softmax, from the hooks alone."""
     t, s = q.shape[2], k.shape[2]
     mask = torch.ones(s, s, dtype=torch.bool).tril()[s - t :]
-    scene = Scene(x, q, k, v, pos[:, s - t :], pos, mask, carried)
+    scene = Scene(x, q, k, v, pos[:, s - t :], pos, carried)
     turned_q, turned_k = encoding.rotate(q, k, scene)
     product = turned_q @ turned_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     logits = encoding.logits(product, turned_q, turned_k, scene)

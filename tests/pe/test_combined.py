@@ -66,7 +66,7 @@ def test_terms_and_biases_are_added() -> None:
     q, k, v, x, pos = scene()
     shaw, t5, relative, alibi = combination.parts.values()  # type: ignore[union-attr, operator]
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    seen = Scene(x, q, k, v, pos, pos, mask)
+    seen = Scene(x, q, k, v, pos, pos)
     content = q @ k.mT / 2
     logits = (
         content
@@ -158,7 +158,7 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     """What the docstring says of parts at one layer, written out."""
     q, k, v, x, pos = given
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    seen = Scene(x, q, k, v, pos, pos, mask)
+    seen = Scene(x, q, k, v, pos, pos)
     plain = q @ k.mT / q.shape[-1] ** 0.5
     turned_q, turned_k = q, k
     for part in parts:

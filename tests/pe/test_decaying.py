@@ -130,8 +130,7 @@ def test_fox_sums_in_float32_under_half_precision() -> None:
     encoding = build_encodings(SECTIONS["fox"], dims(d_model=2, n_heads=1))[0].bfloat16()
     q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
     x = torch.zeros(1, n, 2, dtype=torch.bfloat16)
-    mask = torch.ones(n, n, dtype=torch.bool).tril()
-    scene = Scene(x, q, k, v, sequential(n), sequential(n), mask)
+    scene = Scene(x, q, k, v, sequential(n), sequential(n))
     logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
     assert logits.dtype == torch.float32
     assert logits[0, 0, -1, 0].item() == pytest.approx(-(n - 1) * math.log(2), rel=1e-5)

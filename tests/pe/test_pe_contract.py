@@ -167,7 +167,8 @@ def test_fused_equals_eager(section: Section) -> None:
             torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
             for out, built in zip(outs, (fused, eager), strict=True)
         ]
-        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+        # Some are sums of large terms that cancel.
+        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])

@@ -116,8 +116,7 @@ def test_cope_counts_in_float32_under_half_precision() -> None:
     sizes = dims(d_model=2, n_heads=1, train_len=n)
     encoding = build_encodings(section, sizes)[0].float()
     q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
-    mask = torch.ones(n, n, dtype=torch.bool).tril()
     pos = sequential(n)
-    scene = Scene(torch.zeros(1, n, 2), q, k, v, pos, pos, mask)
+    scene = Scene(torch.zeros(1, n, 2), q, k, v, pos, pos)
     logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
     assert logits[0, 0, -1, 0].item() == -(2**-8) * n / 2

@@ -41,8 +41,7 @@ def test_alibi_slopes(heads: int) -> None:
 def rotated(pairing: str, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rope = encoding("rope", {"d_model": 16, "n_heads": 2}, pairing=pairing)
     pos = sequential(q.shape[2])
-    mask = torch.ones(1, 1, dtype=torch.bool)
-    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(q, k, Scene(q, q, k, k, pos, pos, mask))
+    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(q, k, Scene(q, q, k, k, pos, pos))
     return result
 
 

@@ -100,8 +100,7 @@ def test_selective_rope_with_constant_steps_is_rope() -> None:
 def turned(
     encoding: PositionalEncoding, q: Tensor, k: Tensor, pos_q: Tensor, pos_k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    mask = torch.ones(1, 1, dtype=torch.bool)
-    return encoding.rotate(q, k, Scene(q, q, k, k, pos_q, pos_k, mask))
+    return encoding.rotate(q, k, Scene(q, q, k, k, pos_q, pos_k))
 
 
 @pytest.mark.parametrize("choice", [{}, {"scale_base": 3}, {"gamma": 20}, {"gamma": 1e-4}], ids=str)

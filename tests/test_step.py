@@ -1,0 +1,92 @@
+"""The whole step: its fast form is an equal of the plain one (train.fast=false)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from program import tiny
+from torch import Tensor
+
+from pe_lab.build import Plan, plan
+from pe_lab.checked import checked
+from pe_lab.compose import compose
+from pe_lab.config import register_resolvers
+from pe_lab.data import TrainData
+from pe_lab.launch import _arguments
+from pe_lab.train import Trainer, summed_loss
+
+TRUNKS = {
+    "pre": (),
+    "post": ("model.norm_position=post", "model.activation=gelu"),
+    "tied": ("model.tied_embeddings=true", "model.norm=rmsnorm", "model.activation=swiglu"),
+}
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
+    monkeypatch.setattr("sys.argv", ["pe-lab"])
+    register_resolvers()
+    (cfg,) = compose(_arguments(tiny(*words)))
+    return plan(checked(cfg))
+
+
+def loss_and_gradients(made: Plan, changed: Any = None, key: int = 7) -> dict[str, Tensor]:
+    """In float64; gradients by the names of their parameters."""
+    model = made.model().double()
+    with torch.no_grad():
+        # A table that starts at zero would hide what reads it.
+        torch.manual_seed(0)
+        for p in model.parameters():
+            p.add_(torch.randn_like(p), alpha=0.1)
+    batch = TrainData(made.task, 0, 5).batch(0)
+    counted = made.task.trained(batch)
+    pos = torch.from_numpy(made.positions.sample(np.random.default_rng(0), 5, batch.tokens.shape[1],
+                                                 training=True))  # fmt: skip
+    loss = summed_loss(model, batch, counted, pos, key)
+    loss.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"loss": loss.detach(), **found}
+
+
+@pytest.mark.parametrize(
+    ("pe", "trunk"),
+    [
+        *(("rope", "pre"), ("cope", "pre"), ("t5", "pre"), ("none", "pre"), ("fox", "pre")),
+        *(("cope", "post"), ("alibi", "post"), ("rope", "tied"), ("cope", "tied")),
+    ],
+)
+def test_fast_is_plain(monkeypatch: pytest.MonkeyPatch, pe: str, trunk: str) -> None:
+    words = (f"pe={pe}", *TRUNKS[trunk], "model.dropout=0.3", "task.p_ignore=0.5")
+    fast = loss_and_gradients(planned(monkeypatch, *words))
+    plain = loss_and_gradients(planned(monkeypatch, *words, "train.fast=false"))
+    assert fast.keys() == plain.keys()
+    for name, expected in plain.items():
+        size = max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(fast[name], expected, rtol=0, atol=1e-11 * size, msg=name)
+    # The mask is the key's: with another one all of this would be different.
+    other = loss_and_gradients(planned(monkeypatch, *words), key=8)
+    assert abs(float(other["loss"] - fast["loss"])) > 1e-3
+
+
+@pytest.mark.parametrize("positions", ["sequential", "randomized"])
+def test_training_is_the_same_either_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, positions: str
+) -> None:
+    """In float32, over some steps, in parts, with and without fast forms."""
+    words = ("pe=rope", f"positions={positions}", "model.dropout=0.2", "train.accumulate=2",
+             *(["positions.max=64"] if positions == "randomized" else []))  # fmt: skip
+    trained = []
+    for also in ((), ("train.fast=false",)):
+        made = planned(monkeypatch, *words, *also)
+        trainer = Trainer(made, torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]
+        for _ in range(4):
+            trainer.train_step()
+        trained.append(trainer)
+    fast, plain = trained
+    torch.testing.assert_close(fast.loss_sum, plain.loss_sum, rtol=1e-5, atol=0)
+    start = plain.plan.model().state_dict()
+    for name, expected in plain.model.state_dict().items():
+        moved = float((expected - start[name]).abs().max())
+        own = fast.model.state_dict()[name]
+        # Adam divides by the gradient's size: where that is only rounding, so is the step.
+        torch.testing.assert_close(own, expected, rtol=0, atol=max(1e-2 * moved, 1e-6), msg=name)
