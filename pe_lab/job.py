@@ -1,12 +1,15 @@
-"""One run, from a checked configuration to its summary."""
+"""One run, from a checked configuration to its summary.
+
+A run is a generator that yields its trainer before each step (``stepwise``). Most are simply
+gone through to their end; where several take turns in one process, each keeps its lock, its
+files, its dashboard and its way of failing, and only the step is taken for all at once.
+"""
 
 import logging
-import math
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,21 +18,25 @@ from omegaconf import OmegaConf
 from pe_lab.build import Plan, plan
 from pe_lab.config import Config, plain
 from pe_lab.console import StepProgress, console, split_table
-from pe_lab.data import evaluation_set
-from pe_lab.errors import Interrupted, RunError, UsageError, sentence
+from pe_lab.errors import Interrupted, RunError, sentence
 from pe_lab.identity import identity
 from pe_lab.machine import environment, prepare
-from pe_lab.measure import place
 from pe_lab.metrics_log import MetricsLog
 from pe_lab.positions import Sequential
+from pe_lab.run_log import RunLog, logging_to
 from pe_lab.runs import RunFolder
 from pe_lab.signals import StopOnSignal, stopping
-from pe_lab.task import IN_DOMAIN, Batch
+from pe_lab.summary import evaluation_sets, measured_summary
+from pe_lab.task import Batch
 from pe_lab.tracking.labels import labels
 from pe_lab.tracking.run import Wandb
-from pe_lab.train import Trainer
+from pe_lab.train import Taken, Trainer
 
 logger = logging.getLogger("pe_lab")
+
+Run = Generator[Trainer, Taken | None, dict[str, Any]]
+"""A run on its way to its summary: it yields its trainer before each step, and takes what became
+of the step; sent None, it takes the step itself."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Shown:
 
     Args:
         name: what its progress is told under.
-        line_every: seconds between lines of progress; None: a bar on a terminal.
+        line_every: seconds between lines of progress (inf: none); None: a bar on a terminal.
         number: among the jobs of a sweep; those share the GPUs by it.
     """
 
@@ -49,7 +56,9 @@ class Shown:
 
 def run_alone(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """``run`` with its table and where its files are, for the terminal."""
-    folder, summary = _run(config, overrides, None, None)
+    planned = plan(config)
+    folder = folder_of(planned)
+    summary = _to_its_end(stepwise(planned, folder, overrides))
     out = console()
     out.print(split_table(summary))
     out.print(f"written to  {folder.path}", soft_wrap=True)
@@ -84,35 +93,60 @@ def run(
         PeLabError: it could not be done; the folder's status says so.
         Interrupted: a signal came; the checkpoint is written.
     """
-    return _run(config, overrides, sweep, shown)[1]
-
-
-def _run(
-    config: Config, overrides: Sequence[str], sweep: str | None, shown: Shown | None
-) -> tuple[RunFolder, dict[str, Any]]:
     planned = plan(config)
-    names = config.names
+    return _to_its_end(stepwise(planned, folder_of(planned), overrides, sweep, shown))
+
+
+def _to_its_end(run: Run) -> dict[str, Any]:
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            summary: dict[str, Any] = end.value
+            return summary
+
+
+def stepwise(
+    planned: Plan,
+    folder: RunFolder,
+    overrides: Sequence[str],
+    sweep: str | None = None,
+    shown: Shown | None = None,
+    sets: Callable[[], dict[str, Batch]] | None = None,
+) -> Run:
+    """``run``, step by step.
+
+    Args:
+        folder: the one of ``folder_of``.
+        sets: makes the evaluation sets, for runs that share them.
+    """
+    config, names = planned.config, planned.config.names
     shown = shown or Shown(f"{names['task']} {names['pe']} seed {config.seed}")
-    folder = folder_of(planned)
+    sets = sets or partial(evaluation_sets, planned)
     with folder.lock():
         if config.force and (aside := folder.set_aside()):
             logger.info("force=true: what was there is now %s", aside)
         summary = folder.summary()
         if summary is None:
-            summary = _execute(planned, folder, list(overrides), sweep, shown)
+            summary = yield from _execute(planned, folder, list(overrides), sweep, shown, sets)
         else:
             logger.info("%s is finished already; force=true runs it again", folder.path)
-    return folder, summary
+    return summary
 
 
 def _execute(
-    planned: Plan, folder: RunFolder, overrides: list[str], sweep: str | None, shown: Shown
-) -> dict[str, Any]:
+    planned: Plan,
+    folder: RunFolder,
+    overrides: list[str],
+    sweep: str | None,
+    shown: Shown,
+    make_sets: Callable[[], dict[str, Batch]],
+) -> Run:
     config = planned.config
     device = prepare(config, shown.number)
-    sets = _evaluation_sets(planned)
+    sets = make_sets()
     folder.make()
-    with _logging_to(folder.log), StopOnSignal():
+    with logging_to(folder.log) as said, StopOnSignal():
         trainer = Trainer(planned, device, folder, sets, stopping)
         try:
             if trainer.resume():
@@ -137,7 +171,7 @@ def _execute(
                 labels(config, folder.run_id, sweep, overrides),
                 log.cut,
             )
-            summary = _train_and_measure(trainer, log, wandb, overrides, shown)
+            summary = yield from _train_and_measure(trainer, log, wandb, overrides, shown, said)
         except Interrupted:
             folder.set_status("interrupted", trainer.step, config.train.steps)
             line = "the same line without force=true" if config.force else "the same line"
@@ -181,16 +215,21 @@ class _Rows:
 
 
 def _train_and_measure(
-    trainer: Trainer, log: MetricsLog, wandb: Wandb, overrides: list[str], shown: Shown
-) -> dict[str, Any]:
+    trainer: Trainer,
+    log: MetricsLog,
+    wandb: Wandb,
+    overrides: list[str],
+    shown: Shown,
+    said: RunLog,
+) -> Run:
     folder, config = trainer.folder, trainer.plan.config
     exit_code, summary = 1, None
     progress = StepProgress(shown.name, config.train.steps, trainer.step, shown.line_every)
     try:
         with progress:
-            trainer.fit(_Rows(log, wandb), progress.step)
+            yield from _in_turn(trainer.stepwise(_Rows(log, wandb), progress.step), said)
             progress.doing("measuring")
-            summary = _summary(trainer, overrides)
+            summary = measured_summary(trainer, overrides)
         log.sync()
         folder.set_status("finished", trainer.step, config.train.steps)
         folder.write_json("summary.json", summary)
@@ -201,86 +240,18 @@ def _train_and_measure(
     return summary
 
 
-def _summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
-    planned, config, began = trainer.plan, trainer.plan.config, time.perf_counter()
-    reference = trainer.sets[IN_DOMAIN]
-    metrics: dict[str, float] = {}
-    by: dict[str, Any] = {}
-    for split, data in trainer.sets.items():
-        answers = trainer.answers(split)
-        metrics |= answers.measured().metrics(split)
-        metrics[f"{place(split)}/guess"] = planned.task.split(split).guess(reference, data)
-        by[split] = answers.breakdown()
-        if config.eval.generate:
-            written = trainer.generated(split).measured().metrics(split)
-            for kind in ("error", "error_low", "error_high", "error_seq"):
-                metrics[f"{place(split)}/{kind}_generated"] = written[f"{place(split)}/{kind}"]
-    encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
-    metrics |= {
-        "params/total": sum(p.numel() for p in trainer.model.parameters()),
-        "params/encoding": sum(p.numel() for p in encoding.values()),
-        "time/train_s": trainer.seconds,
-        "time/measure_s": time.perf_counter() - began,
-    }
-    resolved = plain(config)
-    names = resolved.pop("names")
-    return {
-        "task": names["task"],
-        "pe": names["pe"],
-        "seed": config.seed,
-        "run_id": trainer.folder.run_id,
-        "steps": trainer.step,
-        "names": names,
-        "overrides": overrides,
-        "splits": {s: place(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
-        "too_long": planned.too_long,
-        # JSON has no nan; out of domain a loss may be one.
-        "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
-        "by": by,
-        "config": resolved,
-        "contents": planned.task.contents(),
-    }
-
-
-def _evaluation_sets(planned: Plan) -> dict[str, Batch]:
-    sizes = planned.config.eval
-    sets = {}
-    for split in planned.splits:
-        n, quick = (planned.sequences(split, m) for m in (sizes.sequences, sizes.quick_sequences))
-        sets[split] = evaluation_set(planned.task, split, n)
-        if not sets[split].scored[:quick].any():
-            raise UsageError(
-                f"the split {split} has nothing to score in its first {quick} sequences: raise "
-                f"eval.quick_sequences={sizes.quick_sequences}, or change task.splits.{split}"
-            )
-    return sets
-
-
-class _RunLog(logging.Handler):
-    """Adds lines to a file as long as the disk takes them: nothing is told about a line lost."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError), open(self.path, "a") as file:
-            file.write(self.format(record) + "\n")
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """Add what is logged, tracebacks too, to the run's own file."""
-    handler = _RunLog(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+def _in_turn(
+    steps: Generator[Trainer, Taken | None, None], said: RunLog
+) -> Generator[Trainer, Taken | None, None]:
+    """The steps; what is said between them is not this run's."""
+    taken = None
+    while True:
+        try:
+            trainer = steps.send(taken)
+        except StopIteration:
+            return
+        with said.pause():
+            taken = yield trainer
 
 
 def _record_start(

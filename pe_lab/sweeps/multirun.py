@@ -8,7 +8,7 @@ searches is Hydra's matter: nobody knows its jobs before.
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -30,10 +30,11 @@ from pe_lab.job import folder_of
 from pe_lab.overrides import as_given
 from pe_lab.signals import StopOnSignal, passing_to_workers, stopping
 from pe_lab.sweeps import slurm
+from pe_lab.sweeps.batched import BATCHED, BatchedLauncher, check_batched
 from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
 from pe_lab.sweeps.name import sweep_name, swept
 from pe_lab.sweeps.plugins import JOBLIB, RAY, check_installed, check_numbers
-from pe_lab.sweeps.rounds import do_all
+from pe_lab.sweeps.rounds import Launch, do_all
 from pe_lab.sweeps.search import search
 from pe_lab.sweeps.worker import SweepJob
 
@@ -52,6 +53,8 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     check_numbers(composed[0])
     if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()
+    if composed[0].hydra.launcher._target_ == BATCHED:
+        check_batched(composed[0])
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)
@@ -80,7 +83,12 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
         try:
             with line.running():
                 line.callbacks.on_multirun_start(config=line.cfg, config_name="config")
-                do_all(missing, line.launcher_of(jobs), line.cfg.hydra.sweeper.max_batch_size)
+                launch = line.launcher_of(jobs)
+                if line.cfg.hydra.launcher._target_ == BATCHED:
+                    launch = BatchedLauncher(
+                        line.cfg, line.callbacks, line.name, jobs, composed, plans
+                    )
+                do_all(missing, launch, line.cfg.hydra.sweeper.max_batch_size)
                 line.callbacks.on_multirun_end(config=line.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
@@ -146,7 +154,7 @@ class _Line:
                 # Its workers would wait for more, for minutes.
                 get_reusable_executor(reuse=True).shutdown(wait=True)
 
-    def launcher_of(self, jobs: Sequence[Job]) -> Callable[[Sequence[Job], bool], None]:
+    def launcher_of(self, jobs: Sequence[Job]) -> Launch:
         """What launches some of these jobs, and has them say how they ended."""
 
         def launch(batch: Sequence[Job], patient: bool) -> None:

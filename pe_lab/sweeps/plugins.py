@@ -98,7 +98,13 @@ def check_installed(cfg: Any) -> None:
 
 def check_numbers(cfg: Any) -> None:
     """UsageError where the launcher's or the sweeper's numbers have no meaning."""
-    for key in ("launcher.n_jobs", "sweeper.n_jobs", "sweeper.n_trials", "sweeper.max_batch_size"):
+    for key in (
+        "launcher.n_jobs",
+        "launcher.most",
+        "sweeper.n_jobs",
+        "sweeper.n_trials",
+        "sweeper.max_batch_size",
+    ):
         value = OmegaConf.select(cfg, f"hydra.{key}")
         if value is not None and (not isinstance(value, int) or value < 1):
             raise UsageError(

@@ -69,21 +69,29 @@ class SweepJob:
     def _do(self, cfg: DictConfig) -> tuple[str, str] | None:
         number = self.numbers[HydraConfig.get().job.num]
         name = f"[{number}/{self.of}] {self.labels[number - 1]}"
+        ended: dict[str, Any] | Exception
         try:
             register_resolvers()
-            summary = run_patiently(
+            ended = run_patiently(
                 checked_job(cfg), as_given(HydraConfig.get().overrides.task), self.sweep,
                 name, number, line_every=LINE_EVERY_S if self.pool else None,
                 again=number in self.begun, patience=HELD_S if self.patient else 0.0,
             )  # fmt: skip
-        except HeldError as held:
-            return "held", str(held)
         except Exception as error:
-            logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
-            return "failed", sentence(error)
-        found = percent(summary["metrics"]["in_domain/error"])
-        logger.info("%s: finished, in_domain %s %%", name, found)
-        return None
+            ended = error
+        return tell(name, ended, bool(cfg.debug))
+
+
+def tell(name: str, ended: dict[str, Any] | Exception, traceback: bool) -> tuple[str, str] | None:
+    """Say what a job ended with, its summary or what it raised; as a SweepJob returns it."""
+    if isinstance(ended, HeldError):
+        return "held", str(ended)
+    if isinstance(ended, Exception):
+        logger.error("%s: failed: %s", name, sentence(ended), exc_info=ended if traceback else None)
+        return "failed", sentence(ended)
+    found = percent(ended["metrics"]["in_domain/error"])
+    logger.info("%s: finished, in_domain %s %%", name, found)
+    return None
 
 
 def worker_of(launcher: int | None) -> AbstractContextManager[None]:

@@ -51,6 +51,26 @@ DISK_ERRORS = {
 }
 
 
+class _Process:
+    """What wandb does in this process, for all runs that are trained in it."""
+
+    def __init__(self) -> None:
+        self.open: set[Wandb] = set()
+        self.left_hanging = False
+
+    def ended(self, run: "Wandb") -> None:
+        """Nothing is sent for this run any more. Once that holds of all, end wandb itself where
+        it hangs: its exit hook would wait for what was given up once more."""
+        self.open.discard(run)
+        teardown = getattr(sys.modules.get("wandb"), "teardown", None)
+        if self.left_hanging and not self.open and teardown is not None:
+            self.left_hanging = False
+            bounded(partial(teardown, exit_code=1), TEARDOWN_SECONDS)
+
+
+_here = _Process()
+
+
 class Wandb:
     """One run in wandb, or nothing at all: whatever fails there is one warning, then silence.
 
@@ -75,6 +95,7 @@ class Wandb:
         self._run: Any = None
         if cfg.mode == "disabled":
             return
+        _here.open.add(self)
         start = partial(self._start, labels, cut)
         self._run, error = bounded(start, cfg.init_timeout + GRACE_SECONDS)
         if error is not None:
@@ -107,6 +128,7 @@ class Wandb:
         if error is not None:
             self._give_up("did not end well", error)
         self._run = None
+        _here.ended(self)
 
     def _start(self, labels: dict[str, Any], cut: int) -> Any:
         # wandb itself would go to a temporary folder, and say so where nobody looks.
@@ -251,10 +273,8 @@ class Wandb:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         log.warning("wandb %s: %s; metrics.jsonl has every number; %s", what, reason[:300], remedy)
         self._run = None
-        teardown = getattr(sys.modules.get("wandb"), "teardown", None)
-        if teardown is not None:
-            # Otherwise wandb's exit hook would wait for this run once more.
-            bounded(partial(teardown, exit_code=1), TEARDOWN_SECONDS)
+        _here.left_hanging = True
+        _here.ended(self)
 
 
 def _file_of(run: Any) -> Path:
