@@ -176,8 +176,7 @@ def scene_of(tokens: str) -> Scene:
     if tokens == ALIKE:
         x, v = x[:, :1].expand_as(x), v[:, :, :1].expand_as(v)
         q = k = torch.full_like(q, width**-0.25)
-    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    return Scene(x, q, k, v, _positions(), _positions(), mask)
+    return Scene(x, q, k, v, _positions(), _positions())
 
 
 def _panels(quantity: str, tokens: str, values_BHTS: Tensor, every: bool = False) -> list[Panel]:
