@@ -14,15 +14,17 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.alternating import SideError
 from benchmarks.cpu import cpu_name
 from benchmarks.formulas import FORMULAS
-from benchmarks.found import Asked, Goal, goal_table
+from benchmarks.found import Asked, Found, Goal, goal_table
 from pe_lab.console import console
 from pe_lab.machine import environment
 
@@ -40,15 +42,8 @@ PARTS = {
     "two_jobs": "two jobs on two cores",
     "tracking": "the share of tracking",
 }
-
-
-def write(folder: Path, result: dict[str, Any]) -> Path:
-    """The result in a file of its own, named by the date."""
-    path = folder / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("x") as file:
-        json.dump(result, file, indent=1)
-    return path
+LONGER = ("two_jobs", "tracking")
+"""Of whole main jobs, several each: ``--quick`` leaves them out."""
 
 
 def command_line() -> argparse.Namespace:
@@ -59,10 +54,10 @@ def command_line() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"{name:<12}{what}" for name, what in PARTS.items()),
     )
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=[], metavar="PART")
     much = parser.add_mutually_exclusive_group()
     for name, told in (
-        ("quick", "a few rows, few rounds"),
+        ("quick", f"a few rows, two rounds, and not the parts {' and '.join(LONGER)}"),
         ("whole", "every row, an hour and more"),
         ("tiny", argparse.SUPPRESS),
     ):
@@ -79,17 +74,27 @@ def command_line() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, help="scale: steps of the run whose memory is watched")
     parser.add_argument("--to", type=Path, default=ROOT / "runs" / "bench", help="the folder")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.part = args.part or [p for p in PARTS if args.much != "quick" or p not in LONGER]
+    return args
 
 
 def main() -> int:
     """Measure, print, write; 1 where a part failed."""
     args = command_line()
     asked = Asked(args.much or "usual", args.before, tuple(args.encodings), args.steps)
+    if "step" in args.part and find_spec("x_transformers") is None:
+        raise SystemExit(
+            "part step compares with x-transformers, which is not installed: pip install -c "
+            "constraints.txt -e '.[peers]', or name other parts, --part attention"
+        )
     facts, _ = environment(1, "cpu")
-    facts["versions"]["x-transformers"] = metadata.version("x-transformers")
+    with suppress(metadata.PackageNotFoundError):
+        facts["versions"]["x-transformers"] = metadata.version("x-transformers")
     facts |= {"cpu": cpu_name(), "cores": os.cpu_count(), "much": asked.much}
     facts["sides"] = "ours: freed memory kept; shipped: glibc's allocator as it is; tuned: kept"
+    path = args.to / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     out = console()
     goals: list[Goal] = []
     kept: dict[str, Any] = {}
@@ -102,16 +107,19 @@ def main() -> int:
         except (SideError, subprocess.CalledProcessError) as error:
             # The other parts are still worth their time.
             print(f"{part} failed: {error}", file=sys.stderr)
-            kept[part], failed = {"failed": str(error)}, True
-            continue
-        taken = {"seconds": round(time.perf_counter() - began, 1), "load_before": load}
-        kept[part] = {**taken, **found.kept()}
+            found, failed = Found(), True
+            kept[part] = {"failed": str(error)}
+        else:
+            taken = {"seconds": round(time.perf_counter() - began, 1), "load_before": load}
+            kept[part] = {**taken, **found.kept()}
+        # After every part: who stops the next one keeps this.
+        path.write_text(json.dumps({**facts, "parts": kept}, indent=1))
         goals += found.goals
         for shown in found.tables:
             out.print(shown)
     if goals:
         out.print(goal_table(goals))
-    out.print(f"written to  {write(args.to, {**facts, 'parts': kept})}", soft_wrap=True)
+    out.print(f"written to  {path}", soft_wrap=True)
     return int(failed)
 
 

@@ -19,11 +19,11 @@ ASKED_TUNED = {512: (8.0, 10.0)}
 
 def rows_to_take(asked: Asked) -> list[tuple[str, int, float, str]]:
     """Size, length, dropout, encoding."""
-    every, few = [128, 256, 512, 1024], [128, 512]
+    every = [128, 256, 512, 1024]
     kinds = asked.pick(
         [("tiny", 0.1, [16])],
-        [("paper", 0.1, few)],
-        [("paper", 0.1, every), ("small", 0.0, few)],
+        [("paper", 0.1, [512])],
+        [("paper", 0.1, every), ("small", 0.0, [128, 512])],
         [(size, p, every) for size in ("paper", "small") for p in (0.1, 0.0)],
     )
     encodings = asked.pick(["cope", "t5"], ["cope", "rope"], list(FORMULAS))

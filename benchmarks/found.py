@@ -43,7 +43,7 @@ class Asked:
     @property
     def fewest(self) -> int:
         """Rounds, at least."""
-        return self.pick(1, 3, 3, 5)
+        return self.pick(1, 2, 3, 5)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,9 @@ class Goal:
 
     @property
     def missed(self) -> bool:
-        low = self.least is not None and self.value < self.least
-        return low or (self.most is not None and self.value > self.most)
+        """No number misses every goal."""
+        enough = self.least is None or self.value >= self.least
+        return not (enough and (self.most is None or self.value <= self.most))
 
     @property
     def asked(self) -> str:

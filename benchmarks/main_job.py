@@ -1,9 +1,11 @@
 """The main job as one types it, for CoPE and for RoPE: with everything fast, with
 ``train.fast=false``, and, with ``--before FOLDER``, as an older checkout does it.
 
-Whole commands, alternating, each in an empty folder; whatever is built at first use is built
-before.
+Whole commands, alternating, each in an empty folder; whatever is built at first use, kernels and
+bytecode, is built before.
 """
+
+from pathlib import Path
 
 from benchmarks.commands import SHORT, Command, alternated, checked_source, rows, seconds
 from benchmarks.found import Asked, Found, Goal, table
@@ -22,10 +24,12 @@ def measure(asked: Asked) -> Found:
             "as it is": Command.pe_lab(*words),
             "train.fast=false": Command.pe_lab(*words, "train.fast=false"),
         }
+        sources: list[Path | None] = [None]
         if asked.before is not None:
-            commands["before"] = Command.pe_lab(*words, source=checked_source(asked.before))
-        if asked.much != "tiny":
-            Command.pe_lab("task=flipflop", f"pe={pe}", *SHORT).spent()
+            sources.append(checked_source(asked.before))
+            commands["before"] = Command.pe_lab(*words, source=sources[-1])
+        for source in sources if asked.much != "tiny" else []:
+            Command.pe_lab("task=flipflop", f"pe={pe}", *SHORT, source=source).spent()
         spent = alternated(commands, asked.pick(1, 1, 1, 3))
         found.rows += [{"pe": pe, **row} for row in rows(spent)]
         old = list(commands)[-1]

@@ -11,11 +11,12 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks.gauges import Step
+from pe_lab.attention import Attention
 from pe_lab.build import build_encodings
 from pe_lab.config import Config, ModelConfig, TrainConfig, register_resolvers
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
-from pe_lab.model import Attention, Transformer
+from pe_lab.model import Transformer
 from pe_lab.optimizer import Adam
 from pe_lab.parts import fill_parts
 from pe_lab.pe.base import Dims

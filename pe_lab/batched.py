@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from pe_lab.model import Attention, Transformer, Wanted
+from pe_lab.attention import Attention
+from pe_lab.model import Transformer
 from pe_lab.optimizer import EPS
 from pe_lab.train import Part, Taken, Trainer, learning_rate, wide
+from pe_lab.wanted import Wanted
 
 
 class Batched:

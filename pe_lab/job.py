@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from omegaconf import OmegaConf
-
 from pe_lab.build import Plan, plan
 from pe_lab.config import Config, plain
 from pe_lab.console import StepProgress, console, split_table
 from pe_lab.errors import Interrupted, RunError, sentence
 from pe_lab.identity import identity
-from pe_lab.machine import environment, prepare
+from pe_lab.machine import prepare
 from pe_lab.metrics_log import MetricsLog
 from pe_lab.positions import Sequential
 from pe_lab.run_log import RunLog, logging_to
 from pe_lab.runs import RunFolder
 from pe_lab.signals import StopOnSignal, stopping
+from pe_lab.starts import record_start
 from pe_lab.summary import evaluation_sets, measured_summary
 from pe_lab.task import Batch
 from pe_lab.tracking.labels import labels
@@ -47,11 +45,13 @@ class Shown:
         name: what its progress is told under.
         line_every: seconds between lines of progress (inf: none); None: a bar on a terminal.
         number: among the jobs of a sweep; those share the GPUs by it.
+        together: whether its steps are taken with those of others, without kernels.
     """
 
     name: str
     line_every: float | None = None
     number: int = 0
+    together: bool = False
 
 
 def run_alone(config: Config, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -151,18 +151,8 @@ def _execute(
         try:
             if trainer.resume():
                 logger.info("going on from step %d, %s", trainer.step, folder.path)
-            if config.train.warmup >= config.train.steps:
-                logger.warning(
-                    "train.warmup=%d is not over at the last step, %d: the rate never gets to "
-                    "train.lr", config.train.warmup, config.train.steps,
-                )  # fmt: skip
-            read = any(encoding.reads_positions for encoding in trainer.model.encodings)
-            if not read and not isinstance(planned.positions, Sequential):
-                logger.warning(
-                    "positions=%s has no effect on pe=%s, which reads no positions",
-                    config.names.get("positions"), config.names["pe"],
-                )  # fmt: skip
-            _record_start(folder, config, overrides, device)
+            _tell_without_effect(trainer)
+            record_start(trainer, overrides, together=shown.together)
             folder.set_status("running", trainer.step, config.train.steps)
             log = MetricsLog(folder.metrics, trainer.metrics_bytes)
             wandb = Wandb(
@@ -194,6 +184,23 @@ def _execute(
     if late is not None:
         raise late
     return summary
+
+
+def _tell_without_effect(trainer: Trainer) -> None:
+    """What was asked for that changes nothing."""
+    planned, cfg = trainer.plan, trainer.config
+    if cfg.warmup >= cfg.steps:
+        logger.warning(
+            "train.warmup=%d is not over at the last step, %d: the rate never gets to train.lr",
+            cfg.warmup, cfg.steps,
+        )  # fmt: skip
+    read = any(encoding.reads_positions for encoding in trainer.model.encodings)
+    if not read and not isinstance(planned.positions, Sequential):
+        names = planned.config.names
+        logger.warning(
+            "positions=%s has no effect on pe=%s, which reads no positions",
+            names.get("positions"), names["pe"],
+        )  # fmt: skip
 
 
 class _Rows:
@@ -252,26 +259,3 @@ def _in_turn(
             return
         with said.pause():
             taken = yield trainer
-
-
-def _record_start(
-    folder: RunFolder, config: Config, overrides: list[str], device: torch.device
-) -> None:
-    """Add this start to the folder's record, and say what differs from the last one."""
-    facts, diff = environment(config.threads, device.type, device.index)
-    starts = folder.read_json("environment.json") or []
-    if not starts:
-        resolved = plain(config)
-        folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
-        folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
-    else:
-        exact = ("git_revision", "versions", "threads", "device", "gpu", "cpu_capability")
-        changed = [name for name in exact if starts[-1].get(name) != facts[name]]
-        if changed:
-            logger.warning(
-                "%s changed since this run was begun: its numbers may differ in the last digits",
-                ", ".join(changed),
-            )
-    if diff:
-        folder.write_text(f"git-{len(starts) + 1}.diff", diff)
-    folder.write_json("environment.json", [*starts, facts])

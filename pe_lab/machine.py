@@ -55,9 +55,16 @@ def keep_freed_memory() -> None:
 
 
 def environment(
-    threads: int, device: str, gpu_index: int | None = None
+    threads: int,
+    device: str,
+    gpu_index: int | None = None,
+    attention: dict[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """With what a run is made, and the git diff of an uncommitted program ("" where clean)."""
+    """With what a run is made, and the git diff of an uncommitted program ("" where clean).
+
+    Args:
+        attention: the kernels that serve it (``Transformer.kernels``).
+    """
     source = Path(__file__).resolve().parent.parent
 
     def git(*words: str) -> str:
@@ -87,6 +94,7 @@ def environment(
         "device": device,
         "gpu": gpu,
         "gpu_index": gpu_index,
+        "attention": attention,
         "host": socket.gethostname(),
     }
     return facts, git("diff", "HEAD") if ours else ""

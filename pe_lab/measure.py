@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.model import Transformer, Wanted
+from pe_lab.model import Transformer
 from pe_lab.positions import Positions
 from pe_lab.streams import generator
 from pe_lab.task import IN_DOMAIN, Batch, Ints, Task
+from pe_lab.wanted import Wanted
 
 Z_95 = 1.959963984540054
 

@@ -5,7 +5,7 @@ torch's compiler, which takes as long as torch itself. Its functional form does 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -52,11 +52,15 @@ class Adam:
         self._take_over()
 
     def _take_over(self) -> None:
-        start = 0
-        for p, size in zip(self.parameters, self.sizes, strict=True):
-            own = slice(start, start + p.numel())
+        for p, own in self._places():
             self.values[own] = p.detach().flatten()
             p.data, p.grad = self.values[own].view(p.shape), self.gradient[own].view(p.shape)
+
+    def _places(self) -> Iterator[tuple[nn.Parameter, slice]]:
+        """Where each parameter lies in the vectors."""
+        start = 0
+        for p, size in zip(self.parameters, self.sizes, strict=True):
+            yield p, slice(start, start + p.numel())
             start += size
 
     def clip(self, most: float | None) -> Tensor:
@@ -82,7 +86,7 @@ class Adam:
                 beta2=self.betas[1],
                 lr=self.lr,
                 weight_decay=decay,
-                eps=1e-8,
+                eps=EPS,
                 maximize=False,
                 decoupled_weight_decay=self.decoupled,
             )
@@ -92,10 +96,30 @@ class Adam:
         self.gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` takes."""
-        return {"steps": self.steps, "mean": self.mean, "square": self.square}
+        """``state`` as ``torch.optim`` has it, each parameter's by itself, the matrices first: how
+        the vectors are laid out may change, and a run begun with torch's own goes on."""
+        views = (
+            {
+                "step": self.steps[0 if p.dim() >= 2 else 1],
+                "exp_avg": self.mean[own].view(p.shape),
+                "exp_avg_sq": self.square[own].view(p.shape),
+            }
+            for p, own in self._places()
+        )
+        return {"state": dict(enumerate(views))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another stood."""
-        for name, own in self.state_dict().items():
-            own.copy_(state[name])
+        """Go on from where another stood.
+
+        Raises:
+            ValueError: it stood with other parameters.
+        """
+        own, given = self.state_dict()["state"], state["state"]
+        # torch.optim has nothing for a parameter that never had a gradient.
+        if not given.keys() <= own.keys():
+            raise ValueError(f"the optimizer knew {len(given)} parameters, there are {len(own)}")
+        for number, values in given.items():
+            for name, value in own[number].items():
+                if values[name].shape != value.shape:
+                    raise ValueError(f"parameter {number} of the optimizer has another shape")
+                value.copy_(values[name])

@@ -15,6 +15,10 @@ class Positions(ABC):
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         """(1, length) where all n sequences share them, else (n, length)."""
 
+    def drawn(self, *, training: bool) -> bool:
+        """Whether ``sample`` reads its generator; where it does not, it may be given any."""
+        return True
+
     @abstractmethod
     def limit(self, length: int, *, training: bool) -> int:
         """One more than the largest position that ``length`` tokens can get.
@@ -28,6 +32,9 @@ class Sequential(Positions):
 
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         return np.arange(length)[None, :]
+
+    def drawn(self, *, training: bool) -> bool:
+        return False
 
     def limit(self, length: int, *, training: bool) -> int:
         return length
@@ -47,13 +54,13 @@ class Drawn(Positions):
         """(n, length) positions; ``length`` is at most ``max``."""
 
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
-        if not self._random(training):
+        if not self.drawn(training=training):
             return np.arange(length)[None, :]
         self.limit(length, training=training)
         return self.draw(rng, n, length)
 
     def limit(self, length: int, *, training: bool) -> int:
-        if not self._random(training):
+        if not self.drawn(training=training):
             return length
         if length > self.max:
             raise ValueError(
@@ -62,7 +69,7 @@ class Drawn(Positions):
             )
         return self.max
 
-    def _random(self, training: bool) -> bool:
+    def drawn(self, *, training: bool) -> bool:
         return training or self.evaluation
 
 

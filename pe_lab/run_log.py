@@ -54,3 +54,26 @@ def everything_said() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """For runs of one process: what all of them warn of is shown once. Each run's file has it."""
+    shown: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        line = record.getMessage()
+        known = line in shown
+        shown.add(line)
+        return not known
+
+    handlers = [*logger.handlers, *logging.getLogger().handlers]
+    for handler in handlers:
+        handler.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_new)

@@ -20,11 +20,12 @@ from pe_lab.data import TrainData
 from pe_lab.errors import RunError
 from pe_lab.generate import generated
 from pe_lab.measure import Answers, answer, fixed_positions
-from pe_lab.model import Transformer, Wanted
+from pe_lab.model import Transformer
 from pe_lab.optimizer import Adam
 from pe_lab.runs import RunFolder
 from pe_lab.streams import generator, torch_seed
 from pe_lab.task import IN_DOMAIN, Batch, Bools, Ints
+from pe_lab.wanted import Wanted
 
 logger = logging.getLogger("pe_lab")
 
@@ -126,6 +127,7 @@ class Trainer:
         self.model = plan.model().to(device)
         self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
+        self.positions_rng = generator(plan.config.seed, "train positions", 0)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.loss_steps = 0
@@ -240,9 +242,11 @@ class Trainer:
         """
         cfg = self.config
         batch = self.data.batch(self.step)
-        rng = generator(self.plan.config.seed, "train positions", self.step)
+        if self.plan.positions.drawn(training=True):
+            # As long to make as all the rest here, so not for those who do not read it.
+            self.positions_rng = generator(self.plan.config.seed, "train positions", self.step)
         n, t = batch.tokens.shape
-        positions = self.plan.positions.sample(rng, n, t, training=True)
+        positions = self.plan.positions.sample(self.positions_rng, n, t, training=True)
         counted = self.plan.task.trained(batch)
         if not counted.any():
             raise RunError(

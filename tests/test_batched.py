@@ -10,7 +10,10 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import torch
 from offline_wandb import files, history
 from offline_wandb import start as begun
 from offline_wandb import whole as summed_up
+from omegaconf import OmegaConf
 from program import Here, Outcome, rows, start, state, summary, tiny
 from test_chaos import folders
 from test_sweeps import table
@@ -26,12 +30,14 @@ from test_sweeps import table
 from pe_lab import checkpoint
 from pe_lab.batched import Batched
 from pe_lab.build import plan
-from pe_lab.errors import RunError
+from pe_lab.errors import RunError, UsageError
+from pe_lab.job import folder_of, run
 from pe_lab.launch import checked_jobs
 from pe_lab.runs import RunFolder
 from pe_lab.sweeps import batched as launcher
 from pe_lab.sweeps import pace
 from pe_lab.sweeps.pace import Pace, measured_pace
+from pe_lab.sweeps.plugins import check_numbers
 from pe_lab.train import Trainer
 
 BATCHED = ("-m", "hydra/launcher=batched", "hydra.launcher.how=batched")
@@ -63,7 +69,12 @@ def test_a_step_is_that_of_each_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_float64: None, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
-    configs = checked_jobs(["-m", *tiny("seed=0,1", "train.lr=1e-3,1e-2", *words)])
+    (config,) = checked_jobs(tiny(*words))
+    configs = [
+        replace(config, seed=seed, train=replace(config.train, lr=lr))
+        for seed in (0, 1)
+        for lr in (1e-3, 1e-2)
+    ]
 
     def trainers() -> list[Trainer]:
         made = [
@@ -124,6 +135,13 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return saved
 
 
+def lone(words: list[str]) -> None:
+    """Each run of the line by itself, in ``alone/runs``."""
+    for config in checked_jobs(["-m", *words, "runs_dir=alone/runs"]):
+        with suppress(RunError):
+            run(config)
+
+
 def all_near(cwd: Path, other: Path) -> None:
     ours, theirs = folders(cwd), folders(other)
     assert ours.keys() == theirs.keys()
@@ -133,14 +151,15 @@ def all_near(cwd: Path, other: Path) -> None:
 
 def test_every_run_writes_what_it_would_alone(here: Here, tmp_path: Path) -> None:
     words = tiny("pe=cope", "seed=0,1", "train.lr=1e-3,3e-3", "model.dropout=0.1")
-    assert here("-m", *words, "runs_dir=alone/runs").status == 0
+    lone(words)
     ended = here(*BATCHED, *words, "runs_dir=runs")
     assert (ended.status, ended.err) == (0, "")
     assert [row[-2] for row in table(ended.out)] == ["finished"] * 4
     assert len(re.findall(r"^\[\d+/4\] flipflop \w+ seed \d .*finished, in_dom", ended.out, re.M))
     all_near(tmp_path, tmp_path / "alone")
     for folder in folders(tmp_path).values():
-        assert len(json.loads((folder / "environment.json").read_text())) == 1
+        (begun_with,) = json.loads((folder / "environment.json").read_text())
+        assert begun_with["attention"] is None
         assert not (folder / "log.txt").exists()
     assert "4 of them finished before" in here("-m", *words).out
 
@@ -165,7 +184,7 @@ def test_a_signal_stops_all_and_either_way_goes_on(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = tiny("pe=cope", "model.dropout=0.1", "train.accumulate=2")
-    assert here("-m", *words, "seed=range(3)", "runs_dir=alone/runs").status == 0
+    lone([*words, "seed=range(3)"])
     some = (*BATCHED, *words, "seed=0,1", "runs_dir=runs")
     assert stopped_at(5, monkeypatch, lambda: here(*some)).status == 143
     line = (*BATCHED, *words, "seed=range(3)", "runs_dir=runs")
@@ -177,21 +196,23 @@ def test_a_signal_stops_all_and_either_way_goes_on(
     ]  # fmt: skip
     for folder in folders(tmp_path).values():
         assert (folder / "log.txt").read_text().count("stopped by a signal") in (1, 2)
-    assert here(*words, "seed=0", "runs_dir=runs").status == 0
+    by_itself = here(*words, "seed=0", "runs_dir=runs")
+    assert by_itself.status == 0
+    assert "attention changed since this run was begun" in by_itself.out
     ended = here(*line)
     assert (ended.status, ended.err) == (0, "")
     assert [row[2] for row in table(ended.out)] == ["finished before", "finished", "finished"]
     all_near(tmp_path, tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_from_the_checkpoints(here: Here, tmp_path: Path) -> None:
     words = tiny("seed=0,1")
-    (tmp_path / "alone").mkdir()
-    whole = here("-m", *words, "runs_dir=alone/runs")
+    lone(words)
     run = start(*BATCHED, *words, "runs_dir=runs", cwd=tmp_path)
     run.wait_for(lambda: len(list(tmp_path.glob("runs/*/*/*/checkpoint.pt"))) == 2)
     run.send(signal.SIGKILL)
-    assert (whole.status, run.status) == (0, -signal.SIGKILL)
+    assert run.status == -signal.SIGKILL
     left = list(folders(tmp_path).values())
     assert {state(folder)["state"] for folder in left} == {"running"}
     # A kill may come before one of them has written its checkpoint.
@@ -205,9 +226,9 @@ def test_killed_it_goes_on_from_the_checkpoints(here: Here, tmp_path: Path) -> N
 def test_one_that_stops_early_leaves_the_others(here: Here, tmp_path: Path) -> None:
     words = tiny(
         "seed=0,1", "eval.every=1", "train.stop_below=0.5", "train.patience=2",
-        "train.lr=3e-3,1e-3",
+        "train.lr=3e-3,1e-3", "train.steps=12",
     )  # fmt: skip
-    assert here("-m", *words, "runs_dir=alone/runs").status == 0
+    lone(words)
     assert here(*BATCHED, *words, "runs_dir=runs").status == 0
     all_near(tmp_path, tmp_path / "alone")
     assert len({state(folder)["step"] for folder in folders(tmp_path).values()}) > 2
@@ -226,7 +247,7 @@ def test_what_fails_in_one_run_fails_that_run(
 
     words = tiny("train.lr=1e-3,1e30", "seed=0,1", "train.clip=null", "train.warmup=20")
     words += ["train.optimizer=adam"]
-    assert here("-m", *words, "runs_dir=alone/runs").status == 1
+    lone(words)
     monkeypatch.setattr(checkpoint, "save", full)
     ended = here(*BATCHED, *words, "runs_dir=runs")
     assert ended.status == 1
@@ -252,9 +273,6 @@ def test_a_folder_that_another_process_writes(
 ) -> None:
     monkeypatch.setattr(launcher, "HELD_S", 0.3)
     words = tiny("seed=range(3)", "train.steps=4", "train.warmup=1")
-    monkeypatch.setattr("sys.argv", ["pe-lab"])
-    from pe_lab.job import folder_of
-
     held = folder_of(plan(checked_jobs(["-m", *words])[1]))
     with held.lock():
         ended = here(*BATCHED, *words)
@@ -265,30 +283,57 @@ def test_a_folder_that_another_process_writes(
         "held",
         "finished",
     ]
-    assert here(*BATCHED, *words).status == 0
 
 
-@pytest.mark.parametrize("alone_s", [1.0, 3.0])
-def test_what_is_measured_decides(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone_s: float
+def test_a_common_warning_is_told_once(here: Here, tmp_path: Path) -> None:
+    words = tiny("seed=0,1", "train.steps=2", "train.warmup=9")
+    ended = here(*BATCHED, *words)
+    assert (ended.status, ended.out.count("is not over at the last step")) == (0, 1)
+    for folder in folders(tmp_path).values():
+        assert (folder / "log.txt").read_text().count("is not over at the last step") == 1
+
+
+def test_the_time_of_reading_is_shared_too(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups: list[int] = []
+    read = Trainer.parts
+
+    def slow(trainer: Trainer) -> Any:
+        time.sleep(0.1)
+        return read(trainer)
+
+    monkeypatch.setattr(Trainer, "parts", slow)
+    monkeypatch.setattr(launcher, "measured_pace", lambda plans, device, most: Pace(2, 1, 2))
+    assert here(*BATCHED, *tiny("seed=0,1", "train.steps=2", "train.warmup=1")).status == 0
+    for folder in folders(tmp_path).values():
+        spent = json.loads((folder / "summary.json").read_text())["metrics"]["time/train_s"]
+        assert spent > 2 * 0.1
+
+
+def test_what_is_measured_decides(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped: list[str] = []
     step = Batched.step
 
-    def counted(self: Batched, read: Any) -> Any:
-        groups.append(len(self.trainers))
+    def noted(self: Batched, read: Any) -> Any:
+        stepped.append(f"{self.trainers[0].plan.config.names['pe']} {len(self.trainers)}")
         return step(self, read)
 
-    monkeypatch.setattr(launcher, "measured_pace", lambda plans, device, most: Pace(2, 2, alone_s))
-    monkeypatch.setattr(Batched, "step", counted)
+    alone_s = {"none": 1.0, "rope": 3.0}
+    monkeypatch.setattr(
+        launcher,
+        "measured_pace",
+        lambda plans, device, most: Pace(2, 2, alone_s[plans[0].config.names["pe"]]),
+    )
+    monkeypatch.setattr(Batched, "step", noted)
     words = tiny("pe=none,rope", "seed=0,1", "train.steps=3", "train.warmup=1")
     ended = here("-m", "hydra/launcher=batched", *words)
     assert ended.status == 0
-    chosen = "2 at once" if alone_s > 2 else "one after another"
-    for pe in ("none", "rope"):
+    for pe, chosen in {"none": "one after another", "rope": "2 at once"}.items():
         said = f"flipflop {pe}, 2 runs: 2000.00 ms a step and run with 2 at once, "
-        assert f"{said}{1e3 * alone_s:.2f} alone: {chosen}\n" in ended.out
-    assert set(groups) == ({2} if alone_s > 2 else set())
+        assert f"{said}{1e3 * alone_s[pe]:.2f} alone: {chosen}\n" in ended.out
+    assert stepped == ["rope 2"] * 3
 
 
 def test_as_many_are_tried_as_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,16 +400,34 @@ def test_each_run_has_its_own_in_wandb(tmp_path: Path) -> None:
     assert len(ids) == 4
 
 
+def test_what_the_launcher_refuses(here: Here, tmp_path: Path) -> None:
+    ended = here("-m", "hydra/launcher=batched", *tiny("seed=0,1", "hydra.launcher.how=fast"))
+    assert ended.status == 2
+    assert "hydra.launcher.how=fast is not allowed: set it to measure, batched or a" in ended.err
+    assert not folders(tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("asked", "sweeper", "told"),
     [
-        ("hydra.launcher.how=fast", "set it to measure, batched or alone"),
-        ("hydra.launcher.most=0", "set it to a whole number from 1"),
-        ("hydra/sweeper=optuna", "is not allowed in a search"),
+        ({"most": 0}, "basic", "most=0 is not allowed: set it to a whole number from 1"),
+        ({"most": True}, "basic", "most=True is not allowed: set it to a whole number from 1"),
+        ({"most": None}, "basic", "most=null is not allowed: set it to a whole number from 1"),
+        ({"how": None}, "basic", "how=None is not allowed: set it to measure, batched or alone"),
+        ({"n_jobs": 2}, "basic", "hydra.launcher.n_jobs is no key of hydra/launcher=batched"),
+        ({}, "optuna", "is not allowed in a search"),
     ],
 )
-def test_what_the_launcher_refuses(here: Here, tmp_path: Path, word: str, told: str) -> None:
-    ended = here("-m", "hydra/launcher=batched", *tiny("seed=0,1", word))
-    assert ended.status == 2
-    assert told in ended.err
-    assert not folders(tmp_path)
+def test_what_it_checks(asked: dict[str, Any], sweeper: str, told: str) -> None:
+    given = {"_target_": launcher.BATCHED, "how": "measure", "most": 64, **asked}
+    choices = {"hydra/launcher": "batched", "hydra/sweeper": sweeper}
+    cfg = OmegaConf.create(
+        {"hydra": {"launcher": given, "sweeper": {}, "runtime": {"choices": choices}}}
+    )
+
+    def check() -> None:
+        check_numbers(cfg)
+        launcher.check_batched(cfg)
+
+    with pytest.raises(UsageError, match=re.escape(told)):
+        check()

@@ -2,14 +2,17 @@
 compare is the same."""
 
 import json
+import math
 import subprocess
 import sys
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
 from program import ROOT
 
+from benchmarks import __main__ as command
 from benchmarks import flops, formulas
 from benchmarks.alternating import Side, SideError, Times
 from benchmarks.commands import checked_source
@@ -17,8 +20,8 @@ from benchmarks.found import Asked, Found, Goal
 from benchmarks.ours import dims, flipflop, sized
 from benchmarks.scale import watched
 from benchmarks.side import answer
+from pe_lab.attention import Attention
 from pe_lab.build import build_encodings
-from pe_lab.model import Attention
 
 
 @pytest.mark.parametrize("encoding", formulas.FORMULAS)
@@ -80,9 +83,61 @@ def test_goals_tell_what_is_missed():
     assert Goal("", 3.9, least=4).missed
     assert not Goal("", 4.0, least=4, aim=5).missed
     assert Goal("", 1.3, most=1.2).missed
+    assert Goal("", math.nan, least=4).missed
+    assert Goal("", math.nan, most=4).missed
     found = Found(goals=[Goal("speed", 3.9, least=4)])
     assert found.kept()["goals"][0]["missed"]
     assert Asked("whole").pick(1, 2, 3) == 3
+
+
+def test_a_row_of_steps_shows_what_it_missed():
+    """Of the two kinds of goals each at its number."""
+    pytest.importorskip("x_transformers", reason="of the extra `peers`")
+    from benchmarks import step
+
+    row = {"encoding": "rope", "size": "paper", "length": 256, "batch": 16}
+    names = ("float32", "float32, scored", "bfloat16, scored")
+    row["cpu_ms"] = dict.fromkeys((*names, "shipped", "tuned"), 1.0)
+    row["ratios"] = {name: {"shipped": 5.0, "tuned": 2.7} for name in names}
+
+    def last_cells(**changes: float) -> list[str]:
+        columns = step.shown([row | {"limits": dict.fromkeys(names, 1.0) | changes}]).columns
+        return [next(iter(column.cells)) for column in columns[-2:]]
+
+    assert last_cells() == ["2.70", "1.00"]
+    assert last_cells(float32=1.4) == ["2.70", "1.40 !"]
+    row["ratios"]["float32"]["tuned"] = 1.2
+    assert last_cells() == ["1.20 !", "1.00"]
+
+
+def test_parts_that_are_done_are_kept(tmp_path, monkeypatch):
+    def part(name):
+        if name == "benchmarks.memory":
+            raise KeyboardInterrupt
+        return SimpleNamespace(measure=lambda asked: Found([{"found": 1}]))
+
+    monkeypatch.setattr(command, "import_module", part)
+    given = ["benchmarks", "--tiny", "--to", str(tmp_path), "--part", "data", "memory"]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(KeyboardInterrupt):
+        command.main()
+    (file,) = tmp_path.glob("*.json")
+    assert json.loads(file.read_text())["parts"]["data"]["rows"] == [{"found": 1}]
+
+
+def test_what_is_left_out_in_haste(monkeypatch):
+    for words, left_out in (([], set()), (["--quick"], {"two_jobs", "tracking"})):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
+        assert set(command.PARTS) - set(command.command_line().part) == left_out
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--part", "tracking"])
+    assert command.command_line().part == ["tracking"]
+
+
+def test_without_the_peer_it_says_so(monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--part", "step"])
+    with pytest.raises(SystemExit, match=r"not installed: pip install .*peers"):
+        command.main()
 
 
 def test_other_checkout_is_what_runs(tmp_path):

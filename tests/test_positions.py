@@ -8,13 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from program import ROOT, Here, tiny
 from scipy.stats import chisquare
 
+from pe_lab import train
+from pe_lab.build import plan
+from pe_lab.launch import checked_jobs
 from pe_lab.positions import Drawn, Offset, Pose, Positions, Randomized, Sequential
+from pe_lab.runs import RunFolder
 from pe_lab.schema import instantiate
 from pe_lab.streams import generator
 from pe_lab.task import Ints
+from pe_lab.train import Trainer
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
@@ -157,3 +163,26 @@ def test_by_name() -> None:
     source = instantiate(section, "positions", Positions)
     assert isinstance(source, Pose)
     assert (source.max, source.evaluation) == (9, True)
+
+
+@pytest.mark.parametrize("words", [(), ("positions=offset", "positions.max=40")])
+def test_a_step_draws_positions_from_its_own_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (config,) = checked_jobs(tiny("pe=learned", *words))
+    trainer = Trainer(plan(config), torch.device("cpu"), RunFolder(tmp_path), {}, lambda: None)
+    made: list[tuple[object, ...]] = []
+
+    def noted(seed: int, *path: str | int) -> np.random.Generator:
+        made.append(path)
+        return generator(seed, *path)
+
+    monkeypatch.setattr(train, "generator", noted)
+    for trainer.step in (7, 3):
+        (part,) = trainer.parts()
+        stream = generator(0, "train positions", trainer.step)
+        n, t = part.batch.tokens.shape
+        expected = trainer.plan.positions.sample(stream, n, t, training=True)
+        np.testing.assert_array_equal(part.pos, expected)
+    # To make one costs as much as all the rest of a step's reading.
+    assert made == [("train positions", step) for step in (7, 3) if words]

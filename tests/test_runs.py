@@ -10,6 +10,7 @@ import pytest
 import torch
 from program import Here, tiny
 
+from pe_lab import checkpoint
 from pe_lab.errors import RunError, UsageError
 from pe_lab.runs import RunFolder, run_folders
 from pe_lab.tracking.run import Wandb
@@ -105,3 +106,33 @@ def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
     assert here(*tiny(*words)).status == 0
     rows = [json.loads(line) for line in only_run().metrics.read_text().splitlines()]
     assert [row["step"] for row in rows if "train/loss" in row] == [6]
+
+
+def test_another_train_fast_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, line = checkpoint.save, tiny("train.steps=4", "train.checkpoint_every=2")
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        save(path, content)
+        raise RunError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", full)
+        assert here(*line).status == 1
+    ended = here(*line, "train.fast=false")
+    assert ended.status == 0
+    assert "train.fast, attention changed since this run was begun" in ended.out
+    starts = only_run().read_json("environment.json")
+    assert [start["train.fast"] for start in starts] == [True, False]
+
+
+def test_what_an_earlier_start_did_not_record_is_no_difference(here: Here) -> None:
+    line = tiny("train.steps=4", "train.checkpoint_every=2")
+    assert here(*line).status == 0
+    folder = only_run()
+    (folder.path / "summary.json").unlink()
+    (start,) = folder.read_json("environment.json")
+    del start["train.fast"], start["attention"]
+    folder.write_json("environment.json", [start])
+    ended = here(*line)
+    assert ended.status == 0
+    assert "changed since" not in ended.out

@@ -5,16 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import tiny
+from program import ROOT, tiny
 from torch import Tensor
 
 from pe_lab.build import Plan, plan
 from pe_lab.checked import checked
 from pe_lab.compose import compose
 from pe_lab.config import register_resolvers
-from pe_lab.data import TrainData
+from pe_lab.data import TrainData, evaluation_set
+from pe_lab.kernels import dropping, roads
 from pe_lab.launch import _arguments
+from pe_lab.task import IN_DOMAIN
 from pe_lab.train import Trainer, summed_loss
+from pe_lab.wanted import Wanted
+
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
 TRUNKS = {
     "pre": (),
@@ -90,3 +95,43 @@ def test_training_is_the_same_either_way(
         own = fast.model.state_dict()[name]
         # Adam divides by the gradient's size: where that is only rounding, so is the step.
         torch.testing.assert_close(own, expected, rtol=0, atol=max(1e-2 * moved, 1e-6), msg=name)
+
+
+def refused(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a fast form was taken")
+
+
+FAST_FORMS = {
+    "kernels of attention": (roads, "_serve"),
+    "a kernel of dropout": (dropping, "_serves"),
+    "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
+    "the last layer's shortcut": (Wanted, "of_rows_from"),
+}
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_not_fast_takes_no_fast_form(monkeypatch: pytest.MonkeyPatch, pe: str) -> None:
+    copying = ("task=selective_copy", "task.n_copy=3", "task.n_blank=2", "task.n_symbols=3")
+    made = planned(monkeypatch, f"pe={pe}", *copying, "model.dropout=0.1", "train.fast=false")
+    for where, name in FAST_FORMS.values():
+        monkeypatch.setattr(where, name, refused)
+    sets = {IN_DOMAIN: evaluation_set(made.task, IN_DOMAIN, 4)}
+    trainer = Trainer(made, torch.device("cpu"), None, sets, lambda: None)  # type: ignore[arg-type]
+    trainer.train_step()
+    trainer.answers(IN_DOMAIN)
+    if not any(encoding.whole_sequence for encoding in trainer.model.encodings):
+        trainer.generated(IN_DOMAIN)
+
+
+@pytest.mark.parametrize("form", FAST_FORMS)
+def test_fast_takes_each_fast_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Or the test above would see nothing."""
+    words = ("pe=cope", "model.dropout=0.1")
+    if form.startswith("PyTorch"):
+        monkeypatch.setenv("PE_LAB_ROAD", "eager")
+        words = ("pe=alibi",)
+    monkeypatch.setattr(*FAST_FORMS[form], refused)
+    made = planned(monkeypatch, *words)
+    trainer = Trainer(made, torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="a fast form"):
+        trainer.train_step()

@@ -1,6 +1,7 @@
 """The trainer's parts, and the promises about seeds, streams and identities."""
 
 import copy
+import json
 import math
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pe_lab.compose import compose
 from pe_lab.config import TrainConfig, register_resolvers
 from pe_lab.config import plain as dumped
 from pe_lab.data import TrainData, evaluation_set
+from pe_lab.errors import RunError
 from pe_lab.identity import OPERATIONAL, identity
 from pe_lab.launch import _arguments
 from pe_lab.measure import fixed_positions, wilson
@@ -353,3 +355,88 @@ optimizer.step()
 sys.exit("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
+def test_a_run_begun_with_torchs_optimizer_goes_on(tmp_path: Path, kind: str) -> None:
+    """Checkpoints of before the optimizer was our own."""
+    words = ("pe=cope", "model.dropout=0.1", "train.steps=20", f"train.optimizer={kind}")
+    whole = trainer(tmp_path / "whole", *words)
+    theirs = trainer(tmp_path / "theirs", *words)
+    groups = [
+        {"params": [p for p in theirs.model.parameters() if p.dim() >= 2], "weight_decay": 0.01},
+        {"params": [p for p in theirs.model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+    other = kinds[kind](groups, lr=0.1, fused=True)
+
+    def step() -> None:
+        for group in other.param_groups:
+            group["lr"] = theirs.optimizer.lr
+        other.step()
+
+    theirs.optimizer.step, theirs.optimizer.state_dict = step, other.state_dict
+    for _ in range(5):
+        theirs.train_step()
+    theirs.log = MetricsLog(theirs.folder.metrics, 0)
+    theirs.save()
+    resumed = trainer(tmp_path / "theirs", *words)
+    assert resumed.resume()
+    for _ in range(5):
+        resumed.train_step()
+    for _ in range(10):
+        whole.train_step()
+    for one, same in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, same, rtol=1e-5, atol=1e-7)
+
+
+def test_the_optimizer_of_another_model_is_refused() -> None:
+    state = Adam(train_config(), planned().model().parameters()).state_dict()
+    for words in (("model.d_model=32",), ("model.n_layers=2",)):
+        with pytest.raises(ValueError, match=r"another shape|there are"):
+            Adam(train_config(), planned(*words).model().parameters()).load_state_dict(state)
+
+
+def test_the_kernels_of_a_run_are_recorded_and_compared(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = tiny("pe=cope", "train.steps=6", "train.checkpoint_every=3")
+    step = Trainer.train_step
+
+    def fails(trained: Trainer) -> None:
+        if trained.step == 4:
+            raise RunError("as told")
+        step(trained)
+
+    starts = [({}, []), ({"PE_LAB_ROAD": "chunked"}, []), ({}, ["train.fast=false"]), ({}, [])]
+    kernels: list[dict[str, str] | None] = []
+    for number, (env, words) in enumerate(starts):
+        with monkeypatch.context() as patch:
+            for name, value in {"PE_LAB_ROAD": "eager", **env}.items():
+                patch.setenv(name, value)
+            if number < 3:
+                patch.setattr(Trainer, "train_step", fails)
+            ended = here(*line, *words)
+        assert ended.status == (1 if number < 3 else 0)
+        assert ("attention changed since this run was begun" in ended.out) == (number > 0)
+        kernels = [
+            start["attention"]
+            for start in json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())
+        ]
+    assert kernels == [{"cope": "eager"}, {"cope": "chunked"}, None, {"cope": "eager"}]
+
+
+def test_kernels_are_those_that_the_encoding_asks_for() -> None:
+    def kinds(*words: str) -> set[str] | None:
+        model = planned(*words).model()
+        before = torch.get_rng_state()
+        found = model.kernels()
+        assert torch.equal(before, torch.get_rng_state())
+        assert model.training
+        return None if found is None else set(found)
+
+    assert kinds("pe=cope", "model.dropout=0.1") == {"cope"}
+    assert kinds("pe=cope", "pe.every=2", "model.n_layers=2") == {"cope", "distance"}
+    assert kinds("pe=rope") == {"distance"}
+    assert kinds("pe=fox") == set()
+    assert kinds("pe=cope", "train.fast=false") is None

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pe_lab.model import Attention, Transformer
+from pe_lab.attention import Attention
+from pe_lab.model import Transformer
 from pe_lab.pe.base import PositionalEncoding
 
 

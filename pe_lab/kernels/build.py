@@ -15,6 +15,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -44,8 +45,8 @@ def library(name: str) -> ctypes.CDLL | None:
         compiler = find_compiler()
         file = f"{name}-{_key(name, compiler)}.so"
         try:
-            path = cache_folder() / file
-        except RuntimeError as error:
+            path = _trusted_folder() / file
+        except (RuntimeError, OSError) as error:
             return _built(name, compiler, None, error)
         loaded = _load(path)
         if loaded is not None:
@@ -54,7 +55,6 @@ def library(name: str) -> ctypes.CDLL | None:
             # Where there is no lock, two processes may compile the same: a file is moved into
             # its place whole.
             with contextlib.suppress(OSError, NotImplementedError):
-                path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(filelock.FileLock(path.with_suffix(".lock"), timeout=PATIENCE))
             return _load(path) or _built(name, compiler, path)
     except (NoLibraryError, OSError) as error:
@@ -69,13 +69,29 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pe-lab"
 
 
+def _trusted_folder() -> Path:
+    """The cache's folder, made if it is not there. PermissionError where others could have put a
+    library: this process would run it."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"{folder} belongs to another user; name yours in PE_LAB_CACHE")
+    if status.st_mode & stat.S_IWOTH:
+        raise PermissionError(f"everyone may write to {folder}; name another in PE_LAB_CACHE")
+    return folder
+
+
 def find_compiler() -> list[str]:
     """The words that start the compiler."""
     if not POSIX:
         raise NoLibraryError(f"not made for {platform.system()}")
     chosen = os.environ.get("PE_LAB_CXX", os.environ.get("CXX"))
     if chosen is not None:
-        words = shlex.split(chosen)
+        try:
+            words = shlex.split(chosen)
+        except ValueError as error:
+            raise NoLibraryError(f"PE_LAB_CXX or CXX is {chosen!r}: {error}") from None
         if not words or shutil.which(words[0]) is None:
             raise NoLibraryError(f"the compiler {chosen!r} of PE_LAB_CXX or CXX is not there")
         return words

@@ -39,7 +39,8 @@ class Strided(ctypes.Structure):
     def __init__(self, tensor: Tensor | None) -> None:
         if tensor is not None:
             strides = tensor.stride()[:-1]
-            super().__init__(tensor.data_ptr(), ((0,) * (4 - len(strides)) + strides))
+            # One without elements may have no address, and is not none.
+            super().__init__(tensor.data_ptr() or 64, ((0,) * (4 - len(strides)) + strides))
 
 
 @functools.cache
@@ -56,6 +57,28 @@ def call(source: str, work: str, dtype: torch.dtype, problem: ctypes.Structure) 
     """Other Python threads run meanwhile. MemoryError if there is too little scratch memory."""
     if kernel(source, work, dtype)(ctypes.byref(problem)) != 0:
         raise MemoryError(f"too little memory for the compiled kernel {work}")
+
+
+def check(q: Tensor, k: Tensor, **others: tuple[Tensor, tuple[int, ...]]) -> None:
+    """ValueError for tensors of which C++ would read what is not theirs.
+
+    Args:
+        q: (B, H, T, D).
+        k: (B, H, S, D), T <= S.
+        others: what they are called -> the tensor, and the shape it has.
+    """
+    b, h, t, d = q.shape
+    s = k.shape[-2]
+    if t > s:
+        raise ValueError(f"{t} queries are not the last of {s} tokens")
+    for name, (x, shape) in {"q": (q, (b, h, t, d)), "k": (k, (b, h, s, d)), **others}.items():
+        if x.shape != shape:
+            raise ValueError(f"{name} has the shape {tuple(x.shape)} instead of {shape}")
+        if x.dtype != q.dtype or x.dtype not in _SUFFIX or not x.is_cpu:
+            raise ValueError(
+                f"{name} is of {x.dtype} on {x.device}; all must be float32, or all float64, "
+                "on the CPU"
+            )
 
 
 def contiguous_rows(x: Tensor) -> Tensor:

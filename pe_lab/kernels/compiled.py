@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import build
-from pe_lab.kernels.calling import Dropout, Strided, by_token, call, contiguous_rows
+from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows
 
 BLOCK = 64
 # Work is cut into about so many parts, whatever the number of threads: results do not depend on it.
@@ -123,8 +123,12 @@ def distance(
     The T queries are the last of the S tokens. Memory grows with T + S; the backward pass makes
     the weights again. float32 and float64; tensors with a contiguous last dimension are not copied.
     """
+    others = {"v": (v_BHSD, tuple(k_BHSD.shape))}
     if bias_HN is not None:
         bias_HN = bias_HN.to(q_BHTD.dtype)
+        columns = max(bias_HN.shape[-1], k_BHSD.shape[-2])
+        others["bias"] = (bias_HN, (q_BHTD.shape[1], columns))
+    check(q_BHTD, k_BHSD, **others)
     out: Tensor = _Distance.apply(q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)  # type: ignore[no-untyped-call]
     return out
 
@@ -134,15 +138,17 @@ class _Dropped(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, drop: Drop, places: Tensor | None
     ) -> Tensor:
-        ctx.drop, ctx.places = drop, places
+        ctx.drop = drop
+        ctx.save_for_backward(places)
         return _drop(x, residual, drop, places)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, residual = ctx.needs_input_grad[:2]
+        (places,) = ctx.saved_tensors
         return (
-            _drop(grad, None, ctx.drop, ctx.places) if x else None,
+            _drop(grad, None, ctx.drop, places) if x else None,
             grad if residual else None,
             None,
             None,
@@ -175,6 +181,11 @@ def dropped(
         residual: (.., C).
     """
     if rows is not None:
-        rows = rows.expand(x.shape[:-1]).contiguous()
+        rows = rows.long().expand(x.shape[:-1]).contiguous()
+    if residual is not None and (residual.shape, residual.dtype) != (x.shape, x.dtype):
+        raise ValueError(
+            f"the residual is {tuple(residual.shape)} of {residual.dtype}, what is dropped "
+            f"{tuple(x.shape)} of {x.dtype}"
+        )
     out: Tensor = _Dropped.apply(x, residual, drop, rows)  # type: ignore[no-untyped-call]
     return out

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import build
-from pe_lab.kernels.calling import Dropout, Strided, by_token, call, contiguous_rows
+from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows
 
 BLOCK = 32
 # Work is cut into about so many parts, and the table's gradient added up in so many strands,
@@ -149,6 +149,15 @@ def cope(
     T + S + N; the backward pass makes the weights again. float32 and float64; tensors with a
     contiguous last dimension are not copied.
     """
+    queries, keys = tuple(q_BHTD.shape), tuple(k_BHSD.shape)
+    check(
+        q_BHTD,
+        k_BHSD,
+        v=(v_BHSD, keys),
+        gate_q=(gate_q_BHTD, queries),
+        gate_k=(gate_k_BHSD, keys),
+        table=(table_ND, (max(len(table_ND), 1), keys[-1])),
+    )
     gate_q = None if gate_q_BHTD is q_BHTD else gate_q_BHTD
     gate_k = None if gate_k_BHSD is k_BHSD else gate_k_BHSD
     # S gates count to S at most.

@@ -14,7 +14,7 @@ Scratch<T> scaled_table(const Cope& p) {
 }
 
 template <class T>
-int forward(const Cope& p) {
+int forward(const Cope& p) try {
   const Scratch<T> table = scaled_table<T>(p);
   const auto worker = [&](Tasks& tasks) {
     CopeForward<T> pass(p, table);
@@ -22,10 +22,12 @@ int forward(const Cope& p) {
   };
   const Team team{p.fork, static_cast<int>(p.threads)};
   return in_parallel(team, p.batch * p.heads * p.parts, worker) ? 0 : 1;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 
 template <class T>
-int backward(const Cope& p) {
+int backward(const Cope& p) try {
   const Scratch<T> table = scaled_table<T>(p);
   const long stride = whole(p.width, Lanes<T>::count), size = p.positions * stride;
   const long pieces = p.batch * p.heads * p.parts;
@@ -43,6 +45,8 @@ int backward(const Cope& p) {
   };
   const Team team{p.fork, static_cast<int>(p.threads)};
   return in_parallel(team, p.strands, worker) ? 0 : 1;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 
 // 0, or 1 if there was too little memory.

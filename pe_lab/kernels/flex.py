@@ -118,7 +118,9 @@ def biased(
 
 @functools.lru_cache(maxsize=64)
 def _causal(length: int, device: torch.device) -> BlockMask:
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device)
+    # What inference mode makes could not be used in training later.
+    with torch.inference_mode(False):
+        return create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -92,6 +92,7 @@ ROADS = (
 FULL, HALF = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
 NAMES = (*(road.name for road in ROADS), EAGER)
 _only: ContextVar[str | None] = ContextVar("only", default=None)
+_asked: ContextVar[set[str] | None] = ContextVar("asked", default=None)
 
 
 @contextmanager
@@ -102,6 +103,17 @@ def only(name: str) -> Iterator[None]:
         yield
     finally:
         _only.reset(token)
+
+
+@contextmanager
+def asked() -> Iterator[set[str]]:
+    """The kinds of attention that are asked for inside; no road is tried, the eager code serves."""
+    kinds: set[str] = set()
+    token = _asked.set(kinds)
+    try:
+        yield kinds
+    finally:
+        _asked.reset(token)
 
 
 def cope(
@@ -130,9 +142,9 @@ def distance(
     return _serve("distance", (q_BHTD, k_BHSD, v_BHSD, bias_HN), drop)
 
 
-def named(device: torch.device) -> dict[str, str]:
+def named(device: torch.device, kinds: Iterable[str] = KINDS) -> dict[str, str]:
     """The road that serves each kind of attention in float32 on a device."""
-    return {kind: _first(kind, device.type) for kind in KINDS}
+    return {kind: _first(kind, device.type) for kind in sorted(kinds)}
 
 
 def _first(kind: str, device: str) -> str:
@@ -145,6 +157,9 @@ def _first(kind: str, device: str) -> str:
 def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     q, drop = given[0], rest[-1]
     assert q is not None
+    if (kinds := _asked.get()) is not None:
+        kinds.add(kind)
+        return None
     several = drop is not None and not isinstance(drop.key, int)
     if several or torch.compiler.is_compiling() or any(map(_wrapped, given)):
         return None

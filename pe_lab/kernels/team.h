@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cfenv>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -58,7 +59,11 @@ bool in_parallel(const Team& team, long count, const Worker& worker) {
     team.fork(work, &shared, static_cast<unsigned>(threads), 0);
   } else {
     std::vector<std::thread> others;
-    for (long t = 1; t < threads; ++t) others.emplace_back(work, &shared);
+    try {
+      for (long t = 1; t < threads; ++t) others.emplace_back(work, &shared);
+    } catch (const std::system_error&) {
+      // Those that could be started do the work.
+    }
     work(&shared);
     for (std::thread& other : others) other.join();
   }

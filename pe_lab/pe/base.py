@@ -7,6 +7,7 @@ them), E model width, H heads, D head width.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
+from pe_lab.pe.functional import consecutive
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "weights", "values", "carry")
 HOOKS = ("embed", "enter", *ATTENTION_HOOKS, "pass_on")
@@ -79,11 +81,6 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
 
 
-def consecutive(pos_BS: Tensor) -> bool:
-    """Whether the positions of every sequence go up by one, so that i - j is that of the places."""
-    return bool((pos_BS.diff(dim=-1) == 1).all())
-
-
 class PositionalEncoding(nn.Module):
     """NoPE, and the base of every encoding: each hook leaves its input alone.
 
@@ -116,10 +113,14 @@ class PositionalEncoding(nn.Module):
         """What a class says of a hook does not hold for one that changes it: a fused kernel of
         CoPE must not stand for a variant of it that writes ``logits`` anew."""
         super().__init_subclass__(**kwargs)
-        own = vars(cls)
-        if "attend" not in own and own.keys() & set(ATTENTION_HOOKS):
+
+        def changed_since(said: str, hooks: tuple[str, ...]) -> bool:
+            newer = takewhile(lambda c: said not in vars(c), cls.__mro__)
+            return any(vars(c).keys() & set(hooks) for c in newer)
+
+        if changed_since("attend", ATTENTION_HOOKS):
             cls.attend = PositionalEncoding.attend  # type: ignore[method-assign]
-        if "bias" in own and "bias_by_distance" not in own:
+        if changed_since("bias_by_distance", ("bias",)):
             cls.bias_by_distance = False
 
     def share(self, lower: "PositionalEncoding") -> None:

@@ -1,7 +1,45 @@
 """Stateless maths that several encodings share. Shape letters as in base.py; R table rows."""
 
+import functools
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+Fact = TypeVar("Fact")
+
+
+def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
+    """Keeps the fact of the last positions it was asked about: the layers of a model ask about one
+    tensor, and to read a number from a GPU is to wait for all that the GPU has been given to do."""
+    last: tuple[weakref.ref[Tensor], int, Fact] | None = None
+
+    @functools.wraps(fact)
+    def known(pos_BS: Tensor) -> Fact:
+        nonlocal last
+        # What inference mode makes does not count its changes.
+        version = 0 if pos_BS.is_inference() else pos_BS._version
+        if last is not None and last[0]() is pos_BS and last[1] == version:
+            return last[2]
+        found = fact(pos_BS)
+        last = weakref.ref(pos_BS), version, found
+        return found
+
+    return known
+
+
+@once_for_all_layers
+def consecutive(pos_BS: Tensor) -> bool:
+    """Whether the positions of every sequence go up by one, so that i - j is that of the places."""
+    return bool((pos_BS.diff(dim=-1) == 1).all())
+
+
+@once_for_all_layers
+def span(pos_BS: Tensor) -> int:
+    """How far apart two positions of a sequence are at most."""
+    return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
-from pe_lab.pe.functional import distances, frequencies, pick
+from pe_lab.pe.functional import distances, frequencies, pick, span
 
 
 class TransformerXL(PositionalEncoding):
@@ -51,7 +51,7 @@ class TransformerXL(PositionalEncoding):
     def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
         scale = 1 / math.sqrt(q_BHTD.shape[-1])
         row_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
-        key_HRD = self._keys(int(row_BTS.max()))
+        key_HRD = self._keys(span(scene.pos_k_BS))
         score_BHTR = ((q_BHTD + self.biases["v"]) * scale) @ key_HRD.transpose(-1, -2)
         sought_BH1S: Tensor = (self.biases["u"] * scale) @ k_BHSD.transpose(-1, -2)
         return content_BHTS + pick(score_BHTR, row_BTS) + sought_BH1S

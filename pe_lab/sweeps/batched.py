@@ -17,6 +17,7 @@ from pe_lab.build import Plan
 from pe_lab.errors import UsageError, sentence
 from pe_lab.machine import prepare
 from pe_lab.overrides import as_given
+from pe_lab.run_log import warned_once
 from pe_lab.signals import stopping
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.pace import measured_pace
@@ -33,11 +34,22 @@ WAYS = ("measure", "batched", "alone")
 
 def check_batched(cfg: DictConfig) -> None:
     """UsageError where this launcher cannot do what the line asks for."""
-    how = cfg.hydra.launcher.how
+    launcher = cfg.hydra.launcher
+    if unknown := launcher.keys() - {"_target_", "how", "most"}:
+        raise UsageError(
+            f"hydra.launcher.{min(unknown)} is no key of hydra/launcher=batched, which has how and "
+            "most: leave it out"
+        )
+    how = launcher.how
     if how not in WAYS:
         raise UsageError(
             f"hydra.launcher.how={how} is not allowed: set it to {', '.join(WAYS[:-1])} or "
             f"{WAYS[-1]}"
+        )
+    if launcher.most is None:
+        raise UsageError(
+            "hydra.launcher.most=null is not allowed: set it to a whole number from 1, or leave it "
+            "out"
         )
     if cfg.hydra.runtime.choices["hydra/sweeper"] != "basic":
         raise UsageError(
@@ -80,7 +92,8 @@ class BatchedLauncher:
         configure_log(self.cfg.hydra.job_logging, self.cfg.hydra.verbose)
         for job in batch:
             self.callbacks.on_job_start(config=self._composed(job), task_function=lambda cfg: None)
-        self._do([self._member(job) for job in batch], patient)
+        with warned_once():
+            self._do([self._member(job) for job in batch], patient)
         for job in batch:
             cfg = self._composed(job)
             returned = JobReturn(overrides=job.words, cfg=cfg, status=JobStatus.COMPLETED)

@@ -106,7 +106,7 @@ def check_numbers(cfg: Any) -> None:
         "sweeper.max_batch_size",
     ):
         value = OmegaConf.select(cfg, f"hydra.{key}")
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):
             raise UsageError(
                 f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
                 "it out"

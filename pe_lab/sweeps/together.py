@@ -4,8 +4,9 @@ all of them at once."""
 import functools
 import json
 import statistics
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -70,7 +71,7 @@ class Together:
         self.runs = {
             member: stepwise(
                 member.plan, member.job.folder, member.words, sweep,
-                Shown(member.name, SILENT, number), sets,
+                Shown(member.name, SILENT, number, together=True), sets,
             )
             for member in members
         }  # fmt: skip
@@ -125,6 +126,7 @@ class Together:
             return dict.fromkeys(self.waiting)
         taken: dict[Member, Taken | BaseException | None] = {}
         read: dict[Member, list[Part]] = {}
+        began = time.perf_counter()
         for member, trainer in self.waiting.items():
             try:
                 read[member] = trainer.parts()
@@ -136,10 +138,15 @@ class Together:
         if len({part.batch.tokens.shape for parts in read.values() for part in parts[:1]}) > 1:
             return dict.fromkeys(self.waiting)
         trainers = list(self.waiting.values())
+        reading = (time.perf_counter() - began) / len(trainers)
         try:
             if self.batched is None or self.batched.trainers != trainers:
                 self.batched = Batched(trainers)
-            return dict(zip(read, self.batched.step(list(read.values())), strict=True))
+            steps = self.batched.step(list(read.values()))
+            return {
+                member: replace(step, seconds=step.seconds + reading)
+                for member, step in zip(read, steps, strict=True)
+            }
         except torch.OutOfMemoryError as error:
             told = RunError(
                 f"{len(trainers)} models at once need more memory than there is ({error}): lower "

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -150,6 +151,7 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_good(
         ("PE_LAB_CXX", "", "the compiler '' of PE_LAB_CXX or CXX is not there"),
         ("PE_LAB_CXX", "/no/such/g++ -O1", "the compiler '/no/such/g++ -O1' of"),
         ("PE_LAB_CXX", "false", "false failed with status 1: no word why"),
+        ("PE_LAB_CXX", 'g++ "-O1', "PE_LAB_CXX or CXX is 'g++ \"-O1': No closing quotation"),
         ("CXX", "/no/such/c++", "the compiler '/no/such/c++' of"),
         ("PATH", "", "no C++ compiler; install g++ or clang++"),
     ],
@@ -225,10 +227,32 @@ def test_a_cache_that_cannot_be_written_costs_a_build_a_process(
         assert place.compiled() == built
 
 
+def test_a_library_that_others_could_have_put_there_is_not_loaded(
+    place: Place, answer: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer() == (42, [])
+    assert place.cache.stat().st_mode & 0o777 == 0o700
+    place.cache.chmod(0o777)
+    found, (warning,) = answer()
+    assert (found, place.compiled()) == (42, 2)
+    assert f"everyone may write to {place.cache}" in warning
+    place.cache.chmod(0o755)
+    assert answer() == (42, [])
+    mine = os.geteuid()
+    if mine == 0:
+        os.chown(place.cache, 12345, -1)
+    else:
+        monkeypatch.setattr(build.os, "geteuid", lambda: mine + 1)
+    found, (warning,) = answer()
+    assert (found, place.compiled()) == (42, 3)
+    assert f"{place.cache} belongs to another user" in warning
+
+
 def test_a_full_disk_costs_a_build_a_process(
     place: Place, answer: Callable, disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = disk("64k")
+    folder.chmod(0o700)
     monkeypatch.setenv("PE_LAB_CACHE", str(folder))
     with pytest.raises(OSError, match="No space left"):
         (folder / "filling").write_bytes(bytes(10**6))

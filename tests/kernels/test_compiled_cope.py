@@ -65,6 +65,37 @@ def test_queries_that_share_no_gates_keys() -> None:
     hold(cope, eager_cope, [q, k, v, gate_q, k, table], 0.7, DROP)
 
 
+def test_no_queries_give_no_gradients() -> None:
+    q, gate_q, k = torch.randn(3, 2, 2, 50, 8).requires_grad_()
+    q, gate_q, table = q[:, :, :0], gate_q[:, :, :0], torch.randn(9, 8, requires_grad=True)
+    for gates in (q, gate_q):
+        # Memory that is taken again without being written has these numbers.
+        scrap = [torch.full((2, 2, 50, 8), 7.0) for _ in range(9)]
+        del scrap
+        grads = torch.autograd.grad(cope(q, k, k, gates, k, table, 1.0, None).sum(), (k, table))
+        assert not any(x.any() for x in grads)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "message"),
+    [
+        (0, torch.zeros(1, 2, 6, 4), "6 queries are not the last of 5 tokens"),
+        (2, torch.zeros(1, 2, 4, 4), "v has the shape"),
+        (3, torch.zeros(1, 1, 5, 4), "gate_q has the shape"),
+        (4, torch.zeros(1, 2, 5, 3), "gate_k has the shape"),
+        (5, torch.zeros(9, 3), "table has the shape"),
+        (5, torch.zeros(0, 4), "table has the shape"),
+        (5, torch.zeros(9, 4, dtype=torch.float64), "table is of torch.float64 on cpu"),
+        (1, torch.zeros(1, 2, 5, 4, device="meta"), "k is of torch.float32 on meta"),
+    ],
+)
+def test_what_does_not_fit_is_refused(place: int, wrong: Tensor, message: str) -> None:
+    tensors = [*torch.zeros(5, 1, 2, 5, 4), torch.zeros(9, 4)]
+    tensors[place] = wrong
+    with pytest.raises(ValueError, match=message):
+        cope(*tensors, 1.0, None)
+
+
 def test_gates_all_open_count_whole_positions_and_stay_in_the_table() -> None:
     """A sum of gates that are exactly 1 in rounding: position i - j + 1, or the last."""
     ones = torch.ones(1, 1, 40, 16, dtype=torch.float64)

@@ -221,6 +221,29 @@ def test_what_is_not_a_number_stays_none(where: int) -> None:
     assert bool(found[0].isnan().any())
 
 
+def test_what_does_not_fit_is_refused() -> None:
+    q, k, v, bias = given(1, 2, 5, 9, 4)
+    for tensors, message in (
+        ((k, q, q, bias), "9 queries are not the last of 5 tokens"),
+        ((q, k, v[:, :, 1:], bias), "v has the shape"),
+        ((q, k, v, bias[:, :8]), "bias has the shape"),
+        ((q, k, v, bias[:1]), "bias has the shape"),
+        ((q, k.float(), v, bias), "k is of torch.float32"),
+        ((q.half(), k.half(), v.half(), bias), "q is of torch.float16"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compiled.distance(*tensors, None)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    q, k, v, bias = given(1, 2, 5, 9, 4)
+    (grad,) = torch.autograd.grad(
+        compiled.distance(q, k, v, bias, None).square().sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5, 4), (2, 0, 5, 5, 4), (2, 2, 0, 5, 4)])
 def test_nothing_to_attend(shape: tuple[int, ...]) -> None:
     inputs = given(*shape)

@@ -76,3 +76,23 @@ def test_what_is_dropped_is_zero_whatever_it_was() -> None:
     x = torch.full((4, 50), torch.nan)
     assert torch.equal(compiled.dropped(x, drop).isnan(), drop(x).isnan())
     assert 0 < compiled.dropped(x, drop).isnan().sum() < x.numel()
+
+
+def test_rows_changed_before_the_backward_pass_are_told() -> None:
+    x = torch.randn(3, 40, requires_grad=True)
+    rows = torch.tensor([3, 1, 2])
+    out = compiled.dropped(x, Drop(0.5, 5), rows)
+    rows.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_rows_of_another_type() -> None:
+    x, rows = torch.randn(3, 40), torch.tensor([3, 1, 2], dtype=torch.int32)
+    assert torch.equal(compiled.dropped(x, Drop(0.5, 5), rows), Drop(0.5, 5)(x, rows.long()))
+
+
+@pytest.mark.parametrize("residual", [torch.zeros(40), torch.zeros(3, 40, dtype=torch.float64)])
+def test_a_residual_of_another_shape_or_type_is_refused(residual: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="the residual is"):
+        compiled.dropped(torch.randn(3, 40), Drop(0.5, 5), None, residual)

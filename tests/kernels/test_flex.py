@@ -94,6 +94,13 @@ def test_biases_it_does_not_take(any_order: None) -> None:
         assert flex.takes(q, k, bias)
 
 
+def test_a_mask_that_an_evaluation_made_serves_in_training() -> None:
+    flex._causal.cache_clear()
+    with torch.inference_mode():
+        mask = flex._causal(9, torch.device("cpu"))
+    assert not mask.kv_num_blocks.is_inference()
+
+
 @on_a_gpu
 @pytest.mark.parametrize("learned", [True, False])
 @pytest.mark.parametrize(("length", "width"), [(64, 16), (511, 64), (2048, 64)])

@@ -1,6 +1,8 @@
 """Every road equals the eager code, and one that does not is not taken."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -116,6 +118,13 @@ def test_the_next_road_serves(unproved: None, monkeypatch: pytest.MonkeyPatch) -
     liar = roads.Road("liar", {"cope": "pe_lab.kernels.nowhere"}, "cpu")
     monkeypatch.setattr(roads, "ROADS", (liar, roads.ROADS[-1]))
     assert roads.named(torch.device("cpu")) == {"cope": "chunked", "distance": "chunked"}
+
+
+def test_a_proof_imports_nothing_large() -> None:
+    """Every run waits for it."""
+    code = "import sys, torch; from pe_lab.kernels import roads; roads.named(torch.device('cpu')); "
+    code += "sys.exit('sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_only_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

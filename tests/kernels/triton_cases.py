@@ -87,7 +87,7 @@ def by_formula(
     q: Tensor, k: Tensor, v: Tensor, gate_q: Tensor, gate_k: Tensor, table: Tensor,
     scale: float, drop: Drop | None,
 ) -> Tensor:  # fmt: skip
-    """As pe_lab/pe/cope.py and model.py do it."""
+    """As pe_lab/pe/cope.py and attention.py do it."""
     t, s, root = q.shape[2], k.shape[2], q.shape[3] ** 0.5
     mask = torch.ones(s, s, dtype=torch.bool, device=q.device).tril()[s - t :]
     scores = gate_q @ table.T

@@ -16,11 +16,13 @@ from variants import (
     model,
     move_parameters,
     scattered,
+    sequential,
     tokens,
 )
 
 from docs.facts import parts
 from pe_lab.build import build_encodings
+from pe_lab.kernels import roads
 from pe_lab.model import Transformer
 from pe_lab.pe.base import PositionalEncoding, Scene
 
@@ -321,3 +323,29 @@ def test_needs_the_whole_sequence_as_its_part_does() -> None:
 )
 def test_refused(given: list[Any], words: list[str]) -> None:
     assert_refused("combined", {"parts": parts(*given)}, words)
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        (["cope", "learned"], 3),
+        (["learned", {"pe": "cope", "layers": [1]}, {"pe": "alibi", "layers": [2]}], 1),
+        (["cope", "rope"], 0),
+        (["cope", "alibi"], 0),
+    ],
+)
+def test_a_kernel_serves_the_only_part_inside_attention(
+    given: list[Any], served: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gates of CoPE's kernel see q and k as they are, and it knows of no bias beside it."""
+    calls = []
+    section = {**SECTIONS["combined"], "parts": parts(*given)}
+    combination, seen = model(section, n_layers=3), tokens(2, 7)
+    expected = combination(seen, sequential(7))
+    real = roads.cope
+    monkeypatch.setattr(roads, "cope", lambda *x: calls.append(x) or real(*x))
+    assert torch.equal(combination(seen, sequential(7)), expected)
+    assert len(calls) == served
+    for block in combination.blocks:
+        block.attention.fast = False  # type: ignore[union-attr]
+    torch.testing.assert_close(combination(seen, sequential(7)), expected, rtol=1e-11, atol=1e-11)

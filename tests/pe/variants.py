@@ -36,7 +36,9 @@ def other_values(section: Section, key: str) -> list[Any]:
         ]
     if value is None:
         assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
-        return [MAX_LEN + 5]
+        # TAPE wide: parameters as move_parameters has them make logits of hundreds, and one unit
+        # in the last place of its weights moves gradients by 4e-11.
+        return [5 if key == "width" else MAX_LEN + 5]
     return [2 * value + 1, value / 2]
 
 

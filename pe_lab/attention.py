@@ -1,0 +1,134 @@
+"""Attention, which asks its encoding at every hook between its input and its output.
+
+Shape letters as in model.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pe_lab.cache import LayerCache
+from pe_lab.config import ModelConfig
+from pe_lab.dropout import Drop, attention_rows
+from pe_lab.kernels.dropping import dropped
+from pe_lab.pe.base import PositionalEncoding, Scene, additive
+from pe_lab.wanted import Wanted
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention that asks its encoding at every hook."""
+
+    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding, fast: bool) -> None:
+        super().__init__()
+        self.n_heads = cfg.n_heads
+        self.encoding = encoding
+        self.fast = fast
+        self.learned_bias = "bias" in encoding.hooks() and any(True for _ in encoding.parameters())
+        self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
+        self.out = nn.Linear(cfg.d_model, cfg.d_model)
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        queries: int,
+        carried: Any,
+        cache: LayerCache | None,
+        drop: Drop | None = None,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Any]:
+        """(B, T, E), or (N, E) of the wanted places.
+
+        Args:
+            queries: how many of the T tokens, the last, ask; all, or those from the first wanted
+                place on.
+        """
+        q, k, scene = self.sight(x_BTE, pos_BS, queries, carried, cache)
+        mixed, carried = self._in_one_go(q, k, scene, drop), scene.carried
+        if mixed is None:
+            mixed, carried = self._eager(q, k, scene, drop)
+        if isinstance(carried, Tensor):
+            # What this layer has not rewritten still holds the tokens before the given ones.
+            carried = carried[:, -x_BTE.shape[1] :]
+        mixed_BTE = mixed.transpose(1, 2).flatten(-2)
+        if wanted is not None:
+            rows = wanted.of_rows_from(x_BTE.shape[1] - queries, x_BTE.shape[1])
+            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, rows)
+        return self.out(mixed_BTE), carried
+
+    def sight(
+        self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, Scene]:
+        """Queries and keys as they are compared, and what the encoding can see."""
+        q, k, v = (
+            part.view(*part.shape[:2], self.n_heads, -1).transpose(1, 2)
+            for part in self._project(x_BTE, queries)
+        )
+        x_BSE = x_BTE
+        if cache is not None:
+            k, v, x_BSE = cache.extend(k, v, x_BTE)
+            carried = cache.extend_carried(carried)
+        # The same tensor where it is the same, so that an encoding sees that.
+        pos_q = pos_BS if queries == pos_BS.shape[1] else pos_BS[:, -queries:]
+        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried)
+        q, k = self.encoding.rotate(q, k, scene)
+        return q, k, scene
+
+    def _project(self, x_BTE: Tensor, t: int) -> Sequence[Tensor]:
+        """Queries of the last t tokens, keys and values of all."""
+        if t == x_BTE.shape[1]:
+            return self._wide(self.qkv(x_BTE)).chunk(3, -1)
+        e = x_BTE.shape[-1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        q = self._wide(F.linear(x_BTE[:, -t:], weight[:e], bias[:e]))
+        return q, *self._wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """On a CPU, small products in half precision are slow."""
+        if self.fast and x.is_cpu:
+            return x.to(torch.promote_types(x.dtype, torch.float32))
+        return x
+
+    def _in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
+        """``_eager`` by a fused kernel; None where there is none."""
+        if not self.fast:
+            return None
+        mixed = self.encoding.attend(q, k, scene, drop)
+        if mixed is not None or drop is not None or not self.encoding.fused():
+            return mixed
+        # PyTorch's own backward is ordered only where it may fail; ours may only warn.
+        if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
+            return None
+        v, whole = scene.v_BHSD, q.shape[2] == k.shape[2]
+        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        if bias is None:
+            mask = None if whole else scene.mask_TS
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole)
+        # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
+        # slower; half precision would round far biases by up to a quarter.
+        if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
+            return None
+        mask = bias + additive(scene.mask_TS, bias.dtype)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
+        content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        logits = self.encoding.logits(content, q, k, scene)
+        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        if bias is not None:
+            logits = logits + bias
+        return logits, self.encoding.weights(logits, scene.mask_TS)
+
+    def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
+        pe = self.encoding
+        _, weights = self.weigh(q, k, scene)
+        left = weights
+        if drop is not None:
+            left = dropped(weights, drop, attention_rows(weights), fast=self.fast)
+        mixed = left.to(scene.v_BHSD.dtype) @ scene.v_BHSD
+        added = pe.values(left, scene.pos_q_BT, scene.pos_k_BS)
+        return (mixed if added is None else mixed + added), pe.carry(weights, scene)

@@ -1,0 +1,47 @@
+"""What encodings share: facts of positions, which a GPU is asked for once."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from variants import MAX_LEN, SECTIONS, TRAIN_LEN, model, scattered, sequential, tokens
+
+from pe_lab.pe.functional import consecutive, span
+
+
+class Reads(TorchDispatchMode):
+    """Counts numbers that are taken out of a tensor: on a GPU each waits for all work before it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "transformer_xl"])
+def test_positions_are_read_once_for_all_layers(name: str) -> None:
+    built, seen = model(SECTIONS[name], n_layers=3), tokens(2, TRAIN_LEN)
+    for pos in (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)):
+        # The first time kernels are proved.
+        built(seen, pos)
+        again = pos.clone()
+        with Reads() as reads:
+            built(seen, again)
+            built(seen, again)
+        assert reads.count == 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_facts_are_those_of_the_positions_given(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        close, apart = torch.tensor([[0, 1, 2], [4, 5, 6]]), torch.tensor([[0, 1, 2], [4, 6, 9]])
+        for _ in range(2):
+            assert (consecutive(close), span(close)) == (True, 2)
+            assert (consecutive(apart), span(apart)) == (False, 5)
+            assert consecutive(close[:, :1])
+    apart = apart.clone()
+    assert span(apart) == 5
+    apart[1, 2] = 20
+    assert span(apart) == 16
