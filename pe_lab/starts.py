@@ -1,6 +1,7 @@
 """The starts of a run: what was asked, with what it is made, what differs from the start before."""
 
 import logging
+from contextlib import suppress
 
 from omegaconf import OmegaConf
 
@@ -30,7 +31,10 @@ def record_start(trainer: Trainer, overrides: list[str], *, together: bool) -> N
         together: whether it is trained with others, as one model without kernels.
     """
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
-    kernels = None if together else trainer.model.kernels()
+    kernels = None
+    # What an encoding raises here it raises in the first step too, which tells it.
+    with suppress(Exception):
+        kernels = None if together else trainer.model.kernels()
     facts, diff = environment(config.threads, device.type, device.index, kernels)
     # config.yaml is the first start's, and this key does not make another run.
     facts["train.fast"] = config.train.fast
