@@ -59,7 +59,7 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(PEERS) ## how fast all is, beside its goals, a quarter of an hour; less: BENCH=--quick
+bench: $(PEERS) ## how fast all is, beside its goals; less: BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)
 
 bench-gpu: $(STAMP) ## on a machine with a GPU: kernels, steps, seeds, the paper's flip-flop (docs/gpu.md)
