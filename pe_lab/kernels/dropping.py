@@ -23,7 +23,7 @@ def dropped(
     """``drop(x, rows)``, added to ``residual`` where there is one; not ``fast``: by no kernel."""
     if residual is not None:
         x = x.to(residual.dtype)
-    if fast and _serves(x, drop):
+    if fast and _serves(drop, x, rows, residual):
         from pe_lab.kernels import compiled
 
         return compiled.dropped(x, drop, rows, residual)
@@ -31,13 +31,11 @@ def dropped(
     return left if residual is None else residual + left
 
 
-def _serves(x: Tensor, drop: Drop) -> bool:
+def _serves(drop: Drop, x: Tensor, *others: Tensor | None) -> bool:
     return (
-        x.is_cpu
-        # Several models at once: torch.func maps over the key.
-        and isinstance(drop.key, int)
+        roads.reachable(drop, x, *others)
+        and x.is_cpu
         and x.dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
         and any(road.name == "compiled" for road in roads.allowed("cpu"))
         and _proved(x.dtype)
     )

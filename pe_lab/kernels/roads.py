@@ -160,8 +160,7 @@ def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     if (kinds := _asked.get()) is not None:
         kinds.add(kind)
         return None
-    several = drop is not None and not isinstance(drop.key, int)
-    if several or torch.compiler.is_compiling() or any(map(_wrapped, given)):
+    if not reachable(drop, *given):
         return None
     with torch.autocast(q.device.type, enabled=False):
         for road in allowed(q.device.type):
@@ -174,9 +173,15 @@ def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     return None
 
 
-def _wrapped(x: Tensor | None) -> bool:
-    """Whether torch.func maps over it: then it has no memory that a kernel could read."""
-    return x is not None and torch._C._functorch.is_functorch_wrapped_tensor(x)
+def reachable(drop: Drop | None, *given: Tensor | None) -> bool:
+    """Whether a kernel can read these: what torch.func maps over has no memory of its own, and
+    several models trained at once have several keys."""
+    several = drop is not None and not isinstance(drop.key, int)
+    return not (
+        several
+        or torch.compiler.is_compiling()
+        or any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in given if x is not None)
+    )
 
 
 def allowed(device: str) -> Iterator[Road]:

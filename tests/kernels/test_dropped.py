@@ -5,7 +5,7 @@ import torch
 from compiler import needs_compiler
 
 from pe_lab.dropout import Drop, attention_rows
-from pe_lab.kernels import compiled
+from pe_lab.kernels import compiled, dropping
 
 pytestmark = needs_compiler
 
@@ -96,3 +96,11 @@ def test_rows_of_another_type() -> None:
 def test_a_residual_of_another_shape_or_type_is_refused(residual: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="the residual is"):
         compiled.dropped(torch.randn(3, 40), Drop(0.5, 5), None, residual)
+
+
+def test_under_torch_func_plain_pytorch_serves() -> None:
+    drop, x = Drop(0.5, 5), torch.randn(4, 30)
+    found = torch.func.grad(lambda x: dropping.dropped(x, drop).square().sum())(x)
+    assert torch.equal(found, 2 * drop(drop(x)))
+    both = torch.func.vmap(lambda x: dropping.dropped(x, drop), 0)(x.view(2, 2, 30))
+    assert torch.equal(both, torch.stack([drop(part) for part in x.view(2, 2, 30)]))
