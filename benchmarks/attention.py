@@ -10,7 +10,7 @@ from benchmarks import flops
 from benchmarks.alternating import Side, alternated
 from benchmarks.formulas import FORMULAS
 from benchmarks.found import Asked, Found, Goal, table
-from benchmarks.ours import sized
+from benchmarks.ours import sized, transformer
 
 ASKED = {128: (4.0, 5.0), 256: (5.5, 9.0), 512: (15.0, 20.0)}
 """CoPE, paper size, as shipped: at least, and the aim."""
@@ -57,7 +57,7 @@ def measure(asked: Asked) -> Found:
                 "products": ours.make("flops.products", size=size, length=length, batch=1),
             }
             times = alternated(runners, asked.seconds, asked.fewest)
-            cfg = sized(encoding, size, dropout).model
+            cfg = transformer(sized(encoding, size, dropout))
             work = flops.attention(cfg, encoding, length, batch) / cfg.n_layers
             limit = work / runners["products"].facts["flop"]
             row = given | times.kept() | {"gflop": 1e-9 * work, **runners["ours"].facts}

@@ -37,7 +37,7 @@ from pe_lab.build import build_encodings
 from pe_lab.config import TrainConfig
 from pe_lab.console import console
 from pe_lab.machine import environment, keep_freed_memory
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer
 from pe_lab.task import Batch
 
 BATCHES = {128: 32, 512: 8}

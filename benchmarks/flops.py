@@ -8,19 +8,19 @@ dropout, the optimiser and the output layer over the few words of a task.
 
 import torch
 
-from benchmarks.ours import Made, sized
-from pe_lab.config import ModelConfig
+from benchmarks.ours import Made, sized, transformer
+from pe_lab.models.transformer import TransformerConfig
 
 TABLED = ("cope", "relative", "transformer_xl")
 """Encodings that multiply every query with a table of rows, as many as it sees keys."""
 
 
-def linear(cfg: ModelConfig, tokens: int) -> int:
+def linear(cfg: TransformerConfig, tokens: int) -> int:
     """Of the linear layers of a training step."""
     return 6 * tokens * cfg.n_layers * sum(n * m for n, m in _matrices(cfg))
 
 
-def attention(cfg: ModelConfig, encoding: str, length: int, batch: int) -> int:
+def attention(cfg: TransformerConfig, encoding: str, length: int, batch: int) -> int:
     """Of attention in all layers: q k^T, weights v, and q e of an encoding with a table."""
     products = 3 if encoding in TABLED else 2
     pairs = batch * length * (length + 1) // 2
@@ -30,7 +30,7 @@ def attention(cfg: ModelConfig, encoding: str, length: int, batch: int) -> int:
 def products(size: str, length: int, batch: int, half: bool = False) -> Made:
     """The products of a step's linear layers alone, forward and backward: the machine's limit in
     these shapes. ``half``: in bfloat16."""
-    cfg = sized("none", size, 0).model
+    cfg = transformer(sized("none", size, 0))
     kind = torch.bfloat16 if half else torch.float32
     tokens = length * batch
     weights = [torch.randn(m, n, dtype=kind) for n, m in _matrices(cfg)]
@@ -58,7 +58,7 @@ def product(rows: int, inner: int, columns: int, batch: int = 1, half: bool = Fa
     return Made(run, {"flop": 2 * batch * rows * inner * columns})
 
 
-def _matrices(cfg: ModelConfig) -> list[tuple[int, int]]:
+def _matrices(cfg: TransformerConfig) -> list[tuple[int, int]]:
     """(from, to) of each linear layer of a block."""
     d, ff = cfg.d_model, cfg.ff_width
     gates = 2 if cfg.activation == "swiglu" else 1

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.ours import Made, sized
+from benchmarks.ours import Made, sized, transformer
 from pe_lab.pe.functional import alibi_slopes
 
 
@@ -152,7 +152,7 @@ FORMULAS: dict[str, type[Formula]] = {
 
 def attention(encoding: str, size: str, length: int, batch: int, dropout: float) -> Made:
     """Forward and backward, from queries, keys and values that each stand (B, H, L, D)."""
-    cfg = sized(encoding, size, dropout).model
+    cfg = transformer(sized(encoding, size, dropout))
     torch.manual_seed(0)
     heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     core = FORMULAS[encoding](length, heads, width, dropout)

@@ -13,9 +13,9 @@ import torch
 from benchmarks.found import Found, table
 from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
-from benchmarks.ours import dims, flipflop, sized
+from benchmarks.ours import dims, flipflop, sized, transformer
 from pe_lab.build import build_encodings
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer
 from pe_lab.optimizer import Adam
 from pe_lab.train import summed_loss
 
@@ -33,8 +33,9 @@ def made(encoding: str, size: str, precision: str, side: str, clock: Clock) -> S
     length, batch = SIZES[size]
     data, vocab_size = flipflop(length, batch, "reads")
     torch.manual_seed(0)
-    encodings = build_encodings(config.pe, dims(config.model, vocab_size, length))
-    model = Transformer(config.model, vocab_size, encodings, config.train.fast).to(clock.device)
+    cfg = transformer(config)
+    encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
+    model = Transformer(cfg, vocab_size, encodings, config.train.fast).to(clock.device)
     if side in ("compiled", "graphs"):
         torch.compiler.reset()
         on_gpu = clock.device.type == "cuda"

@@ -13,14 +13,15 @@ from torch import nn
 from benchmarks.gauges import Step
 from pe_lab.attention import Attention
 from pe_lab.build import build_encodings
-from pe_lab.config import Config, ModelConfig, TrainConfig, register_resolvers
+from pe_lab.config import Config, TrainConfig, register_resolvers
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
+from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.optimizer import Adam
 from pe_lab.parts import fill_parts
 from pe_lab.pe.base import Dims
-from pe_lab.schema import check
+from pe_lab.schema import check, instantiate
 from pe_lab.streams import generator
 from pe_lab.task import Batch, Bools
 from pe_lab.tasks.flipflop import FlipFlop
@@ -59,8 +60,14 @@ def sized(encoding: str, size: str, dropout: float, *overrides: str) -> Config:
     return composed(f"pe={encoding}", *SIZES[size], f"model.dropout={dropout}", *overrides)
 
 
-def dims(cfg: ModelConfig, vocab_size: int, length: int) -> Dims:
-    return Dims(cfg.d_model, cfg.n_heads, cfg.n_layers, vocab_size, length, length)
+def transformer(config: Config) -> TransformerConfig:
+    """The sizes of its model."""
+    made: TransformerConfig = instantiate(config.model, "model", TransformerConfig)
+    return made
+
+
+def dims(cfg: TransformerConfig, vocab_size: int, length: int) -> Dims:
+    return cfg.dims(vocab_size, length, length)
 
 
 def flipflop(length: int, batch: int, counted: str) -> tuple[Batch, int]:
@@ -76,7 +83,7 @@ def flipflop(length: int, batch: int, counted: str) -> tuple[Batch, int]:
     return Batch(cut[0], cut[1], scored), len(task.vocab)
 
 
-def our_stepper(cfg: TrainConfig, model: Transformer) -> Callable[[Batch, Bools], None]:
+def our_stepper(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
     """A whole training step on a batch, given the places that count."""
     optimizer = Adam(cfg, model.parameters())
     model.train()
@@ -111,8 +118,9 @@ def step(
     config = sized(encoding, size, dropout, *also)
     data, vocab_size = flipflop(length, batch, counted)
     torch.manual_seed(0)
-    encodings = build_encodings(config.pe, dims(config.model, vocab_size, length))
-    model = Transformer(config.model, vocab_size, encodings, config.train.fast)
+    cfg = transformer(config)
+    encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
+    model = Transformer(cfg, vocab_size, encodings, config.train.fast)
     run = our_stepper(config.train, model)
     known = {**numbers(model), "scored": float(data.scored.mean()), **roads_taken()}
     return Made(lambda: run(data, data.scored), known)
@@ -124,7 +132,7 @@ def attention(
     """Attention forward and backward by itself, from queries, keys and values that stand side by
     side, as the linear layer leaves them."""
     config = sized(encoding, size, dropout, *also)
-    cfg = config.model
+    cfg = transformer(config)
     torch.manual_seed(0)
     (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
     core = Attention(cfg, layer, config.train.fast)

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import flops
 from benchmarks.alternating import Runner, Side, alternated
 from benchmarks.found import Asked, Found, Goal, table
-from benchmarks.ours import sized
+from benchmarks.ours import sized, transformer
 from benchmarks.theirs import ENCODINGS
 
 VARIANTS: dict[str, tuple[str, list[str]]] = {
@@ -86,7 +86,7 @@ def measure(asked: Asked) -> Found:
             row["ratios"] = {
                 n: {peer: times.ratio(peer, n) for peer in ("shipped", "tuned")} for n in sides
             }
-            cfg = sized(line.encoding, line.size, line.dropout).model
+            cfg = transformer(sized(line.encoding, line.size, line.dropout))
             linear = runners["products"].facts["flop"]
             work = linear + flops.attention(cfg, line.encoding, line.length, line.batch)
             row["gflop"] = 1e-9 * work

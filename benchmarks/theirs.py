@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from x_transformers import Decoder, TransformerWrapper
 
-from benchmarks.ours import Made, flipflop, numbers, sized
-from pe_lab.config import ModelConfig
+from benchmarks.ours import Made, flipflop, numbers, sized, transformer
+from pe_lab.models.transformer import TransformerConfig
 
 # Encoding -> what x-transformers' Decoder calls it, for a head width, heads and a length.
 NAMES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
@@ -26,7 +26,7 @@ NAMES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
 ENCODINGS = tuple(NAMES)
 
 
-def peer(cfg: ModelConfig, encoding: str, vocab_size: int, length: int) -> nn.Module:
+def peer(cfg: TransformerConfig, encoding: str, vocab_size: int, length: int) -> nn.Module:
     """x-transformers' model, eager as it ships."""
     width = cfg.d_model // cfg.n_heads
     decoder = Decoder(
@@ -64,7 +64,7 @@ def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> M
     config = sized(encoding, size, dropout)
     data, vocab_size = flipflop(length, batch, "all")
     torch.manual_seed(0)
-    model = peer(config.model, encoding, vocab_size, length)
+    model = peer(transformer(config), encoding, vocab_size, length)
     tokens, targets = torch.from_numpy(data.tokens), torch.from_numpy(data.targets)
 
     cfg = config.train

@@ -14,9 +14,8 @@ import yaml
 from hydra.utils import get_object
 
 from pe_lab.build import build_encodings
-from pe_lab.config import ModelConfig
 from pe_lab.errors import UsageError
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.parts import merged
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
 
@@ -26,14 +25,15 @@ _ARXIV = re.compile(r"(?:([A-Z][\w-]+(?: \d{4})?) )?\((\d{4}\.\d{4,5})\)")
 _BLOG = re.compile(r"Su's blog, (\d+) \((\d{4})\)")
 
 
-def small_model() -> ModelConfig:
-    return ModelConfig(**yaml.safe_load((ROOT / "conf/model/transformer.yaml").read_text("utf-8")))
+def small_model() -> TransformerConfig:
+    keys = section("transformer", "model")
+    return TransformerConfig(**{k: v for k, v in keys.items() if k != "_target_"})
 
 
 def dims(length: int) -> Dims:
     """The default model, trained at a length and never longer."""
     cfg = small_model()
-    return Dims(cfg.d_model, cfg.n_heads, cfg.n_layers, VOCAB, length, length)
+    return cfg.dims(VOCAB, length, length)
 
 
 @cache
@@ -179,7 +179,7 @@ def choices(name: str) -> list[tuple[str, Any]]:
     return found
 
 
-def accepted(given: dict[str, Any], **sizes: int) -> bool:
+def accepted(given: dict[str, Any], **sizes: Any) -> bool:
     """Whether the build takes an encoding with these keys at these sizes."""
     try:
         build_encodings(given, replace(dims(LENGTH), **sizes))

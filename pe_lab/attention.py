@@ -1,34 +1,58 @@
 """Attention, which asks its encoding at every hook between its input and its output.
 
-Shape letters as in model.py.
+Shape letters as in pe/base.py.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.cache import LayerCache
-from pe_lab.config import ModelConfig
 from pe_lab.dropout import Drop, attention_rows
 from pe_lab.kernels.dropping import dropped
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 from pe_lab.wanted import Wanted
 
 
-class Attention(nn.Module):
-    """Causal multi-head attention that asks its encoding at every hook."""
+class Sized(Protocol):
+    """What attention reads of a model's configuration."""
 
-    def __init__(self, cfg: ModelConfig, encoding: PositionalEncoding, fast: bool) -> None:
+    @property
+    def n_heads(self) -> int: ...
+
+    @property
+    def d_model(self) -> int: ...
+
+    @property
+    def window(self) -> int | None: ...
+
+
+class Attention(nn.Module, ABC):
+    """Causal attention that asks its encoding at every hook. A query sees the whole past, or as
+    much as the narrower window of the model's and the encoding's shows. What queries, keys and
+    values are made of is a subclass's, and so is ``out``, which takes the values mixed."""
+
+    out: nn.Module
+
+    def __init__(self, window: int | None, encoding: PositionalEncoding, fast: bool) -> None:
         super().__init__()
-        self.n_heads = cfg.n_heads
+        windows = [w for w in (window, encoding.window) if w is not None]
+        self.window = min(windows, default=None)
         self.encoding = encoding
         self.fast = fast
         self.learned_bias = "bias" in encoding.hooks() and any(True for _ in encoding.parameters())
-        self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
-        self.out = nn.Linear(cfg.d_model, cfg.d_model)
+
+    @abstractmethod
+    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, D) of the last ``queries`` tokens, keys (B, H, S, D) and values
+        (B, H, S, W) of all."""
+
+    def normalised(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        """Attention weights from logits."""
+        return self.encoding.weights(logits_BHTS, mask_TS)
 
     def forward(
         self,
@@ -40,14 +64,15 @@ class Attention(nn.Module):
         drop: Drop | None = None,
         wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
-        """(B, T, E), or (N, E) of the wanted places.
+        """What ``out`` makes of the mixed values, (B, T, ..), or (N, ..) of the wanted places;
+        and what the next layer's encoding finds in ``Scene.carried``.
 
         Args:
             queries: how many of the T tokens, the last, ask; all, or those from the first wanted
                 place on.
         """
         q, k, scene = self.sight(x_BTE, pos_BS, queries, carried, cache)
-        mixed, carried = self._in_one_go(q, k, scene, drop), scene.carried
+        mixed, carried = self.in_one_go(q, k, scene, drop), scene.carried
         if mixed is None:
             mixed, carried = self._eager(q, k, scene, drop)
         if isinstance(carried, Tensor):
@@ -63,46 +88,38 @@ class Attention(nn.Module):
         self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor, Scene]:
         """Queries and keys as they are compared, and what the encoding can see."""
-        q, k, v = (
-            part.view(*part.shape[:2], self.n_heads, -1).transpose(1, 2)
-            for part in self._project(x_BTE, queries)
-        )
+        q, k, v = self.project(x_BTE, queries)
         x_BSE = x_BTE
         if cache is not None:
             k, v, x_BSE = cache.extend(k, v, x_BTE)
             carried = cache.extend_carried(carried)
         # The same tensor where it is the same, so that an encoding sees that.
         pos_q = pos_BS if queries == pos_BS.shape[1] else pos_BS[:, -queries:]
-        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried)
+        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried, self.window)
         q, k = self.encoding.rotate(q, k, scene)
         return q, k, scene
 
-    def _project(self, x_BTE: Tensor, t: int) -> Sequence[Tensor]:
-        """Queries of the last t tokens, keys and values of all."""
-        if t == x_BTE.shape[1]:
-            return self._wide(self.qkv(x_BTE)).chunk(3, -1)
-        e = x_BTE.shape[-1]
-        weight, bias = self.qkv.weight, self.qkv.bias
-        q = self._wide(F.linear(x_BTE[:, -t:], weight[:e], bias[:e]))
-        return q, *self._wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
-
-    def _wide(self, x: Tensor) -> Tensor:
+    def wide(self, x: Tensor) -> Tensor:
         """On a CPU, small products in half precision are slow."""
         if self.fast and x.is_cpu:
             return x.to(torch.promote_types(x.dtype, torch.float32))
         return x
 
-    def _in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
+    def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
         """``_eager`` by a fused kernel; None where there is none."""
         if not self.fast:
             return None
-        mixed = self.encoding.attend(q, k, scene, drop)
-        if mixed is not None or drop is not None or not self.encoding.fused():
-            return mixed
+        if self.window is None and scene.v_BHSD.shape[-1] == k.shape[-1]:
+            # No kernel of an encoding's knows of windows, or of values of another width.
+            mixed = self.encoding.attend(q, k, scene, drop)
+            if mixed is not None:
+                return mixed
+        if drop is not None or not self.encoding.fused():
+            return None
         # PyTorch's own backward is ordered only where it may fail; ours may only warn.
         if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
             return None
-        v, whole = scene.v_BHSD, q.shape[2] == k.shape[2]
+        v, whole = scene.v_BHSD, q.shape[2] == k.shape[2] and self.window is None
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is None:
             mask = None if whole else scene.mask_TS
@@ -121,7 +138,7 @@ class Attention(nn.Module):
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is not None:
             logits = logits + bias
-        return logits, self.encoding.weights(logits, scene.mask_TS)
+        return logits, self.normalised(logits, scene.mask_TS)
 
     def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
         pe = self.encoding
@@ -132,3 +149,26 @@ class Attention(nn.Module):
         mixed = left.to(scene.v_BHSD.dtype) @ scene.v_BHSD
         added = pe.values(left, scene.pos_q_BT, scene.pos_k_BS)
         return (mixed if added is None else mixed + added), pe.carry(weights, scene)
+
+
+class MultiHeadAttention(Attention):
+    """Every head has queries, keys and values of its own, all of width E / H (Vaswani 2017)."""
+
+    def __init__(self, cfg: Sized, encoding: PositionalEncoding, fast: bool) -> None:
+        super().__init__(cfg.window, encoding, fast)
+        self.n_heads = cfg.n_heads
+        self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
+        self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)
+
+    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        if queries == x_BTE.shape[1]:
+            q, k, v = self.wide(self.qkv(x_BTE)).chunk(3, -1)
+        else:
+            e = x_BTE.shape[-1]
+            weight, bias = self.qkv.weight, self.qkv.bias
+            q = self.wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
+            k, v = self.wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
+        return self._heads(q), self._heads(k), self._heads(v)
+
+    def _heads(self, x_BTE: Tensor) -> Tensor:
+        return x_BTE.view(*x_BTE.shape[:2], self.n_heads, -1).transpose(1, 2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pe_lab.attention import Attention
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
 from pe_lab.optimizer import EPS
 from pe_lab.train import Part, Taken, Trainer, learning_rate, wide
 from pe_lab.wanted import Wanted
@@ -159,7 +159,7 @@ class _Logits(nn.Module):
     """The model's logits at the wanted places, as one function of weights and tokens; the fused
     kernels know nothing of many models."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
         for module in model.modules():
@@ -170,7 +170,7 @@ class _Logits(nn.Module):
         return self.model.unembed(self.model(tokens_BT, pos_BT, wanted=wanted, key=key))
 
 
-def _names(model: Transformer) -> dict[int, list[str]]:
+def _names(model: Model) -> dict[int, list[str]]:
     """The names of each parameter: several where modules hold it together, one where layers
     share the module."""
     names: dict[int, list[str]] = {}

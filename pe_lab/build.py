@@ -8,7 +8,7 @@ import torch
 
 from pe_lab.config import Config
 from pe_lab.errors import UsageError
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.positions import Positions
@@ -24,6 +24,7 @@ class Plan:
     config: Config
     task: Task
     positions: Positions
+    model_config: ModelConfig
     dims: Dims
     splits: list[str]
     """The splits to measure, in order; ``too_long`` are not among them."""
@@ -36,21 +37,29 @@ class Plan:
         length = self.task.split(split).n_tokens
         return max(1, most * min(length, self.dims.train_len) // length)
 
-    def model(self) -> Transformer:
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The task's words, as a model needs to know them."""
+        return vocabulary(self.task)
+
+    def model(self) -> Model:
         """The model with its initial weights. The trunk and the encodings are drawn from
         streams of their own: with one seed, every encoding starts from the same trunk."""
         seed = self.config.seed
         with torch.random.fork_rng():
             torch.manual_seed(torch_seed(seed, "encoding"))
-            encodings = build_encodings(self.config.pe, self.dims)
+            encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
             torch.manual_seed(torch_seed(seed, "weights"))
-            vocab_size, fast = self.dims.vocab_size, self.config.train.fast
-            return Transformer(self.config.model, vocab_size, encodings, fast)
+            return self.model_config.build(self.vocabulary, encodings, self.config.train.fast)
 
 
 def plan(config: Config) -> Plan:
     """Everything that can be checked without training; UsageError says what is wrong."""
     task = build_task(config.task)
+    _check_length(config, task)
+    model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
+    if told := model_config.refuses_task(task):
+        raise UsageError(f"task={config.names.get('task', '')} {told}")
     positions: Positions = instantiate(config.positions, "positions", Positions)
     needed = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
     limits = dict.fromkeys(needed, 0)
@@ -60,16 +69,13 @@ def plan(config: Config) -> Plan:
             limits[name] = positions.limit(needed[name], training=name == TRAIN)
     except ValueError as error:
         raise UsageError(f"positions: {error}") from None
-    dims = Dims(
-        d_model=config.model.d_model,
-        n_heads=config.model.n_heads,
-        n_layers=config.model.n_layers,
-        vocab_size=len(task.vocab),
-        train_len=task.split(TRAIN).n_tokens,
-        max_len=max(limits.values()),
-    )
-    _check_memory(config, dims, needed)
-    encodings = build_encodings(config.pe, dims)
+    train_len = task.split(TRAIN).n_tokens
+    dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
+    _check_memory(config, model_config, dims, needed)
+    encodings = build_encodings(config.pe, dims, model_config.without())
+    for encoding in encodings:
+        if told := model_config.refuses(encoding):
+            raise UsageError(f"pe={config.names.get('pe', '')} {told}")
     limited = {e.max_len: e for e in encodings if e.max_len is not None}
     longest = min(limited, default=None)
     too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
@@ -97,16 +103,32 @@ def plan(config: Config) -> Plan:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
-    return Plan(config, task, positions, dims, splits, too_long)
+    return Plan(config, task, positions, model_config, dims, splits, too_long)
 
 
-def _check_memory(config: Config, dims: Dims, needed: dict[str, int]) -> None:
+def vocabulary(task: Task) -> Vocabulary:
+    """The task's words, as a model needs to know them."""
+    number = None if task.separator is None else task.vocab.index(task.separator)
+    return Vocabulary(len(task.vocab), number)
+
+
+def _check_length(config: Config, task: Task) -> None:
+    """Refuse a length that the task does not follow."""
+    length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
+    if length is not None and n_tokens != length:
+        raise UsageError(
+            f"train.length={length} changes nothing in this task, whose training sequences have "
+            f"{n_tokens} tokens by keys of its own (pe-lab --cfg job shows task.*): leave it null"
+        )
+
+
+def _check_memory(
+    config: Config, model_config: ModelConfig, dims: Dims, needed: dict[str, int]
+) -> None:
     """Refuse what no machine of this size can hold; no exact account."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    model = config.model
-    weights = model.n_layers * (4 * model.d_model**2 + 2 * model.d_model * model.ff_width)
     # Weights, gradients and the optimiser's two moments; tokens and targets as int64.
-    sizes = {f"model.d_model={model.d_model}": 16 * weights}
+    sizes = {f"model.d_model={dims.d_model}": 16 * model_config.weights()}
     for name, length in needed.items():
         sequences = config.train.batch_size if name == TRAIN else 1
         sizes[f"{name} with {length} tokens"] = 16 * sequences * length
@@ -137,20 +159,40 @@ def build_task(section: dict[str, Any]) -> Task:
     return task
 
 
-def build_encodings(section: dict[str, Any], dims: Dims) -> list[PositionalEncoding]:
-    """One encoding for each layer; NoPE where an encoding leaves a layer alone."""
+def build_encodings(
+    section: dict[str, Any], dims: Dims, without: frozenset[int] = frozenset()
+) -> list[PositionalEncoding]:
+    """One encoding for each layer; NoPE where an encoding leaves a layer alone.
+
+    Args:
+        without: layers that are to go without it.
+    """
 
     def serves(encoding: PositionalEncoding, layer: int) -> bool:
         return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
+
+    def served(layer: int) -> bool:
+        if layer in without and "embed" in made[0].hooks():
+            raise UsageError(
+                f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
+                "which this encoding changes: leave it true"
+            )
+        return layer not in without and serves(made[layer], layer)
 
     made = [
         instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
         for layer in range(dims.n_layers)
     ]
-    serving = [layer for layer in range(dims.n_layers) if serves(made[layer], layer)]
+    serving = [layer for layer in range(dims.n_layers) if served(layer)]
     if not serving:
         return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
     first = made[serving[0]]
+    common = type(first).share is not PositionalEncoding.share or "carry" in first.hooks()
+    if dims.layer_heads is not None and (first.share_layers or common):
+        raise UsageError(
+            "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "
+            "common: leave them null"
+        )
     if first.share_layers:
         made = [first] * dims.n_layers
     for layer in serving:

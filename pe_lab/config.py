@@ -1,6 +1,6 @@
 """The keys of the closed groups: their types and limits. Their values stand in conf/.
 
-The open groups (``task``, ``pe``, ``positions``) name their class in ``_target_``; the
+The open groups (``task``, ``pe``, ``positions``, ``model``) name their class in ``_target_``; the
 signature of that class is their schema (see schema.py). This module does not import torch:
 tab completion and every check of a command line go through it.
 """
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 closed = dataclass(
     frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -31,13 +33,15 @@ closed = dataclass(
 
 def register_resolvers() -> None:
     """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline;
-    ``${cores:threads}``, for the jobs that this machine does at once.
+    ``${cores:threads}``, for the jobs that this machine does at once, and ``${cpus:threads}``, for
+    the CPUs that a job of a sweep takes.
 
     What is no number comes back as it is: the key it was taken from is refused by its own name.
     """
     for name, result in (("mul", operator.mul), ("add", operator.add)):
         OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
     OmegaConf.register_new_resolver("cores", _cores, replace=True)
+    OmegaConf.register_new_resolver("cpus", _cpus, replace=True)
 
 
 def _whole(result: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -45,42 +49,24 @@ def _whole(result: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return int(result(a, b)) if plain else a
 
 
-def _cores(threads: int = 1) -> int:
-    """How many times ``threads`` go into the cores that this process may use; at least 1."""
+def _threads(value: Any) -> Any:
+    """A whole number from 1, or ``auto``."""
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise PydanticCustomError("threads", "set it to a whole number from 1, or to auto")
+
+
+def _cpus(threads: Any) -> int:
+    """The threads of a job of a sweep; one where it is ``auto``, or what is refused by its own name
+    anyway."""
+    return threads if type(threads) is int and threads >= 1 else 1
+
+
+def _cores(threads: Any = 1) -> int:
+    """How many times a job's threads go into the cores that this process may use; at least 1."""
     from joblib import cpu_count  # type: ignore[import-untyped]
 
-    return max(1, int(cpu_count()) // threads)
-
-
-@closed
-class ModelConfig:
-    """The transformer (conf/model/)."""
-
-    n_layers: PositiveInt
-    n_heads: PositiveInt
-    d_model: PositiveInt
-    d_ff: PositiveInt | None
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    norm: Literal["layernorm", "rmsnorm"]
-    norm_position: Literal["pre", "post"]
-    activation: Literal["relu", "gelu", "swiglu"]
-    tied_embeddings: bool
-
-    @model_validator(mode="after")
-    def _fits(self) -> "ModelConfig":
-        if self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model={self.d_model} is not divisible by n_heads={self.n_heads}: "
-                "choose a multiple"
-            )
-        return self
-
-    @property
-    def ff_width(self) -> int:
-        """Width of the feed-forward layer: d_ff, or 4 d_model (8/3 d_model for SwiGLU)."""
-        if self.d_ff is not None:
-            return self.d_ff
-        return round(8 * self.d_model / 3) if self.activation == "swiglu" else 4 * self.d_model
+    return max(1, int(cpu_count()) // _cpus(threads))
 
 
 @closed
@@ -88,6 +74,7 @@ class TrainConfig:
     """Optimisation (conf/train/)."""
 
     steps: PositiveInt
+    length: PositiveInt | None
     batch_size: PositiveInt
     accumulate: PositiveInt
     optimizer: Literal["adamw", "adam"]
@@ -152,14 +139,14 @@ class Config:
     task: dict[str, Any]
     pe: dict[str, Any]
     positions: dict[str, Any]
-    model: ModelConfig
+    model: dict[str, Any]
     train: TrainConfig
     eval: EvalConfig
     tracker: TrackerConfig
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     runs_dir: Annotated[str, Field(min_length=1)]
     device: Literal["auto", "cpu", "cuda"]
-    threads: PositiveInt
+    threads: Annotated[int | Literal["auto"], BeforeValidator(_threads)]
     deterministic: bool
     force: bool
     debug: bool

@@ -5,6 +5,7 @@ Apart from config.py so that tables of runs are made without pydantic.
 
 import hashlib
 import json
+from copy import deepcopy
 from typing import Any
 
 # What does not change a run's numbers: two runs that differ only here are one run.
@@ -17,8 +18,52 @@ OPERATIONAL = {
 STOPPING = {"train": ("patience",), "eval": ("every",)}
 
 
+# Keys that came after runs had been made, with what held before: such a run is the same run.
+ADDED: dict[str, dict[str, Any]] = {
+    "train": {"length": None},
+    "model": {
+        "_target_": "pe_lab.models.transformer.TransformerConfig",
+        "window": None,
+        "layers": {},
+    },
+}
+ADDED_TO_ENCODINGS: dict[str, dict[str, Any]] = {
+    "pe_lab.pe.rope.RoPE": {"logn": "none", "logn_clip": True},
+}
+
+
+def _sections(config: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The parts of a configuration that have such keys, each with those."""
+    encodings = [config.get("pe", {})]
+    encodings += [p for p in encodings[0].get("parts") or [] if isinstance(p, dict)]
+    return [(config[group], added) for group, added in ADDED.items() if group in config] + [
+        (section, ADDED_TO_ENCODINGS[section["_target_"]])
+        for section in encodings
+        if section.get("_target_") in ADDED_TO_ENCODINGS
+    ]
+
+
+def completed(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a run with the keys that came after it was made."""
+    whole = deepcopy(config)
+    for section, added in _sections(whole):
+        section.update({key: value for key, value in added.items() if key not in section})
+    return whole
+
+
+def _as_before(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without those of them that have no effect."""
+    bare = deepcopy(config)
+    for section, added in _sections(bare):
+        for key, value in added.items():
+            if key in section and section[key] == value:
+                del section[key]
+    return bare
+
+
 def comparable(resolved: dict[str, Any]) -> dict[str, Any]:
     """The resolved configuration less what changes no number."""
+    resolved = _as_before(resolved)
     kept = {key: value for key, value in resolved.items() if key not in OPERATIONAL[""]}
     for group, keys in OPERATIONAL.items():
         if group:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
 from pe_lab.positions import Positions
 from pe_lab.streams import generator
 from pe_lab.task import IN_DOMAIN, Batch, Ints, Task
@@ -79,24 +79,30 @@ class Answers:
             n_seq=len(rows),
         )
 
-    def breakdown(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Error by the number of tokens read (``length``) and by each of the task's tags:
-        name -> bucket -> error and n. Buckets are 0, 1, 2, 3-4, 5-8, 9-16, .."""
+    def breakdown(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Error and loss by the number of tokens read (``length``) and by each of the task's tags:
+        name -> bucket -> error, loss (None where it is not finite) and n. Buckets are 0, 1, 2,
+        3-4, 5-8, 9-16, .."""
         by = {"length": self.position + 1, **self.tags}
         return {name: self._by(values) for name, values in by.items()}
 
-    def _by(self, values: Ints) -> dict[str, dict[str, float]]:
+    def _by(self, values: Ints) -> dict[str, dict[str, float | None]]:
         upper = np.where(values > 0, 2 ** np.ceil(np.log2(np.maximum(values, 1))), 0).astype(int)
         table = {}
         for top in np.unique(upper):
             inside, bottom = upper == top, int(top) // 2 + 1
             name = f"{bottom}-{top}" if bottom < top else f"{top}"
-            table[name] = {"error": float(self.wrong[inside].mean()), "n": int(inside.sum())}
+            loss = float(self.loss[inside].mean())
+            table[name] = {
+                "error": float(self.wrong[inside].mean()),
+                "loss": loss if math.isfinite(loss) else None,
+                "n": int(inside.sum()),
+            }
         return table
 
 
 @contextmanager
-def evaluating(model: Transformer) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """Without dropout inside, as it was after."""
     was_training = model.training
     model.eval()
@@ -127,7 +133,7 @@ def fixed_positions(positions: Positions, split: str, n: int, length: int) -> In
 
 @torch.inference_mode()
 def answer(
-    model: Transformer,
+    model: Model,
     task: Task,
     data: Batch,
     positions: Ints,
@@ -143,7 +149,7 @@ def answer(
         autocast: makes the context in which the model runs.
         poll: called between chunks; may raise to stop.
     """
-    device = model.head.weight.device
+    device = model.device
     wrong, losses = [], []
     with evaluating(model):
         for part, pos in chunks(data, positions, batch_tokens, poll):

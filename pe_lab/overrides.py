@@ -11,9 +11,11 @@ from pe_lab.errors import UsageError
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
-OPEN_ENDED = ("task.files", "task.splits")
+OPEN_ENDED = ("task.files", "task.splits", "model.layers")
 """Mappings whose keys are the user's own: one given on the command line replaces the yaml's."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
+LAYERS = "model.layers."
+"""What a layer has otherwise is set key by key, in a mapping that the yaml leaves empty."""
 
 
 def check_words(parser: OverridesParser, words: list[str]) -> None:
@@ -80,6 +82,8 @@ def replacing(words: list[str]) -> list[str]:
     for word in words:
         key, _, value = word.partition("=")
         replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
+        if key.startswith(LAYERS):
+            word = f"++{word}"
         done += [f"~{key}", f"++{word}"] if replaced else [word]
     return done
 
@@ -87,4 +91,9 @@ def replacing(words: list[str]) -> list[str]:
 def as_given(words: Iterable[str]) -> list[str]:
     """What ``replacing`` was given, for the record."""
     kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
-    return [word[2:] if word[2:].partition("=")[0] in OPEN_ENDED else word for word in kept]
+    return [word[2:] if _added(word) else word for word in kept]
+
+
+def _added(word: str) -> bool:
+    key = word[2:].partition("=")[0]
+    return word.startswith("++") and (key in OPEN_ENDED or key.startswith(LAYERS))

@@ -12,7 +12,8 @@ import inspect
 import json
 import traceback
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 import pydantic
 from pydantic import ConfigDict, ValidationError
@@ -20,6 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from pe_lab.config import Config, plain, validated
 from pe_lab.errors import UsageError
+from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.positions import Positions
 from pe_lab.suggest import did_you_mean
@@ -40,6 +42,7 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
         "task": _checked_task(config.task),
         "pe": _checked_encoding(config.pe, "pe"),
         "positions": _settled(config.positions, "positions", Positions),
+        "model": _settled(config.model, "model", ModelConfig),
     }
     return validated({**plain(config), **open_groups})
 
@@ -143,7 +146,9 @@ def _values(
     try:
         checked = schema.model_validate(values)
     except ValidationError as error:
-        raise UsageError(_sentence(error, {key: values}, key, [*names, *also])) from None
+        at = error.errors()[0]["loc"][:-1]
+        known = _keys_below(target, at) if at else [*names, *also]
+        raise UsageError(_sentence(error, {key: values}, key, known)) from None
     arguments = {name: getattr(checked, f"field_{name}") for name in names}
     _refuse_turned(values, arguments, key)
     return arguments
@@ -290,6 +295,14 @@ def _at_or_none(values: Any, path: Sequence[int | str]) -> Any:
         return _at(values, path)
     except (AttributeError, KeyError, IndexError, TypeError):
         return None
+
+
+def _keys_below(target: Any, path: Sequence[int | str]) -> list[str]:
+    """The keys of what an argument holds at this path: a mapping's values are of one kind."""
+    hint: Any = get_type_hints(target.__init__)[str(path[0])]
+    for _ in path[1:]:
+        hint = (get_args(hint) or (hint,))[-1]
+    return [field.name for field in fields(hint)] if is_dataclass(hint) else []
 
 
 def _known(path: Sequence[int | str]) -> list[str]:

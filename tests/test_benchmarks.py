@@ -17,7 +17,7 @@ from benchmarks import flops, formulas
 from benchmarks.alternating import Side, SideError, Times
 from benchmarks.commands import checked_source
 from benchmarks.found import Asked, Found, Goal
-from benchmarks.ours import dims, flipflop, sized
+from benchmarks.ours import dims, flipflop, sized, transformer
 from benchmarks.scale import watched
 from benchmarks.side import answer
 from pe_lab.attention import Attention
@@ -27,11 +27,12 @@ from pe_lab.build import build_encodings
 @pytest.mark.parametrize("encoding", formulas.FORMULAS)
 def test_formula_is_what_ours_computes(encoding):
     """The peer of the attention rows does the same maths, its own weights copied from ours."""
-    length, cfg = 24, sized(encoding, "small", 0.0)
-    (layer, *_) = build_encodings(cfg.pe, dims(cfg.model, 1, length))
-    ours = Attention(cfg.model, layer, fast=False)
+    length, config = 24, sized(encoding, "small", 0.0)
+    cfg = transformer(config)
+    (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
+    ours = Attention(cfg, layer, fast=False)
     ours.qkv = ours.out = torch.nn.Identity()
-    heads, width = cfg.model.n_heads, cfg.model.d_model // cfg.model.n_heads
+    heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     theirs = formulas.FORMULAS[encoding](length, heads, width, 0.0)
     with torch.no_grad():
         for own in layer.parameters():
@@ -47,7 +48,7 @@ def test_formula_is_what_ours_computes(encoding):
         source = own.pop(copied[name]).data
         given.data = source if given.shape == source.shape else source.T
     assert not own
-    x = torch.randn(3, length, 3 * cfg.model.d_model)
+    x = torch.randn(3, length, 3 * cfg.d_model)
     mixed, _ = ours(x, torch.arange(length)[None], length, None, None)
     parts = (p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in x.chunk(3, -1))
     torch.testing.assert_close(
@@ -58,7 +59,7 @@ def test_formula_is_what_ours_computes(encoding):
 def test_flops_of_a_step_as_counted_by_hand():
     """2 layers, d 64: 12 d^2 weights a layer, 6 operations a weight and token; 2 products of
     L (L + 1) / 2 pairs, 2 d operations each, and their backward."""
-    cfg = sized("cope", "small", 0.0).model
+    cfg = transformer(sized("cope", "small", 0.0))
     assert flops.linear(cfg, 100) == 6 * 100 * 2 * 12 * 64**2
     assert flops.attention(cfg, "rope", 10, 3) == 2 * 3 * 2 * 3 * 55 * 2 * 64
     assert flops.attention(cfg, "cope", 10, 3) == 3 * flops.attention(cfg, "rope", 10, 3) // 2

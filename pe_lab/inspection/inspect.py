@@ -130,10 +130,16 @@ def inspect_run(
     """
     import torch
 
+    from pe_lab.attention import Attention
     from pe_lab.inspection.trace import LayerTrace, traced
     from pe_lab.trained import load
 
     run = load(path)
+    if not any(isinstance(module, Attention) for module in run.model.modules()):
+        raise UsageError(
+            f"run={path} has no attention to look at: give a run of model=transformer, not of "
+            f"model={run.summary['names'].get('model')}"
+        )
     data, positions = run.sequences(split)
     _check_range("sample", sample, len(data), f"sequences of {split}")
     batch = data.take(slice(sample, sample + 1))

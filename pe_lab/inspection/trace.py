@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pe_lab.attention import Attention
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -29,7 +29,7 @@ class LayerTrace:
 
 
 @contextmanager
-def traced(model: Transformer, take: Callable[[LayerTrace], None]) -> Iterator[None]:
+def traced(model: Model, take: Callable[[LayerTrace], None]) -> Iterator[None]:
     """Inside, each forward pass of whole sequences hands ``take`` every layer's trace, the lowest
     first.
 
@@ -41,8 +41,9 @@ def traced(model: Transformer, take: Callable[[LayerTrace], None]) -> Iterator[N
         take(_trace(attention, *given))
 
     handles = [
-        block.attention.register_forward_hook(look)  # type: ignore[union-attr]
-        for block in model.blocks
+        module.register_forward_hook(look)
+        for module in model.modules()
+        if isinstance(module, Attention)
     ]
     try:
         yield

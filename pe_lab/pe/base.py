@@ -35,13 +35,32 @@ class Dims:
     """One more than the largest position that training or any evaluated split can hold."""
     layer: int = 0
     """The layer this instance serves; an embedding serves layer 0."""
+    layer_heads: tuple[int, ...] | None = None
+    """The heads of each layer, where they differ."""
+    head_width: int | None = None
+    """D, where it is not d_model / n_heads."""
 
     @property
     def head_dim(self) -> int:
-        return self.d_model // self.n_heads
+        return self.head_width or self.d_model // self.n_heads
+
+    @property
+    def widths_told(self) -> str:
+        """What makes heads as wide as they are, for messages."""
+        if self.head_width is not None:
+            return f"model.head_width={self.head_width} gives a head of width {self.head_width}"
+        return (
+            f"d_model={self.d_model} and n_heads={self.n_heads} give heads of width {self.head_dim}"
+        )
+
+    @property
+    def heads_width(self) -> int:
+        """H D: what a projection to the heads is wide."""
+        return self.n_heads * self.head_dim
 
     def at_layer(self, layer: int) -> "Dims":
-        return replace(self, layer=layer)
+        heads = self.n_heads if self.layer_heads is None else self.layer_heads[layer]
+        return replace(self, layer=layer, n_heads=heads)
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ class Scene:
     ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
     queries, keys and values before any rotation, ``pos_q_BT`` and ``pos_k_BS`` integer
     positions, and ``carried`` whatever the layer below returned from ``carry`` (None in the
-    first).
+    first). A query sees itself and the ``window`` - 1 keys before it; None: all before it.
     """
 
     x_BSE: Tensor
@@ -61,19 +80,22 @@ class Scene:
     pos_q_BT: Tensor
     pos_k_BS: Tensor
     carried: Any = None
+    window: int | None = None
 
     @cached_property
     def mask_TS(self) -> Tensor:  # noqa: N802
         """True where query t may see key s. Made when it is asked for: of a long sequence it is
         large, and fused kernels do without."""
         t, s = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
-        return causal_mask(t, s, self.q_BHTD.device)
+        return causal_mask(t, s, self.q_BHTD.device, self.window)
 
 
-def causal_mask(t: int, s: int, device: torch.device) -> Tensor:
-    """(t, s), True where a query may see a key: the queries are the last t of s tokens."""
-    seen = torch.arange(s, device=device)
-    return seen <= seen[s - t :, None]
+def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
+    """(t, s), True where a query may see a key: the queries are the last t of s tokens, and each
+    sees itself and the ``window`` - 1 before it."""
+    keys = torch.arange(s, device=device)
+    queries = keys[s - t :, None]
+    return keys <= queries if window is None else (keys <= queries) & (keys > queries - window)
 
 
 def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
@@ -106,6 +128,16 @@ class PositionalEncoding(nn.Module):
     that a key cache is refused; None: it does not."""
     replaces_content: bool = False
     """True: ``logits`` is more than the content term and another one added to it."""
+    window: int | None = None
+    """Keys that a query sees in this layer, itself and those before it; None: all."""
+    needs_softmax: bool = False
+    """True: its term of the logits is the logarithm of a factor of the weights, or a temperature,
+    which means nothing where weights are no exponentials."""
+    values_like_keys: str | None = None
+    """The choice, key=value, by which it wants values as wide as keys; None: it does not."""
+    both_ways: bool = False
+    """True: its rotation, or its bias, which then is one by |i - j|, holds for keys ahead of the
+    query too, in attention that is not causal."""
     bias_by_distance: bool = False
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 

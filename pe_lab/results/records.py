@@ -7,7 +7,7 @@ the seed's line apart, are parsed once. A summary laid out otherwise is parsed w
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import orjson
 import yaml
 
 from pe_lab.errors import UsageError
-from pe_lab.identity import identity
+from pe_lab.identity import completed, identity
 from pe_lab.runs import RunFolder, run_folders
 
 
@@ -41,11 +41,9 @@ class Record:
 
 def read_records(runs_dir: Path) -> list[Record]:
     """Every run below ``runs_dir``, in the order of their paths; a copy of one counts as broken."""
-    read = _Reader()
     paths: dict[tuple[Any, ...], str] = {}
     records = []
-    for folder in run_folders(runs_dir):
-        record = read.record(folder)
+    for record in records_of(run_folders(runs_dir)):
         if record.facts["state"] == "finished" and record.setting is not None:
             run = *(record.facts[key] for key in ("task", "pe", "seed")), record.setting.identity
             first = paths.setdefault(run, record.facts["path"])
@@ -54,6 +52,11 @@ def read_records(runs_dir: Path) -> list[Record]:
                 record = Record({**record.facts, "state": "broken", "told": told}, {}, None)
         records.append(record)
     return records
+
+
+def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:
+    """The record of each of these runs, copies too."""
+    return map(_Reader().record, folders)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -202,6 +205,7 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
 
 
 def _setting(config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+    config = completed(config)
     keys = flat({**config, "contents": contents or {}})
     keys.pop("seed", None)
     return Setting(identity({**config, "seed": 0}, contents), keys)

@@ -36,7 +36,7 @@ def labels(
     """
     names, model = config.names, config.model
     tags = [*config.tracker.wandb.tags, names["task"], names["pe"]]
-    tags.append(f"{model.n_layers}L-d{model.d_model}")
+    tags.append(f"{model['n_layers']}L-d{model['d_model']}")
     tags += [names[g] for g in ("experiment",) if g in names]
     if names.get("positions", "sequential") != "sequential":
         tags.append(names["positions"])

@@ -23,7 +23,7 @@ from variants import (
 from docs.facts import parts
 from pe_lab.build import build_encodings
 from pe_lab.kernels import roads
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding, Scene
 
 

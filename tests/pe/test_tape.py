@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, model, scattered, sequential, tokens
 
 from pe_lab.build import build_encodings
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer
 
 
 def plane(position: int, width: int, base: float) -> list[complex]:

@@ -10,7 +10,7 @@ from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 
 from docs.facts import parts
 from pe_lab.inspection.trace import LayerTrace, traced
-from pe_lab.model import Transformer
+from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import Scene
 
 NO_SOFTMAX = "stick_breaking"

@@ -10,10 +10,9 @@ from hydra.utils import get_object
 
 from docs import facts
 from pe_lab.build import build_encodings
-from pe_lab.config import ModelConfig
 from pe_lab.errors import UsageError
-from pe_lab.model import Transformer
-from pe_lab.pe.base import Dims
+from pe_lab.models.transformer import Transformer, TransformerConfig
+from pe_lab.pe.base import HOOKS, Dims
 
 Section = dict[str, Any]
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
@@ -65,6 +64,21 @@ def dims(**changes: int) -> Dims:
     return Dims(**{**sizes, "train_len": TRAIN_LEN, "max_len": MAX_LEN, **changes})
 
 
+def turned_in_parent(section: Section, key: str) -> bool:
+    """Whether a class that another yaml names reads this key, and all hooks are that class's: pi
+    turns pairs as rope does, at other angles."""
+    cls = get_object(section["_target_"])
+    parents = [
+        get_object(other["_target_"])
+        for other in SECTIONS.values()
+        if key in other and other["_target_"] != section["_target_"]
+    ]
+    return any(
+        issubclass(cls, parent) and all(getattr(cls, h) is getattr(parent, h) for h in HOOKS)
+        for parent in parents
+    )
+
+
 def every_variant() -> dict[str, Section]:
     """The default of each yaml, and each of its choices and switches turned alone."""
     found: dict[str, Section] = {}
@@ -74,6 +88,8 @@ def every_variant() -> dict[str, Section]:
             if key == "_target_" or (
                 isinstance(value, (int, float)) and not isinstance(value, bool)
             ):
+                continue
+            if turned_in_parent(section, key):
                 continue
             for other in other_values(section, key):
                 changed = {**section, key: other}
@@ -108,7 +124,7 @@ def model(
         "activation": "gelu",
         "tied_embeddings": False,
     }
-    cfg = ModelConfig(**{**keys, **(trunk or {})})
+    cfg = TransformerConfig(**{**keys, **(trunk or {})})
     torch.manual_seed(seed)
     encodings = build_encodings(section, size)
     for encoding in dict.fromkeys(encodings):

@@ -1,0 +1,1 @@
+"""The models, one in a file: what reads a task's tokens and asks the encoding."""
