@@ -24,7 +24,7 @@ class Chinese(Closed):
 
 
 class Entry(Closed):
-    family: Literal["baseline", "input", "rotary", "bias", "content", "combination"]
+    family: Literal["baseline", "input", "rotary", "retuned", "bias", "content", "combination"]
     maths: str | None
     symbols: dict[str, str] = {}
     steps: list[str] = []

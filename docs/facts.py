@@ -26,7 +26,7 @@ _BLOG = re.compile(r"Su's blog, (\d+) \((\d{4})\)")
 
 
 def small_model() -> TransformerConfig:
-    keys = section("transformer", "model")
+    keys = yaml.safe_load((ROOT / "conf/model/transformer.yaml").read_text("utf-8"))
     return TransformerConfig(**{k: v for k, v in keys.items() if k != "_target_"})
 
 

@@ -17,6 +17,8 @@ class ALiBi(PositionalEncoding):
     """
 
     shift_invariant = True
+    both_ways = True
+    needs_softmax = "its bias"
     bias_by_distance = True
     slopes: Tensor
 

@@ -68,9 +68,10 @@ class Scene:
     """What attention can see besides q and k.
 
     ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
-    queries, keys and values before any rotation, ``pos_q_BT`` and ``pos_k_BS`` integer
-    positions, and ``carried`` whatever the layer below returned from ``carry`` (None in the
-    first). A query sees itself and the ``window`` - 1 keys before it; None: all before it.
+    queries, keys and values before any rotation (values may be of another width, see
+    ``values_like_keys``), ``pos_q_BT`` and ``pos_k_BS`` integer positions, and ``carried``
+    whatever the layer below returned from ``carry`` (None in the first). A query sees itself and
+    the ``window`` - 1 keys before it; None: all before it.
     """
 
     x_BSE: Tensor
@@ -130,14 +131,18 @@ class PositionalEncoding(nn.Module):
     """True: ``logits`` is more than the content term and another one added to it."""
     window: int | None = None
     """Keys that a query sees in this layer, itself and those before it; None: all."""
-    needs_softmax: bool = False
-    """True: its term of the logits is the logarithm of a factor of the weights, or a temperature,
-    which means nothing where weights are no exponentials."""
+    needs_softmax: str | None = None
+    """What makes its logits logarithms of factors of the weights, or changes their temperature (a
+    choice, key=value, where it is one): nothing where weights are no exponentials; None: nothing
+    does."""
     values_like_keys: str | None = None
     """The choice, key=value, by which it wants values as wide as keys; None: it does not."""
     both_ways: bool = False
     """True: its rotation, or its bias, which then is one by |i - j|, holds for keys ahead of the
     query too, in attention that is not causal."""
+    turns_alone: bool = False
+    """True: ``rotate`` turns each query and key by its own position alone, so that sums of turned
+    keys can be kept in the place of keys."""
     bias_by_distance: bool = False
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 
@@ -154,6 +159,8 @@ class PositionalEncoding(nn.Module):
             cls.attend = PositionalEncoding.attend  # type: ignore[method-assign]
         if changed_since("bias_by_distance", ("bias",)):
             cls.bias_by_distance = False
+        if changed_since("turns_alone", ("rotate",)):
+            cls.turns_alone = False
 
     def share(self, lower: "PositionalEncoding") -> None:
         """Take over the modules that the source shares among layers from ``lower``, which serves a

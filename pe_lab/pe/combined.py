@@ -63,10 +63,18 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
+        inside = [part for part in serving if part.hooks() - {"embed", "enter"}]
+        self.both_ways = all(part.both_ways for part in inside)
         self.bias_by_distance = all(part.bias_by_distance for part in self._serving("bias"))
+        self.turns_alone = all(part.turns_alone for part in self._serving("rotate"))
         for index, part in zip(self.parts, serving, strict=True):
             if part.whole_sequence is not None:
                 self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
+            if part.needs_softmax is not None:
+                told = part.needs_softmax
+                self.needs_softmax = f"parts.{index}.{told}" if "=" in told else told
+            if part.values_like_keys is not None:
+                self.values_like_keys = f"parts.{index}.{part.values_like_keys}"
 
     def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
@@ -214,6 +222,6 @@ def _layers(given: Any, key: str, dims: Dims) -> list[int]:
     if not good or len({*given}) < len(given) or {*given} - {*range(dims.n_layers)}:
         raise ValueError(
             f"{key}.layers={as_yaml(given)} is not allowed: list layers from 0 to "
-            f"{dims.n_layers - 1} (model.n_layers={dims.n_layers}), each once, layers: [0]"
+            f"{dims.n_layers - 1} (n_layers={dims.n_layers} in all), each once, layers: [0]"
         )
     return sorted(given)

@@ -76,6 +76,8 @@ class CoPE(PositionalEncoding):
                 "position by a slope: set position=table or another combine"
             )
         self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
+        self.needs_softmax = "combine=alibi_slope" if combine == "alibi_slope" else None
+        self.values_like_keys = "gates=values" if gates == "values" else None
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
         self.active = self.counts or everywhere
@@ -88,7 +90,7 @@ class CoPE(PositionalEncoding):
             return
         self.gate_key = None
         if gates == "sep_keys":
-            self.gate_key = nn.Linear(dims.d_model, dims.d_model)
+            self.gate_key = nn.Linear(dims.d_model, dims.heads_width)
         self.position: nn.Module
         if combine == "alibi_slope":
             self.position = SlopePositions(dims.n_heads, self.npos)

@@ -43,6 +43,7 @@ class DAPE(PositionalEncoding):
         made, keys = BASES[base]
         self.base = made(dims, **keys)
         self.shift_invariant = self.base.shift_invariant
+        self.needs_softmax = f"base={base}" if self.base.needs_softmax else None
         self.hidden = nn.Linear(2 * dims.n_heads, width)
         self.out = nn.Linear(width, dims.n_heads, bias=False)
 

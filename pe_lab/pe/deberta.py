@@ -56,8 +56,8 @@ class DeBERTa(PositionalEncoding):
         self.clip = dims.train_len if clip is None else clip
         self.mirrored, self.n_heads = mirrored, dims.n_heads
         self.relative = _table(2 * self.clip, dims.d_model)
-        self.project_key = nn.Linear(dims.d_model, dims.d_model, bias=False)
-        self.project_query = nn.Linear(dims.d_model, dims.d_model)
+        self.project_key = nn.Linear(dims.d_model, dims.heads_width, bias=False)
+        self.project_query = nn.Linear(dims.d_model, dims.heads_width)
         nn.init.zeros_(self.project_query.bias)
         self.absolute = None
         if dims.layer >= dims.n_layers - absolute_layers:
@@ -91,11 +91,18 @@ class DeBERTa(PositionalEncoding):
         to_position_BHTS = pick(
             (q_BHTD * scale) @ key_HRD.transpose(-1, -2), far_BTS.clamp(max=len(onwards_RE) - 1)
         )
-        to_content_BHST = pick(
-            (k_BHSD * scale) @ query_HRD.transpose(-1, -2),
-            far_BTS.clamp(max=len(query_RE) - 1).transpose(1, 2),
-        )
-        return content_BHTS / math.sqrt(3) + to_position_BHTS + to_content_BHST.transpose(-1, -2)
+        row_BTS = far_BTS.clamp(max=len(query_RE) - 1)
+        to_content_BHTS = _pick_for_keys(k_BHSD * scale, query_HRD, row_BTS)
+        return content_BHTS / math.sqrt(3) + to_position_BHTS + to_content_BHTS
+
+
+def _pick_for_keys(k_BHSD: Tensor, query_HRD: Tensor, row_BTS: Tensor) -> Tensor:
+    """k_s . query[row[t, s]], (B, H, T, S)."""
+    if row_BTS.shape[1] == 1:
+        # Every row for every key would cost a token that is decoded the square of the length.
+        own_HBSD = query_HRD[:, row_BTS[:, 0]]
+        return (k_BHSD * own_HBSD.transpose(0, 1)).sum(-1)[:, :, None]
+    return pick(k_BHSD @ query_HRD.transpose(-1, -2), row_BTS.transpose(1, 2)).transpose(-1, -2)
 
 
 def _table(rows: int, width: int) -> nn.Embedding:

@@ -23,6 +23,7 @@ class FoX(PositionalEncoding):
 
     shift_invariant = True
     reads_positions = False
+    needs_softmax = "its forget gates"
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

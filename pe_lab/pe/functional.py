@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fa
     @functools.wraps(fact)
     def known(pos_BS: Tensor) -> Fact:
         nonlocal last
-        # What inference mode makes does not count its changes.
-        version = 0 if pos_BS.is_inference() else pos_BS._version
+        version = _version(pos_BS)
         if last is not None and last[0]() is pos_BS and last[1] == version:
             return last[2]
         found = fact(pos_BS)
@@ -28,6 +27,11 @@ def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fa
         return found
 
     return known
+
+
+def _version(tensor: Tensor) -> int:
+    # What inference mode makes does not count its changes.
+    return 0 if tensor.is_inference() else tensor._version
 
 
 @once_for_all_layers
@@ -40,6 +44,27 @@ def consecutive(pos_BS: Tensor) -> bool:
 def span(pos_BS: Tensor) -> int:
     """How far apart two positions of a sequence are at most."""
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
+
+
+_turning: tuple[weakref.ref[Tensor], tuple[Any, ...], Tensor] | None = None
+
+
+def turning(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
+    """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex.
+
+    In inference on a CPU the last one of several tokens is kept for other layers, which ask about
+    the same positions: sines and cosines of a whole context are dear where one token is decoded.
+    """
+    global _turning
+    keeps = torch.is_inference_mode_enabled() and pos_BT.is_cpu and pos_BT.shape[-1] > 1
+    told = (*frequencies_M.tolist(), _version(pos_BT)) if keeps else ()
+    if keeps and _turning is not None and _turning[0]() is pos_BT and _turning[1] == told:
+        return _turning[2]
+    angle = (pos_BT[..., None] * frequencies_M)[:, None]
+    found = torch.polar(torch.ones_like(angle), angle)
+    if keeps:
+        _turning = weakref.ref(pos_BT), told, found
+    return found
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ class KERPLE(PositionalEncoding):
     """
 
     shift_invariant = True
+    both_ways = True
+    needs_softmax = "its bias"
     bias_by_distance = True
 
     def __init__(self, dims: Dims, form: Literal["log", "power"], share_layers: bool) -> None:

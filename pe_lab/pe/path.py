@@ -19,7 +19,7 @@ class PaTH(PositionalEncoding):
     logits_ij = k_j^T H_{j+1} H_{j+2} .. H_i q_i / sqrt(D) with H_t = I - beta_t w_t w_t^T, each
     head its own: q_i meets H_i first, and j = i meets none. beta_t = 2 sigmoid(a . x_t + b) lies
     in (0, 2), so H_t projects, reflects or lets pass; w_t = u / |u| is a unit vector from
-    u = silu(conv(B A x)), x the attention's input, A (rank, E), B (E, rank), and conv a causal
+    u = silu(conv(B A x)), x the attention's input, A (rank, E), B (H D, rank), and conv a causal
     convolution of each feature over time. Source: Yang 2025 (2505.16381) and its authors' code
     (flash-linear-attention); initial weights as there, uniform in +-1/sqrt(fan in), biases 0.
 
@@ -32,9 +32,9 @@ class PaTH(PositionalEncoding):
     Only the order of the tokens counts, given positions are not read. Any length. Not absolute;
     causal: a key meets only tokens up to the query.
 
-    Exact and parallel: a key k carried past the tokens t of a chunk loses sum over t of a_t w_t,
-    where (I + strictly lower(diag(beta) W W^T)) a = diag(beta) W k, one triangular solve for all
-    keys. Time and memory are of the order of S^2 (D + CHUNK): a few (B, H, S, S).
+    Exact and parallel: a query q carried back past the tokens t of a chunk loses sum over t of
+    a_t w_t, where (I + strictly upper(diag(beta) W W^T)) a = diag(beta) W q, one triangular solve
+    for all queries. Time and memory are of the order of T S (D + CHUNK): a few (B, H, T, S).
     """
 
     shift_invariant = True
@@ -51,15 +51,15 @@ class PaTH(PositionalEncoding):
     ) -> None:
         super().__init__()
         check_taps(dims, "conv", conv)
-        width, heads = dims.d_model, dims.n_heads
-        self.direction: nn.Module = nn.Linear(width, width, bias=False)
+        width, heads, all_heads = dims.d_model, dims.n_heads, dims.heads_width
+        self.direction: nn.Module = nn.Linear(width, all_heads, bias=False)
         if rank is not None:
             self.direction = nn.Sequential(
-                nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+                nn.Linear(width, rank, bias=False), nn.Linear(rank, all_heads, bias=False)
             )
         # Row n weighs the token conv - 1 - n back.
-        self.filter = nn.Parameter(torch.empty(conv, width).uniform_(-1, 1) / math.sqrt(conv))
-        self.silu = silu
+        self.filter = nn.Parameter(torch.empty(conv, all_heads).uniform_(-1, 1) / math.sqrt(conv))
+        self.silu, self.needs_softmax = silu, "forget=true" if forget else None
         self.strength = nn.Linear(width, heads)
         self.gate = nn.Linear(width, heads) if forget else None
         for linear in (self.strength, self.gate):
@@ -101,17 +101,19 @@ def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
 def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor) -> Tensor:
     """k_j^T H_{j+1} .. H_i q_i, (B, H, T, S); finite and without meaning where j > i."""
     t, s = q_BHTD.shape[2], k_BHSD.shape[2]
-    q_BHSD = F.pad(q_BHTD, (0, 0, s - t, 0))
-    carried = k_BHSD[:, :, :0]  # keys seen so far, carried past all tokens before this chunk
-    rows = []
-    for start in range(0, s, CHUNK):
+    carried = q_BHTD[:, :, :0]  # queries from later chunks, carried past all tokens after this one
+    columns: list[Tensor] = []
+    for start in reversed(range(0, s, CHUNK)):
         here = slice(start, start + CHUNK)
-        q, w, beta = q_BHSD[:, :, here], w_BHSD[:, :, here], beta_BHS[:, :, here, None]
-        carried = torch.cat((carried, k_BHSD[:, :, here]), 2)
-        # A key of this chunk meets the tokens after it, an earlier one all of them.
-        met = beta * (w @ carried.mT).tril(start - 1)
-        system = beta * (w @ w.mT).tril(-1)
-        lost = torch.linalg.solve_triangular(system, met, upper=False, unitriangular=True)
-        rows.append(F.pad(q @ carried.mT - (q @ w.mT).tril() @ lost, (0, s - carried.shape[2])))
+        k, w, beta = k_BHSD[:, :, here], w_BHSD[:, :, here], beta_BHS[:, :, here, None]
+        # The first query of this chunk, or of all.
+        first = max(start - (s - t), 0)
+        carried = torch.cat((q_BHTD[:, :, first : t - carried.shape[2]], carried), 2)
+        # A query of this chunk meets the tokens up to its own, a later one all of them.
+        met = beta * (w @ carried.mT).triu(start - (s - t) - first)
+        system = beta * (w @ w.mT).triu(1)
+        lost = torch.linalg.solve_triangular(system, met, upper=True, unitriangular=True)
+        column = carried @ k.mT - lost.mT @ (k @ w.mT).triu(1).mT
+        columns.append(F.pad(column, (0, 0, first, 0)))
         carried = carried - lost.mT @ w
-    return torch.cat(rows, 2)[:, :, s - t :]
+    return torch.cat(columns[::-1], -1)

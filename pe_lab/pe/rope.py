@@ -1,13 +1,19 @@
 """Rotary position embedding."""
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
+from pe_lab.kernels.turning import in_halves, turned
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, turning
+
+Pairing = Literal["interleaved", "half"]
+LogN = Literal["none", "train", "test"]
+Scale = Annotated[float, Field(ge=1)]
 
 
 class RoPE(PositionalEncoding):
@@ -16,59 +22,91 @@ class RoPE(PositionalEncoding):
     The pair m of q_i and k_i turns by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j depends
     on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
     2m + 1, as the paper and GPT-J; ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the
-    same encoding with the features in another order. No parameters, any length. Not absolute;
-    causal.
+    same encoding with the features in another order. No parameters, any length. Not absolute,
+    unless ``logn`` is; causal.
+
+    ``logn`` multiplies the query at position n - 1 by max(1, log n / log train length), here and
+    in every change of this encoding, so that attention does not flatten over more keys than in
+    training: ``train`` always, ``test`` in evaluation only, for a model trained without it.
+    ``logn_clip: false`` drops the maximum with 1. From Su's blog, 8823 (2021) and 9706 (2023).
     """
 
     shift_invariant = True
+    turns_alone = True
     frequencies: Tensor
 
     def __init__(
-        self, dims: Dims, base: PositiveFloat, pairing: Literal["interleaved", "half"]
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        logn: LogN = "none",
+        logn_clip: bool = True,
     ) -> None:
         super().__init__()
         check_pairs(dims)
-        self.pairing = pairing
+        if logn == "none" and not logn_clip:
+            raise ValueError(
+                "logn_clip=false has no effect with logn=none: set logn=train or logn=test, or "
+                "leave logn_clip=true"
+            )
+        if logn != "none" and dims.train_len < 2:
+            raise ValueError(
+                f"logn={logn} divides by the logarithm of the trained length, which is 0 for "
+                f"{dims.train_len} token: set logn=none or train on longer sequences"
+            )
+        self.pairing, self.logn, self.logn_clip = pairing, logn, logn_clip
+        self.train_len = dims.train_len
+        self.shift_invariant = logn == "none"
+        self.needs_softmax = None if logn == "none" else f"logn={logn}"
+        # What it counts are the keys behind a query.
+        self.both_ways = logn == "none"
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         pos_q, pos_k = scene.pos_q_BT, scene.pos_k_BS
         turn_k = self.turns(pos_k)
         turn_q = turn_k if pos_q is pos_k else self.turns(pos_q)
-        return self.turned(q_BHTD, turn_q), self.turned(k_BHSD, turn_k)
+        return self.turned(q_BHTD, self.grown(turn_q, pos_q)), self.turned(k_BHSD, turn_k)
 
     def turns(self, pos_BT: Tensor) -> Tensor:
         """How the pairs turn at these positions, (B, 1, T, D/2), complex."""
-        angle = (pos_BT[..., None] * self.frequencies)[:, None]
-        return torch.polar(torch.ones_like(angle), angle)
+        return turning(pos_BT, self.frequencies)
 
     def turned(self, x_BHTD: Tensor, turn: Tensor) -> Tensor:
         """Queries or keys after ``turns``."""
-        if self.pairing == "half":
-            return turn_halves(x_BHTD, turn.real, turn.imag)
-        return turn_neighbours(x_BHTD, turn)
+        return turned(x_BHTD, turn, halves=self.pairing == "half")
+
+    def grown(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
+        """Queries, or their turns, scaled as ``logn`` has it."""
+        if self.logn == "none" or (self.logn == "test" and self.training):
+            return x_BHTD
+        growth_BT = (pos_q_BT.double() + 1).log() / math.log(self.train_len)
+        if self.logn_clip:
+            growth_BT = growth_BT.clamp(min=1)
+        return (x_BHTD * growth_BT[:, None, :, None]).to(x_BHTD.dtype)
+
+
+def scale(dims: Dims, k: float | None) -> float:
+    """By how much a trained RoPE is stretched: k, or longest over trained length."""
+    return max(1.0, dims.max_len / dims.train_len) if k is None else k
 
 
 def check_pairs(dims: Dims) -> None:
     """Heads of an odd width leave a feature without a partner."""
     if dims.head_dim % 2:
         raise ValueError(
-            f"d_model={dims.d_model} and n_heads={dims.n_heads} give heads of width "
-            f"{dims.head_dim}, but rotation needs pairs: choose an even d_model / n_heads"
+            f"{dims.widths_told}, but rotation needs pairs: choose "
+            + ("an even d_model / n_heads" if dims.head_width is None else "an even one")
         )
 
 
 def turn_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate features m and m + D/2 by the angle with cos[.., m] and sin[.., m]."""
     wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    cos, sin = cos.to(wide), sin.to(wide)
-    a, b = x_BHTD.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x_BHTD.dtype)
+    return in_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
 
 
 def turn_neighbours(x_BHTD: Tensor, turn: Tensor) -> Tensor:
     """Multiply features 2m and 2m + 1, read as one complex number, by the complex turn[.., m]."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    # Complex numbers take a third of the time of strided halves.
-    pairs = torch.view_as_complex(x_BHTD.to(wide).reshape(*x_BHTD.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn.to(wide.to_complex())).flatten(-2).to(x_BHTD.dtype)
+    return turned(x_BHTD, turn, halves=False)

@@ -18,6 +18,7 @@ class Sandwich(PositionalEncoding):
     """
 
     shift_invariant = True
+    both_ways = True
     bias_by_distance = True
     frequencies: Tensor
     ratio: Tensor

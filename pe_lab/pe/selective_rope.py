@@ -44,7 +44,7 @@ class SelectiveRoPE(PositionalEncoding):
         super().__init__()
         check_pairs(dims)
         check_taps(dims, "kernel", kernel)
-        steps = dims.d_model // 2
+        steps = dims.heads_width // 2
         self.down = nn.Linear(dims.d_model, rank, bias=False)
         self.up = nn.Linear(rank, steps, bias=False)
         self.convolution = nn.Conv1d(steps, steps, kernel, groups=steps, bias=False)

@@ -14,7 +14,7 @@ class TransformerXL(PositionalEncoding):
     """Sinusoids of the distance as a second key, and learned vectors in the place of a query.
 
     logits_ij = (q_i . k_j + q_i . (W R_(i-j)) + u_h . k_j + v_h . (W R_(i-j))) / sqrt(D).
-    R_n (E) holds sin(n / base^(2m/E)) for all m, then all cosines; W (E, E) without bias, one for
+    R_n (E) holds sin(n / base^(2m/E)) for all m, then all cosines; W (H D, E) without bias, one for
     each layer; u and v (H, D). Source: Dai 2019 (1901.02860), without its memory and its
     ``clamp_len``; XLNet (1906.08237) adds segments. ``share_biases: true`` gives all layers one
     u and one v, as the published code does, ``false`` each its own, as XLNet. W starts as the
@@ -30,7 +30,7 @@ class TransformerXL(PositionalEncoding):
         self.share_biases = share_biases
         self.n_heads, self.width = dims.n_heads, dims.d_model
         self.register_buffer("frequencies", frequencies(dims.d_model, base), persistent=False)
-        self.project = nn.Linear(dims.d_model, dims.d_model, bias=False)
+        self.project = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         shape = (dims.n_heads, 1, dims.head_dim)
         self.biases = nn.ParameterDict({name: 0.02 * torch.randn(shape) for name in ("u", "v")})
 

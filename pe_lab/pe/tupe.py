@@ -34,8 +34,8 @@ class TUPE(PositionalEncoding):
         self.share_layers, self.n_heads = share_layers, dims.n_heads
         self.table = nn.Parameter(torch.randn(self.max_len, dims.d_model) * 0.02)
         self.norm = nn.LayerNorm(dims.d_model)
-        self.query = nn.Linear(dims.d_model, dims.d_model)
-        self.key = nn.Linear(dims.d_model, dims.d_model, bias=False)
+        self.query = nn.Linear(dims.d_model, dims.heads_width)
+        self.key = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         nn.init.zeros_(self.query.bias)
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
 

@@ -47,10 +47,10 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         told = attention.out(mixed.transpose(1, 2).flatten(-2))
         torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
         logits = trace.content_BHTS + trace.position_BHTS
-        again = pe.weights(logits, CAUSAL)
+        again = pe.weights(logits, scene.mask_TS)
         torch.testing.assert_close(again, weights, rtol=1e-10, atol=1e-10)
         q, k = scene.q_BHTD, scene.k_BHSD
-        content = (q @ k.mT / math.sqrt(q.shape[-1])).where(CAUSAL, 0)
+        content = (q @ k.mT / math.sqrt(q.shape[-1])).where(scene.mask_TS, 0)
         torch.testing.assert_close(trace.content_BHTS, content, rtol=1e-10, atol=1e-10)
         if NO_SOFTMAX not in variant:
             torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))

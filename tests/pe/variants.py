@@ -64,19 +64,16 @@ def dims(**changes: int) -> Dims:
     return Dims(**{**sizes, "train_len": TRAIN_LEN, "max_len": MAX_LEN, **changes})
 
 
-def turned_in_parent(section: Section, key: str) -> bool:
-    """Whether a class that another yaml names reads this key, and all hooks are that class's: pi
-    turns pairs as rope does, at other angles."""
+def turned_by(section: Section, key: str) -> str:
+    """The yaml for which the choices of this key are tried: of those with the same hooks and this
+    key the simplest, as pi turns pairs the way rope does, at other angles."""
     cls = get_object(section["_target_"])
-    parents = [
-        get_object(other["_target_"])
-        for other in SECTIONS.values()
-        if key in other and other["_target_"] != section["_target_"]
-    ]
-    return any(
-        issubclass(cls, parent) and all(getattr(cls, h) is getattr(parent, h) for h in HOOKS)
-        for parent in parents
-    )
+    alike = []
+    for name, other in SECTIONS.items():
+        found = get_object(other["_target_"])
+        if key in other and all(getattr(cls, h) is getattr(found, h) for h in HOOKS):
+            alike.append((len(found.__mro__), name))
+    return min(alike)[1]
 
 
 def every_variant() -> dict[str, Section]:
@@ -89,7 +86,7 @@ def every_variant() -> dict[str, Section]:
                 isinstance(value, (int, float)) and not isinstance(value, bool)
             ):
                 continue
-            if turned_in_parent(section, key):
+            if turned_by(section, key) != name:
                 continue
             for other in other_values(section, key):
                 changed = {**section, key: other}

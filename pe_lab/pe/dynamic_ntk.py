@@ -1,0 +1,60 @@
+"""NTK-aware scaled RoPE whose scale follows the sequence."""
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from pe_lab.pe.base import Dims
+from pe_lab.pe.ntk_old import slowest_by_k
+from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale
+
+
+class DynamicNTK(RoPE):
+    """``ntk_old`` with the scale of the sequence at hand: short sequences stay plain RoPE.
+
+    The base becomes base s^(D/(D-2)), s = factor r - (factor - 1), r = max(1, n / train length),
+    where n is the sequence's last position + 1. ``factor: 1`` makes s = r; Hugging Face
+    transformers (rope_type dynamic), by which this is named and to which it is equal for a whole
+    sequence, lets it be larger. All tokens turn by the scale of the whole sequence, so a key
+    cache is refused; ``k`` fixes s, whatever the length, and then one serves (``k`` excludes
+    ``factor``). A change to a trained ``rope``, made at test time. Source: emozilla, 2023, as told
+    by Peng 2023 (2309.00071). ``logn`` as in ``rope``. No parameters, any length. Absolute beyond
+    the trained length, as s follows the last position; causal but for s.
+    """
+
+    powers: Tensor
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        factor: Scale,
+        k: Scale | None,
+        logn: LogN,
+        logn_clip: bool,
+    ) -> None:
+        super().__init__(dims, base, pairing, logn, logn_clip)
+        if k is not None and factor != 1:
+            raise ValueError(
+                f"factor={factor:g} has no effect with k={k:g}, which fixes the scale: leave one "
+                "of them out"
+            )
+        self.factor, self.fixed = factor, k is not None
+        share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
+        self.register_buffer("powers", -slowest_by_k(dims) * share, persistent=False)
+        if k is None:
+            self.whole_sequence = "k=null"
+            self.shift_invariant = self.turns_alone = False
+        else:
+            self.frequencies = self.frequencies * k**self.powers
+
+    def turns(self, pos_BT: Tensor) -> Tensor:
+        if self.fixed:
+            return super().turns(pos_BT)
+        # The queries are the last of the keys: both end at the last position.
+        ratio_B1 = ((pos_BT.amax(-1, keepdim=True).double() + 1) / self.train_len).clamp(min=1)
+        scale_B1 = self.factor * ratio_B1 - (self.factor - 1)
+        frequencies_B1M = (self.frequencies * scale_B1**self.powers)[:, None]
+        angle = (pos_BT[..., None] * frequencies_B1M)[:, None]
+        return torch.polar(torch.ones_like(angle), angle)

@@ -1,0 +1,36 @@
+"""NTK-RoPE with a mixed radix."""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+
+from pe_lab.pe.base import Dims
+from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+
+
+class NTKMixed(RoPE):
+    """RoPE whose pairs are interpolated by exp(a m^b): b < 1 asks more of the slow pairs' share.
+
+    With beta = base^(2/D), the pair m = 1..D/2 turns by i / (beta^(m-1) exp(a m^b)), where
+    a (D/2)^b = ln k: k times slower for the slowest pair. ``b: 1`` is ``ntk_fixed``, ``b: 0``
+    would be ``pi``; the source finds 0.625 best. A change to a trained ``rope``, made at test
+    time. Source: Su's blog, 9706 (2023). ``k: null`` is the longest length over the trained one,
+    and 1, plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length.
+    Not absolute; causal.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        b: PositiveFloat,
+        k: Scale | None,
+        logn: LogN,
+        logn_clip: bool,
+    ) -> None:
+        super().__init__(dims, base, pairing, logn, logn_clip)
+        pairs = dims.head_dim // 2
+        share = torch.arange(1, pairs + 1, dtype=torch.float64) / pairs
+        self.frequencies = self.frequencies * (-math.log(scale(dims, k)) * share**b).exp()

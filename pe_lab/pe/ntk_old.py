@@ -1,0 +1,44 @@
+"""NTK-aware scaled RoPE."""
+
+from typing import Literal
+
+from pydantic import PositiveFloat
+
+from pe_lab.pe.base import Dims
+from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+
+
+class NTKOld(RoPE):
+    """RoPE with a larger base: fast pairs keep their angles, the slowest turns k times slower.
+
+    The base becomes base k^(D/(D-2)), with which the slowest pair is interpolated by k exactly.
+    ``variant: 9706`` is base k, which that blog of Su's calls "NTK-RoPE-old": the slowest pair
+    turns k^(1 - 2/D) times slower. A change to a trained ``rope``, made at test time. By bloc97,
+    2023; Source: Su's blog, 9675 (2023), and Su's blog, 9706 (2023). ``k: null`` is the longest
+    length over the trained one, and 1, plain RoPE, at the trained length. ``logn`` as in
+    ``rope``. No parameters, any length. Not absolute; causal.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        variant: Literal[9675, 9706],
+        k: Scale | None,
+        logn: LogN,
+        logn_clip: bool,
+    ) -> None:
+        power = slowest_by_k(dims)
+        stretched = base * scale(dims, k) ** (power if variant == 9675 else 1)
+        super().__init__(dims, stretched, pairing, logn, logn_clip)
+
+
+def slowest_by_k(dims: Dims) -> float:
+    """The power of k that slows down the slowest pair k times, as a factor of the base."""
+    if dims.head_dim == 2:
+        raise ValueError(
+            f"{dims.widths_told}, whose only pair turns alike with every base: choose wider heads, "
+            "or pe=pi"
+        )
+    return dims.head_dim / (dims.head_dim - 2)

@@ -1,0 +1,53 @@
+"""Self-Extend."""
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from pe_lab.pe.base import Dims
+from pe_lab.pe.near_far import NearFar
+from pe_lab.pe.rope import LogN, Pairing
+
+
+class SelfExtend(NearFar):
+    """RoPE near, and far away RoPE of groups of positions.
+
+    Where i - j < W (``window``) the logits are RoPE's; elsewhere the pair m turns by floor(i / G)
+    + W - floor(W / G) for q_i and by floor(j / G) for k_j, G = ``group``. A change to a trained
+    ``rope``, made at test time. Source: Jin 2024 (2401.01325) and the authors' code. ``window:
+    null`` is a quarter of the trained length, as the paper's 1024 of 4096; ``group: null`` the
+    smallest with (train length - W) G + W at least the longest length, the paper's reach, so 1,
+    plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length.
+    Absolute, as groups begin at multiples of G; causal.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        window: PositiveInt | None,
+        group: PositiveInt | None,
+        logn: LogN,
+        logn_clip: bool,
+    ) -> None:
+        near = max(1, dims.train_len // 4) if window is None else window
+        super().__init__(dims, base, pairing, near, logn, logn_clip)
+        self.group = smallest_group(dims, near) if group is None else group
+        # A single group holds all positions, as every position has a group of its own with 1.
+        self.shift_invariant &= self.group == 1 or self.group >= dims.max_len
+
+    def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        shift = self.near - self.near // self.group
+        return self.turns(pos_q_BT // self.group + shift), self.turns(pos_k_BS // self.group)
+
+
+def smallest_group(dims: Dims, window: int) -> int:
+    """With which the longest sequence is within reach."""
+    if dims.max_len <= max(window, dims.train_len):
+        return 1
+    if window >= dims.train_len:
+        raise ValueError(
+            f"window={window} leaves no group large enough, as the trained length is "
+            f"{dims.train_len}: set window below it, or group to a number"
+        )
+    return -(-(dims.max_len - window) // (dims.train_len - window))

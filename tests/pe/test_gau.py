@@ -1,0 +1,417 @@
+"""Gated attention units: their formula in loops, every encoding in them, and what is refused."""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from program import TINY, Here, the_run
+from torch import Tensor
+from torch.func import functional_call, grad, stack_module_state, vmap
+from variants import (
+    MAX_LEN,
+    SECTIONS,
+    TRAIN_LEN,
+    VARIANTS,
+    VOCAB,
+    Section,
+    decoded,
+    move_parameters,
+    sequential,
+    tokens,
+)
+
+from docs import facts
+from pe_lab.build import build_encodings
+from pe_lab.dropout import Drop, attention_rows
+from pe_lab.inspection.inspect import inspect_run
+from pe_lab.inspection.trace import LayerTrace, traced
+from pe_lab.kernels import roads
+from pe_lab.models.gau import GAU, GAUConfig
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.pe.none import NoPE
+from pe_lab.schema import instantiate
+from pe_lab.trained import load
+from pe_lab.wanted import Wanted
+
+SMALL = {"n_layers": 3, "d_model": 16, "head_width": 8}
+
+
+def config(**keys: Any) -> GAUConfig:
+    section = facts.section("gau", "model")
+    made: GAUConfig = instantiate({**section, **SMALL, **keys}, "model", GAUConfig)
+    return made
+
+
+def gau(section: Section, seed: int = 0, **keys: Any) -> GAU:
+    """A tiny model in float64, all of whose parameters are moved from where they start."""
+    cfg = config(**keys)
+    torch.manual_seed(seed)
+    built = GAU(cfg, VOCAB, build_encodings(section, cfg.dims(VOCAB, TRAIN_LEN, MAX_LEN)))
+    move_parameters(built)
+    return built
+
+
+def eager(built: GAU) -> GAU:
+    plain = copy.deepcopy(built)
+    for layer in plain.layers:
+        layer.attention.fast = False
+    return plain
+
+
+def loss(hidden: Tensor) -> Tensor:
+    """A sum over features would not do: the last norm makes it constant."""
+    return (hidden * torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)).sin().sum()
+
+
+def gradients(built: GAU, hidden: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss(hidden), list(built.parameters()), materialize_grads=True)
+
+
+# The formula, one token and one pair of tokens at a time.
+
+
+def activated(x: Tensor, name: str) -> Tensor:
+    if name == "silu":
+        return x / (1 + (-x).exp())
+    return x * (1 + (x / math.sqrt(2)).erf()) / 2 if name == "gelu" else x.clamp(min=0)
+
+
+def normed(x: Tensor, norm: Any) -> Tensor:
+    if isinstance(norm, torch.nn.RMSNorm):
+        eps = torch.finfo(x.dtype).eps
+        return x / (x.square().mean() + eps).sqrt() * norm.weight
+    spread = ((x - x.mean()).square().mean() + norm.eps).sqrt()
+    return (x - x.mean()) / spread * norm.weight + norm.bias
+
+
+def turned(x: Tensor, position: int) -> Tensor:
+    pairs = []
+    for m in range(len(x) // 2):
+        angle = position * 10000 ** (-2 * m / len(x))
+        a, b = x[2 * m], x[2 * m + 1]
+        pairs += [a * math.cos(angle) - b * math.sin(angle)]
+        pairs += [a * math.sin(angle) + b * math.cos(angle)]
+    return torch.stack(pairs)
+
+
+def naive_layer(rows: list[Tensor], unit: Any, cfg: GAUConfig, pe: str) -> list[Tensor]:
+    core, e, s = unit.attention, cfg.expansion * cfg.d_model, cfg.head_width
+    gates, values, queries, keys = [], [], [], []
+    for i, x in enumerate(rows):
+        seen = normed(x, unit.norm) if cfg.norm_position == "pre" else x
+        gates.append(activated(unit.gate.weight @ seen + unit.gate.bias, cfg.activation))
+        vz = activated(core.vz.weight @ seen + core.vz.bias, cfg.activation)
+        values.append(vz[:e])
+        for n, made in enumerate((queries, keys)):
+            scaled = core.gamma[n] * vz[e:] + core.beta[n]
+            made.append(turned(scaled, i) if pe == "rope" else scaled)
+    out = []
+    for i, x in enumerate(rows):
+        visible = range(0 if cfg.window is None else max(0, i - cfg.window + 1), i + 1)
+        logits = [queries[i] @ keys[j] / math.sqrt(s) for j in visible]
+        if pe == "t5":
+            logits = [
+                a + core.encoding.table[i - j, 0] for a, j in zip(logits, visible, strict=True)
+            ]
+        if cfg.attention == "softmax":
+            weights = [a.exp() / sum(b.exp() for b in logits) for a in logits]
+        else:
+            weights = [a.clamp(min=0) ** 2 / len(visible) for a in logits]
+        mixed = sum(w * values[j] for w, j in zip(weights, visible, strict=True))
+        y = x + unit.out.weight @ (gates[i] * mixed) + unit.out.bias
+        out.append(y if cfg.norm_position == "pre" else normed(y, unit.norm))
+    return out
+
+
+def naive(built: Any, cfg: GAUConfig, pe: str, sequences: Tensor) -> Tensor:
+    read = []
+    for sequence in sequences:
+        rows = [built.tokens.weight[word] for word in sequence]
+        if cfg.tied_embeddings:
+            rows = [x * math.sqrt(cfg.d_model) for x in rows]
+        for unit in built.blocks:
+            rows = naive_layer(rows, unit, cfg, pe)
+        if cfg.norm_position == "pre":
+            rows = [normed(x, built.norm) for x in rows]
+        read.append(torch.stack(rows))
+    return torch.stack(read)
+
+
+FORMULAS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "rope": {"window": 3, "norm": "rmsnorm", "activation": "relu"},
+    "t5": {"norm_position": "post", "tied_embeddings": True, "expansion": 3},
+}
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2"])
+@pytest.mark.parametrize("pe", FORMULAS)
+def test_the_formula_in_loops(pe: str, attention: str) -> None:
+    keys = {"n_layers": 2, "d_model": 6, "head_width": 4, "attention": attention, **FORMULAS[pe]}
+    built, sequences = gau(SECTIONS[pe], **keys), tokens(2, 7)
+    slow = naive(built, config(**keys), pe, sequences)
+    fast = built(sequences, sequential(7))
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
+    slow_grads, fast_grads = gradients(built, slow), gradients(built, fast)
+    assert all(g.abs().max() > 0 for g in fast_grads[:-1]), "but for the output layer"
+    torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
+
+
+# Every encoding, or why not.
+
+
+def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[str]:
+    cfg = config(attention=attention, **keys)
+    sizes = cfg.dims(VOCAB, TRAIN_LEN, MAX_LEN)
+    return {
+        name
+        for name, section in variants.items()
+        if any(cfg.refuses(encoding) for encoding in build_encodings(section, sizes))
+    }
+
+
+WIDE = {"shaw", "cope-gates=values", "combined-parts=shaw+relative+cope"}
+NO_FEED_FORWARD = {"tape", "tape-width=5"}
+EXPONENTIAL = {"alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn"}
+BY_CHOICE: dict[str, Section] = {
+    "rope": {"logn": "train"}, "path": {"forget": True}, "cope": {"combine": "alibi_slope"},
+    "combined": {"parts": facts.parts("rope", "alibi")},
+}  # fmt: skip
+
+
+def test_what_is_refused() -> None:
+    assert refused("softmax", VARIANTS) == WIDE | NO_FEED_FORWARD
+    assert refused("softmax", VARIANTS, head_width=32) == NO_FEED_FORWARD
+    assert refused("softmax", {"tape": SECTIONS["tape"]}, n_layers=1) == set()
+    assert refused("relu2", SECTIONS) == EXPONENTIAL | {"shaw", "tape"}
+    chosen = {name: {**SECTIONS[name], **keys} for name, keys in BY_CHOICE.items()}
+    assert refused("relu2", chosen) == chosen.keys()
+    turned_off = {
+        "dape": {"base": "fire"},
+        "yarn": {"temperature": False},
+        "shaw": {"values": False},
+    }
+    others = {name: {**SECTIONS[name], **keys} for name, keys in turned_off.items()}
+    assert refused("relu2", others) == set()
+
+
+SERVING = {name: SECTIONS[name] for name in sorted(SECTIONS.keys() - WIDE - NO_FEED_FORWARD)}
+# Choices that project to the head otherwise than the defaults.
+SERVING |= {
+    name: VARIANTS[name]
+    for name in (
+        "cope-gates=sep_keys", "deberta-mirrored=False", "path-forget=True",
+        "selective_rope-gate=True", "selective_rope-bias=True", "shaw-values=False",
+        "tupe-relative=True",
+    )
+}  # fmt: skip
+SERVING["path-rank=null"] = {**SECTIONS["path"], "rank": None}
+
+
+@pytest.mark.parametrize("section", SERVING.values(), ids=SERVING)
+def test_every_encoding_serves(section: Section) -> None:
+    """Kernels equal the formulas, wanted places and decoding the whole pass."""
+    check(gau(section, dropout=0.2))
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5", "cope", "path", "learned"])
+def test_squared_attention(name: str) -> None:
+    check(gau(SECTIONS[name], attention="relu2", dropout=0.2))
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "cope", *sorted(WIDE)])
+def test_values_as_wide_as_keys(name: str) -> None:
+    """Then the encodings' own kernels serve."""
+    built = gau(VARIANTS[name], head_width=32, norm_position="post", dropout=0.2)
+    with roads.asked() as kinds:
+        built(tokens(1, 3), sequential(3))
+    assert bool(kinds) == (name not in ("shaw", "combined-parts=shaw+relative+cope"))
+    check(built)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2"])
+def test_a_window(attention: str) -> None:
+    built = gau(SECTIONS["rope"], attention=attention, window=3, n_layers=2)
+    check(built)
+    seen, pos = tokens(1, TRAIN_LEN), sequential(TRAIN_LEN)
+    changed = seen.clone()
+    changed[:, 2] += 1
+    reached = (built(seen, pos) - built(changed, pos)).abs().amax((0, 2)) > 1e-12
+    assert reached.nonzero().flatten().tolist() == [2, 3, 4, 5, 6], "two layers, 3 tokens each"
+
+
+def check(built: GAU) -> None:
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    built.eval()
+    hidden = built(seen, pos)
+    assert hidden.shape == (2, TRAIN_LEN, 16)
+    for t in (1, TRAIN_LEN - 2):
+        changed = seen.clone()
+        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % VOCAB
+        again = built(changed, pos)
+        torch.testing.assert_close(again[:, : t + 1], hidden[:, : t + 1], rtol=0, atol=1e-12)
+        assert not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :])
+    if all(encoding.whole_sequence is None for encoding in built.encodings):
+        one_by_one = decoded(built, seen, pos, 5)
+        torch.testing.assert_close(one_by_one, hidden, rtol=1e-10, atol=1e-10)
+    plain = eager(built)
+    compare(built, hidden, plain, plain(seen, pos))
+    built.train()
+    dropping, plain_dropping = built(seen, pos, key=3), plain.train()(seen, pos, key=3)
+    compare(built, dropping, plain, plain_dropping)
+    chosen = np.zeros((2, TRAIN_LEN), dtype=bool)
+    chosen[0, [4, 7]] = chosen[1, 9] = True
+    some = built(seen, pos, wanted=Wanted.of(chosen, torch.device("cpu")), key=3)
+    compare(built, some, built, built(seen, pos, key=3)[torch.from_numpy(chosen)])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert built.float()(seen, pos).isfinite().all()
+
+
+def compare(built: GAU, hidden: Tensor, other: GAU, expected: Tensor) -> None:
+    torch.testing.assert_close(hidden, expected, rtol=1e-11, atol=1e-11)
+    grads = gradients(built, hidden), gradients(other, expected)
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2"])
+def test_several_as_one(attention: str) -> None:
+    """As hydra/launcher=batched trains them."""
+    copies = [gau(SECTIONS["rope"], seed, attention=attention, dropout=0.2) for seed in (0, 1)]
+    seen, pos, keys = tokens(2, 5), sequential(5), torch.tensor([3, 4])
+    parameters, buffers = stack_module_state([eager(built) for built in copies])  # type: ignore[arg-type]
+    plain = eager(copies[0])
+
+    def objective(p: dict[str, Tensor], b: dict[str, Tensor], key: Tensor) -> Tensor:
+        return loss(functional_call(plain, (p, b), (seen, pos), {"key": key}))
+
+    grads = vmap(grad(objective))(parameters, buffers, keys)
+    for i, built in enumerate(copies):
+        loss(built(seen, pos, key=3 + i)).backward()
+        for name, parameter in built.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(grads[name][i], parameter.grad, rtol=1e-9, atol=1e-10)
+
+
+# What it is beside the formula.
+
+
+def test_a_squared_row_is_divided_by_the_keys_that_its_query_sees() -> None:
+    attention = gau(SECTIONS["none"], attention="relu2", window=3).layers[0].attention
+    mask = torch.ones(5, 5, dtype=torch.bool).tril().triu(-2)
+    logits = torch.full((1, 1, 5, 5), 2.0)
+    rows = attention.normalised(logits, mask).sum(-1)
+    torch.testing.assert_close(rows, torch.full((1, 1, 5), 4.0))
+    assert not attention.normalised(-logits, mask).any()
+
+
+def test_what_is_dropped_where() -> None:
+    unit: Any = gau(SECTIONS["none"]).layers[0]
+    x, drop = torch.randn(2, 5, 16), Drop(0.3, 77)
+    out, _ = unit(x, sequential(5), 5, None, None, drop)
+    seen = unit.norm(x)
+    q, k, scene = unit.attention.sight(seen, sequential(5), 5, None, None)
+    _, weights = unit.attention.weigh(q, k, scene)
+    mixed = (drop.at(1)(weights, attention_rows(weights)) @ scene.v_BHSD)[:, 0]
+    branch = unit.out(unit.activation(unit.gate(seen)) * mixed)
+    torch.testing.assert_close(out, x + drop.at(2)(branch), rtol=1e-11, atol=1e-11)
+
+
+def test_an_encoding_that_enters_every_layer() -> None:
+    class Shift(PositionalEncoding):
+        def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+            return x_BTE + pos_q_BT[..., None].sin()
+
+    built, x, pos = gau(SECTIONS["none"]), torch.randn(2, 5, 16), sequential(5, 3)
+    for unit in built.layers:
+        plain, _ = unit(x + pos[..., None].sin(), pos, 5, None, None)
+        unit.attention.encoding = Shift()
+        shifted, _ = unit(x, pos, 5, None, None)
+        torch.testing.assert_close(shifted, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_initial_weights() -> None:
+    cfg = config(n_layers=9)
+    built = GAU(cfg, VOCAB, [NoPE(cfg.dims(VOCAB, 4, 4))] * 9)
+    for unit in built.layers:
+        core: Any = unit.attention
+        assert bool((core.gamma == 1).all() and (core.beta == 0).all())
+        for linear, share in ((unit.gate, 1.0), (core.vz, 1.0), (unit.out, 1 / 3)):
+            limit = share / math.sqrt(linear.in_features)
+            assert 0.9 * limit < linear.weight.abs().max() < limit
+            assert not linear.bias.any()
+
+
+def test_two_layers_have_about_the_weights_of_one_of_a_transformer() -> None:
+    cfg = config(n_layers=2, d_model=96, head_width=16)
+    unit, other = GAU(cfg, VOCAB, [NoPE(cfg.dims(VOCAB, 4, 4))] * 2).layers
+    counted = sum(p.numel() for layer in (unit, other) for p in layer.parameters() if p.dim() > 1)
+    gammas_and_betas = 2 * 2 * 2 * 16
+    assert counted - gammas_and_betas == cfg.weights() == 12 * 96**2 + 2 * 96 * 16
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2"])
+def test_a_trace_tells_what_the_layer_did(attention: str) -> None:
+    built = gau(SECTIONS["t5"], attention=attention).eval()
+    traces: list[LayerTrace] = []
+    mixed: list[Tensor] = []
+    for layer in built.layers:
+        layer.attention.register_forward_hook(lambda core, given, out: mixed.append(out[0]))
+    with torch.inference_mode(), traced(built, traces.append):
+        built(tokens(2, 12), sequential(12))
+        first: Any = built.layers[0]
+        seen = first.norm(built.tokens(tokens(2, 12)))
+        values = first.attention.project(seen, 12)[2]
+        told = (traces[0].weights_BHTS @ values)[:, 0]
+    assert [trace.weights_BHTS.shape for trace in traces] == [(2, 1, 12, 12)] * 3
+    torch.testing.assert_close(told, mixed[0], rtol=1e-10, atol=1e-10)
+
+
+def words(*given: str) -> list[str]:
+    keys = {word.partition("=")[0] for word in given} | {"model.n_heads"}
+    small = {**TINY, "model": "gau", "model.head_width": "4"}
+    return [f"{key}={value}" for key, value in small.items() if key not in keys] + list(given)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2"])
+def test_a_run_is_trained_loaded_and_looked_into(
+    here: Here, tmp_path: Path, attention: str
+) -> None:
+    torch.set_default_dtype(torch.float32)
+    given = words("pe=rope", f"model.attention={attention}", "model.dropout=0.1")
+    ended = here(*given)
+    assert ended.status == 0, ended.err
+    run = the_run(tmp_path / "runs")
+    again = load(run)
+    assert isinstance(again.model, GAU)
+    inspection = inspect_run(run)
+    assert [(head.layer, head.head) for head in inspection.heads] == [(0, 0)]
+    rows = inspection.heads[0].maps["attention"].sum(-1)
+    assert np.allclose(rows, 1, atol=1e-5) == (attention == "softmax")
+    assert "is finished already" in (told := here(*given)).out + told.err
+
+
+BAD = {
+    "values": (["pe=shaw"], ["values=true", "32 and 4 wide", "change pe.values", "head_width=32"]),
+    "no feed-forward": (["pe=tape", "model.n_layers=2"], ["pe=tape", "model=transformer"]),
+    "a decay": (["pe=alibi", "model.attention=relu2"], ["its bias", "model.attention=softmax"]),
+    "a temperature": (["pe=rope", "pe.logn=train", "model.attention=relu2"], ["logn=train"]),
+    "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["the place of softmax"]),
+    "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
+    "no such attention": (["model.attention=linear"], ["model.attention=linear", "'relu2'"]),
+    "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
+    "heads": (["+model.n_heads=4"], ["model.n_heads=4", "no key"]),
+}
+
+
+@pytest.mark.parametrize(("given", "told"), BAD.values(), ids=BAD.keys())
+def test_bad_keys(here: Here, tmp_path: Path, given: list[str], told: list[str]) -> None:
+    ended = here(*words(*given))
+    assert ended.status == 2
+    assert len(ended.err.strip().splitlines()) == 1
+    for part in told:
+        assert part in ended.err
+    assert not (tmp_path / "runs").exists()

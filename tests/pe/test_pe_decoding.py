@@ -1,0 +1,158 @@
+"""Decoding with a key cache: equal to the whole pass, and each token linear in the context."""
+
+from contextlib import nullcontext
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from variants import (
+    MAX_LEN,
+    SECTIONS,
+    TRAIN_LEN,
+    VARIANTS,
+    Section,
+    model,
+    scattered,
+    sequential,
+    tokens,
+)
+
+from pe_lab.kernels import roads
+from pe_lab.models.transformer import LayerConfig, Transformer
+from pe_lab.pe import path
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "a window": {"window": 7},
+    "a window in one layer": {"layers": {1: LayerConfig(window=5)}},
+}
+
+
+def writes(section: Section) -> bool:
+    """Whether a token's encoding is known before those after it."""
+    return all(encoding.whole_sequence is None for encoding in model(section).encodings)
+
+
+WRITING = {name: section for name, section in VARIANTS.items() if writes(section)}
+CHOSEN = [name for name in SECTIONS if name in WRITING]
+
+
+def in_pieces(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
+    """What the model computes with a cache that is given so many tokens at a time, then each of
+    the others by itself."""
+    cache = built.empty_cache()
+    ends = [0, *accumulate(pieces)]
+    ends += range(ends[-1] + 1, seen.shape[1] + 1)
+    return torch.cat([built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
+
+
+def assert_equal(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(
+            in_pieces(built, seen, pos, *pieces), built(seen, pos), rtol=1e-10, atol=1e-10
+        )
+
+
+@pytest.mark.parametrize("section", WRITING.values(), ids=WRITING.keys())
+def test_beyond_the_training_length(section: Section) -> None:
+    built, n = model(section).eval(), 2 * TRAIN_LEN
+    # One by one over the training length, several at once, one by one.
+    for pos in (sequential(n), scattered(3, n, MAX_LEN)):
+        assert_equal(built, tokens(3, n), pos, TRAIN_LEN - 1, 1, 1, 1, n - TRAIN_LEN - 4)
+
+
+@pytest.mark.parametrize("trunk", WINDOWS.values(), ids=WINDOWS.keys())
+@pytest.mark.parametrize("name", CHOSEN)
+def test_under_windows(name: str, trunk: dict[str, Any]) -> None:
+    built = model(SECTIONS[name], trunk=trunk).eval()
+    assert {block.attention.window for block in built.blocks} & {5, 7}  # type: ignore[union-attr]
+    n = TRAIN_LEN + 8
+    assert_equal(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
+
+
+@pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
+@pytest.mark.parametrize("name", ["path", "path-forget=True"])
+def test_path_over_several_chunks(name: str, length: int) -> None:
+    built = model(VARIANTS[name], train_len=length, max_len=length).eval()
+    assert_equal(built, tokens(2, length), sequential(length), length - 20, 17)
+
+
+@pytest.mark.parametrize("road", ["compiled", "chunked", roads.EAGER, None])
+@pytest.mark.parametrize(
+    "name", ["cope", "cope-gates=sep_keys", "cope-combine=rope", "combined", "alibi", "rope"]
+)
+def test_on_every_road(name: str, road: str | None) -> None:
+    """Kernels are made for the last queries of more keys too; CoPE's sum of gates runs from each
+    query back, whatever the queries before it were."""
+    n = 40
+    built = model(VARIANTS[name], train_len=20, max_len=n).eval()
+    seen, pos = tokens(2, n), sequential(n)
+    with torch.no_grad():
+        with roads.only(roads.EAGER):
+            whole = built(seen, pos)
+        with roads.only(road) if road else nullcontext():
+            steps = in_pieces(built, seen, pos, 1, 1, 1, 2, 31)
+    torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rope", "xpos", "cope-combine=rope", "rerope", "self_extend"])
+def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
+    built = model(VARIANTS[name]).eval()
+    kept = []
+    for offset in (0, 9):
+        cache = built.empty_cache()
+        built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN, offset), cache)
+        keys = cache.layers[0].parts[0]
+        kept.append(keys.kept.narrow(-2, 0, keys.length))
+    assert torch.equal(*kept)
+
+
+def test_each_row_of_a_batch_by_itself() -> None:
+    built = model(SECTIONS["cope"]).eval()
+    seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, MAX_LEN)
+    together = in_pieces(built, seen, pos, 4)
+    alone = [in_pieces(built, seen[i : i + 1], pos[i : i + 1], 4) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-12, atol=1e-12)
+
+
+class Made(TorchDispatchMode):
+    """Counts the numbers that operations make, and the floating-point operations of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.flops = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        count = flop_registry.get(op._overloadpacket)
+        if count is not None:
+            self.flops += count(*args, **(kwargs or {}), out_val=out)
+        outs = out if isinstance(out, (tuple, list)) else [out]
+        for made, told in zip(outs, op._schema.returns, strict=False):
+            # Views make nothing.
+            if isinstance(made, Tensor) and told.alias_info is None:
+                self.numbers += made.numel()
+        return out
+
+
+def cost(section: Section, context: int) -> tuple[int, int]:
+    """Of the next token after so many, in a model trained at that length."""
+    built = model(section, train_len=context, max_len=257).eval()
+    seen, pos, cache = tokens(1, context + 1), sequential(context + 1), built.empty_cache()
+    with torch.no_grad(), roads.only(roads.EAGER):
+        built(seen[:, :-1], pos[:, :-1], cache)
+        with Made() as made:
+            built(seen[:, -1:], pos, cache)
+    return made.numbers, made.flops
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_token_costs_in_proportion_to_the_context(name: str) -> None:
+    """What is added from 128 to 256 tokens of context is twice what is added from 64 to 128; of a
+    cost that is quadratic, four times."""
+    costs = [cost(SECTIONS[name], context) for context in (64, 128, 256)]
+    for short, middle, long in zip(*costs, strict=True):
+        assert long - middle <= 2.2 * (middle - short)

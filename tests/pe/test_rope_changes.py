@@ -1,0 +1,485 @@
+"""What is done to a trained RoPE, and log n, against their formulas in loops."""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, first_layer
+from naive import Sight, attend, plain_value
+from torch import Tensor
+from variants import SECTIONS, assert_refused, dims, model, scattered, sequential, tokens
+
+from pe_lab.build import build_encodings
+from pe_lab.pe import near_far
+from pe_lab.pe.base import Scene
+from pe_lab.pe.near_far import NearFar
+from pe_lab.wanted import Wanted
+
+K = MAX_LEN / TRAIN_LEN
+Angle = Callable[[Sight, int, float, int], float]
+"""By how much the pair m = 1, 2, .. turns for a distance n in example b."""
+
+
+def beta(s: Sight) -> float:
+    return float(s.keys["base"] ** (2 / s.width))
+
+
+def k_of(s: Sight) -> float:
+    return s.keys["k"] or K
+
+
+def plain(s: Sight, b: int, n: float, m: int) -> float:
+    return n / beta(s) ** (m - 1)
+
+
+def pi(s: Sight, b: int, n: float, m: int) -> float:
+    return plain(s, b, n / k_of(s), m)
+
+
+def ntk_old(s: Sight, b: int, n: float, m: int) -> float:
+    power = s.width / (s.width - 2) if s.keys["variant"] == 9675 else 1
+    base = s.keys["base"] * k_of(s) ** power
+    return n / (base ** (2 / s.width)) ** (m - 1)
+
+
+def ntk_fixed(s: Sight, b: int, n: float, m: int) -> float:
+    lam = k_of(s) ** (2 / s.width)
+    return n / (lam * (beta(s) * lam) ** (m - 1))
+
+
+def ntk_mixed(s: Sight, b: int, n: float, m: int) -> float:
+    a = math.log(k_of(s)) / (s.width / 2) ** s.keys["b"]
+    return n / (beta(s) ** (m - 1) * math.exp(a * m ** s.keys["b"]))
+
+
+def yarn(s: Sight, b: int, n: float, m: int) -> float:
+    wavelength = 2 * math.pi * beta(s) ** (m - 1)
+    r = TRAIN_LEN / wavelength
+    if r < s.keys["slow"]:
+        return pi(s, b, n, m)
+    if r > s.keys["fast"]:
+        return plain(s, b, n, m)
+    g = (r - s.keys["slow"]) / (s.keys["fast"] - s.keys["slow"])
+    return (1 - g) * pi(s, b, n, m) + g * plain(s, b, n, m)
+
+
+def dynamic_ntk(s: Sight, b: int, n: float, m: int) -> float:
+    last = max(int(p) for p in s.pos[b])
+    ratio = max(1, (last + 1) / TRAIN_LEN)
+    k = s.keys["k"] or s.keys["factor"] * ratio - (s.keys["factor"] - 1)
+    base = s.keys["base"] * k ** (s.width / (s.width - 2))
+    return float(n * base ** (-2 * (m - 1) / s.width))
+
+
+ANGLES: dict[str, Angle] = {
+    "rope": plain,
+    "pi": pi,
+    "ntk_old": ntk_old,
+    "ntk_fixed": ntk_fixed,
+    "ntk_mixed": ntk_mixed,
+    "yarn": yarn,
+    "dynamic_ntk": dynamic_ntk,
+}
+
+
+def rerope(s: Sight, i: int, j: int) -> float:
+    return min(i - j, s.keys["window"] or TRAIN_LEN // 2)
+
+
+def leaky_rerope(s: Sight, i: int, j: int) -> float:
+    w = s.keys["window"] or TRAIN_LEN // 2
+    return i - j if i - j < w else w + (i - j - w) / k_of(s)
+
+
+def self_extend(s: Sight, i: int, j: int) -> float:
+    w = s.keys["window"] or max(1, TRAIN_LEN // 4)
+    group = s.keys["group"] or smallest_group(w)
+    return i - j if i - j < w else (i // group + w - w // group) - j // group
+
+
+def smallest_group(w: int) -> int:
+    """By trying: the first that reaches."""
+    return next(g for g in range(1, 100) if (TRAIN_LEN - w) * g + w >= MAX_LEN)
+
+
+DISTANCES = {"rerope": rerope, "leaky_rerope": leaky_rerope, "self_extend": self_extend}
+
+
+def turned_product(s: Sight, b: int, h: int, i: int, j: int, angles: list[float]) -> Tensor:
+    """q_i turned by an angle for each pair, times k_j."""
+    q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
+    total = torch.zeros((), dtype=q.dtype)
+    for m in range(half):
+        first, second = (m, m + half) if s.keys["pairing"] == "half" else (2 * m, 2 * m + 1)
+        cos, sin = math.cos(angles[m]), math.sin(angles[m])
+        total = total + (q[first] * cos - q[second] * sin) * k[first]
+        total = total + (q[first] * sin + q[second] * cos) * k[second]
+    return total / math.sqrt(s.width)
+
+
+def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = True) -> Tensor:
+    """By the distance alone: a rotation for each query and key."""
+    pos_i, pos_j = int(s.pos[b, s.key_of(i)]), int(s.pos[b, j])
+    if name in DISTANCES:
+        distance, angle = DISTANCES[name](s, pos_i, pos_j), plain
+    else:
+        distance, angle = pos_i - pos_j, ANGLES[name]
+    angles = [angle(s, b, distance, m) for m in range(1, s.width // 2 + 1)]
+    found = turned_product(s, b, h, i, j, angles)
+    if name == "yarn" and s.keys["temperature"]:
+        found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
+    if s.keys["logn"] == "train" or (s.keys["logn"] == "test" and not training):
+        factor = math.log(pos_i + 1) / math.log(TRAIN_LEN)
+        found = found * (max(1.0, factor) if s.keys["logn_clip"] else factor)
+    return found
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("rope", {"logn": "train", "base": 10}),
+    ("rope", {"logn": "train", "logn_clip": False, "pairing": "half"}),
+    ("pi", {}),
+    ("pi", {"k": 7, "base": 10, "pairing": "half", "logn": "train"}),
+    ("ntk_old", {}),
+    ("ntk_old", {"variant": 9706, "base": 10}),
+    ("ntk_old", {"k": 7, "logn": "train", "logn_clip": False}),
+    ("ntk_fixed", {"base": 10}),
+    ("ntk_fixed", {"k": 1.5, "pairing": "half", "logn": "train"}),
+    ("ntk_mixed", {"base": 10}),
+    ("ntk_mixed", {"k": 7, "b": 0.3, "pairing": "half", "logn": "train"}),
+    ("yarn", {}),
+    ("yarn", {"base": 2, "slow": 0.5, "fast": 0.7}),
+    ("yarn", {"base": 3, "slow": 0.3, "fast": 0.9, "temperature": False, "k": 7, "logn": "train"}),
+    ("dynamic_ntk", {"base": 10}),
+    ("dynamic_ntk", {"base": 10, "factor": 3, "pairing": "half", "logn": "train"}),
+    ("dynamic_ntk", {"base": 10, "k": 7}),
+    ("rerope", {"base": 10}),
+    ("rerope", {"base": 10, "window": 4, "pairing": "half", "logn": "train"}),
+    ("rerope", {"window": 1, "logn": "train", "logn_clip": False}),
+    ("leaky_rerope", {"base": 10}),
+    ("leaky_rerope", {"base": 10, "window": 4, "k": 7, "pairing": "half", "logn": "train"}),
+    ("self_extend", {"base": 10}),
+    ("self_extend", {"base": 10, "window": 3, "pairing": "half", "logn": "train"}),
+    ("self_extend", {"base": 10, "window": 5, "group": 3}),
+]
+
+
+EVERY_SIZE = {"rope", "pi", "dynamic_ntk", *DISTANCES}
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "size"),
+    [
+        (name, choice, size)
+        for name, choice in CASES
+        for size in (SIZES if name in EVERY_SIZE and len(choice) < 2 else SIZES[1:2])
+    ],
+    ids=str,
+)
+def test_value_and_gradient(name: str, choice: dict[str, Any], size: Size) -> None:
+    naive = partial(attend, logit=partial(logit, name=name), value=plain_value)
+    agree(name, choice, size, naive, width=6)
+
+
+@pytest.mark.parametrize("name", [*ANGLES, *DISTANCES])
+@pytest.mark.parametrize("logn", ["train", "test"])
+def test_logn_in_training_and_in_evaluation(name: str, logn: str) -> None:
+    sizes = {"d_model": 6, "n_heads": 1, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
+    encoding = first_layer(name, {"logn": logn}, **sizes)
+    q, k, v = torch.randn(3, 1, 1, 9, 6).unbind(0)
+    pos, known = scattered(1, 9, MAX_LEN), {**SECTIONS[name], "logn": logn}
+    for training in (True, False):
+        by_hand = partial(logit, name=name, training=training)
+        slow = attend(Sight(q, k, v, v[:, 0], pos, {}, known), by_hand, plain_value)
+        got = attend_by_hooks(encoding.train(training), q, k, v, v[:, 0], pos)
+        torch.testing.assert_close(got, slow, rtol=1e-12, atol=1e-12)
+
+
+AS_TRAINED: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in (*ANGLES, "leaky_rerope", "self_extend")),
+    ("ntk_old", {"variant": 9706}),
+    ("yarn", {"ramp": "pairs"}),
+    ("dynamic_ntk", {"factor": 4}),
+    ("rerope", {"window": 24}),
+    ("rerope", {"window": 24, "logn": "train"}),
+    ("pi", {"logn": "train"}),
+]
+AT_ANY_LENGTH: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"k": 1}) for name in (*(set(ANGLES) - {"rope"}), "leaky_rerope")),
+    ("ntk_old", {"variant": 9706, "k": 1}),
+    ("yarn", {"ramp": "pairs", "k": 1}),
+    ("rerope", {"window": 48}),
+    ("leaky_rerope", {"window": 48}),
+    ("self_extend", {"window": 48}),
+    ("self_extend", {"group": 1}),
+]
+
+
+def equal_to_rope(name: str, choice: dict[str, Any], length: int, dtype: torch.dtype) -> None:
+    """Hidden states of one model with one and the other, in evaluation as in training."""
+    sizes = {"train_len": 24, "max_len": length}
+    seen, pos = tokens(2, length), sequential(length)
+    logn = {"logn": choice.get("logn", "none")}
+    rope = model({**SECTIONS["rope"], **logn}, **sizes).to(dtype)
+    other = model({**SECTIONS[name], **choice}, **sizes).to(dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    for block in (*rope.blocks, *other.blocks):
+        # In float32 a fused kernel is as far from the hooks.
+        block.attention.fast = dtype == torch.float64  # type: ignore[union-attr]
+    for training in (True, False):
+        hidden = other.train(training)(seen, pos)
+        expected = rope.train(training)(seen, pos)
+        torch.testing.assert_close(hidden, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("name", "choice"), AS_TRAINED, ids=str)
+def test_at_the_trained_length_it_is_rope(
+    name: str, choice: dict[str, Any], dtype: torch.dtype
+) -> None:
+    equal_to_rope(name, choice, 24, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("name", "choice"), AT_ANY_LENGTH, ids=str)
+def test_where_nothing_is_changed_it_is_rope(
+    name: str, choice: dict[str, Any], dtype: torch.dtype
+) -> None:
+    equal_to_rope(name, choice, 48, dtype)
+
+
+def test_dynamic_ntk_leaves_short_sequences_alone() -> None:
+    sizes = {"train_len": 12, "max_len": 48}
+    rope, dynamic, old = (model(SECTIONS[n], **sizes) for n in ("rope", "dynamic_ntk", "ntk_old"))
+    for length, same in ((7, rope), (12, rope), (48, old)):
+        seen, pos = tokens(2, length), sequential(length)
+        torch.testing.assert_close(dynamic(seen, pos), same(seen, pos), rtol=1e-12, atol=1e-12)
+
+
+def test_limits_of_the_windowed_ones() -> None:
+    """A leak of nothing, and a single group, leave the window's distance."""
+    seen, pos = tokens(2, 48), sequential(48)
+    rectified = model({**SECTIONS["rerope"], "window": 7})(seen, pos)
+    leaky = model({**SECTIONS["leaky_rerope"], "window": 7, "k": 1e12})(seen, pos)
+    grouped = model({**SECTIONS["self_extend"], "window": 7, "group": 48})(seen, pos)
+    torch.testing.assert_close(leaky, rectified, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grouped, rectified, rtol=1e-12, atol=1e-12)
+
+
+def test_the_slowest_pair_turns_k_times_slower() -> None:
+    sizes = {"d_model": 32, "n_heads": 1, "train_len": 64, "max_len": 512}
+    rope = first_layer("rope", {}, **sizes).frequencies
+    for name in ("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn"):
+        ratio = rope / first_layer(name, {}, **sizes).frequencies  # type: ignore[operator]
+        assert float(ratio[-1]) == pytest.approx(8, rel=1e-12)
+        assert bool((ratio.diff() >= -1e-12).all())
+
+
+@pytest.mark.parametrize(
+    ("train_len", "max_len", "window", "group"),
+    [
+        (512, 512, None, 1),
+        (512, 100, 511, 1),
+        (12, 48, 3, 5),
+        (4096, 16384, None, 5),
+        (4096, 16385, 1024, 6),
+        (64, 256, 63, 193),
+        (64, 256, 256, 1),
+    ],
+)
+def test_self_extend_takes_the_smallest_group(
+    train_len: int, max_len: int, window: int | None, group: int
+) -> None:
+    sizes = {"train_len": train_len, "max_len": max_len}
+    assert first_layer("self_extend", {"window": window}, **sizes).group == group
+
+
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Short sequences are attended to in several blocks too; how many rows each block had."""
+    monkeypatch.setattr(near_far, "LARGE", 1)
+    monkeypatch.setattr(near_far, "ELEMENTS_CPU", 1)
+    rows: list[int] = []
+    mix = NearFar._mix
+
+    def counted(encoding: NearFar, *given: Any) -> Tensor:
+        rows.append(given[0].shape[1])
+        return mix(encoding, *given)
+
+    monkeypatch.setattr(NearFar, "_mix", counted)
+    return rows
+
+
+def loss(hidden: Tensor) -> Tensor:
+    """A sum over features would not do: the last norm makes it constant."""
+    return (hidden * torch.linspace(-1, 1, hidden.shape[-1])).sin().sum()
+
+
+WINDOWED = [
+    (name, {"window": window, "logn": logn})
+    for name in DISTANCES
+    for window, logn in ((3, "train"), (20, "none"), (None, "none"))
+]
+
+
+@pytest.mark.parametrize("dropping", [False, True])
+@pytest.mark.parametrize(("name", "choice"), WINDOWED, ids=str)
+def test_in_blocks_as_by_the_hooks(
+    monkeypatch: pytest.MonkeyPatch, name: str, choice: dict[str, Any], dropping: bool
+) -> None:
+    rows = in_blocks(monkeypatch)
+    sizes = {"train_len": 24, "n_layers": 2}
+    fast = model({**SECTIONS[name], **choice}, trunk={"dropout": 0.2}, **sizes).train(dropping)
+    eager = copy.deepcopy(fast)
+    for block in eager.blocks:
+        block.attention.fast = False  # type: ignore[union-attr]
+    seen = tokens(2, 40)
+    wanted = Wanted.of(np.arange(80).reshape(2, 40) % 40 > 21, torch.device("cpu"))
+    for pos in (sequential(40), scattered(2, 40, 48)):
+        for places in (None, wanted):
+            outs = [built(seen, pos, wanted=places, key=3) for built in (fast, eager)]
+            torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
+            grads = [
+                torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
+                for out, built in zip(outs, (fast, eager), strict=True)
+            ]
+            torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
+    # The last layer asks for 18 rows only, where 18 are wanted.
+    assert {16, 8, 2} <= {*rows}
+
+
+def test_blocks_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = in_blocks(monkeypatch)
+    built = model(SECTIONS["leaky_rerope"], train_len=24).float()
+    seen, pos = tokens(2, 40), sequential(40)
+    exact = built(seen, pos)
+    rows.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = built(seen, pos)
+        loss(half).backward()
+    assert rows
+    torch.testing.assert_close(half.float(), exact, rtol=0, atol=0.1)
+    for name, parameter in built.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_blocks_leave_positions_alone_that_do_not_go_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = in_blocks(monkeypatch)
+    built = model(SECTIONS["rerope"])
+    pos = sequential(40).flip(-1)
+    found = built(tokens(1, 40), pos)
+    assert rows == []
+    for block in built.blocks:
+        block.attention.fast = False  # type: ignore[union-attr]
+    torch.testing.assert_close(built(tokens(1, 40), pos), found, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_memory_of_blocks_grows_with_the_length(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What is kept for the backward is no (T, T) matrix."""
+    monkeypatch.setattr(near_far, "ELEMENTS_CPU", 2**14)
+    encoding = first_layer(name, {}, d_model=4, n_heads=1, train_len=64, max_len=1024)
+    sizes = []
+    for t in (512, 1024):
+        q, k, v = torch.randn(3, 1, 1, t, 4, requires_grad=True).unbind(0)
+        kept: dict[int, int] = {}
+
+        def pack(x: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        scene = Scene(v[:, 0], q, k, v, sequential(t), sequential(t))
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            out = encoding.attend(*encoding.rotate(q, k, scene), scene, None)
+        assert out is not None
+        sizes.append(sum(kept.values()))
+    assert sizes[1] <= 2 * sizes[0]
+
+
+def test_the_window_of_each_layer_of_hfwa() -> None:
+    """Through all windows a token knows of at most three quarters of the trained length."""
+    for train_len, n_layers in ((512, 24), (128, 2), (64, 4), (12, 3), (3, 2)):
+        sizes = {"n_layers": n_layers, "train_len": train_len}
+        windows = [e.window for e in build_encodings(SECTIONS["hfwa"], dims(**sizes))]
+        w = windows[0]
+        assert windows == [w] * (n_layers - 1) + [None]
+        assert w is not None
+        assert (w - 1) * (n_layers - 1) + 1 <= 3 / 4 * train_len
+        assert w * (n_layers - 1) + 1 > 3 / 4 * train_len
+    given = build_encodings({**SECTIONS["hfwa"], "window": 5}, dims(n_layers=3))
+    assert [e.window for e in given] == [5, 5, None]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("choice", [{}, {"logn": "none", "window": 3}, {"logn": "test"}], ids=str)
+def test_weights_of_hfwa(choice: dict[str, Any], cached: bool) -> None:
+    keys = {**SECTIONS["hfwa"], **choice}
+    built = model(keys, d_model=12, n_heads=2)
+    pos = scattered(1, 15, 48)
+    window, queries = keys["window"] or 5, 4 if cached else 15
+    for training in (True, False):
+        built.train(training)
+        for number, block in enumerate(built.blocks):
+            attention: Any = block.attention
+            x = torch.randn(1, 15, 12)
+            q, k, scene = attention.sight(x, pos, queries, None, None)
+            weights = attention.weigh(q, k, scene)[1]
+            s = Sight(scene.q_BHTD, scene.k_BHSD, scene.v_BHSD, x, pos, {}, keys)
+            for h, i in itertools.product(range(2), range(queries)):
+                here = s.key_of(i)
+                first = max(0, here - window + 1) if number < 2 else 0
+                exps = torch.zeros(15)
+                for j in range(first, here + 1):
+                    exps[j] = hfwa(s, h, i, j, number == 2, training).exp()
+                expected = exps / exps.sum()
+                torch.testing.assert_close(weights[0, h, i], expected, rtol=1e-10, atol=1e-12)
+
+
+def hfwa(s: Sight, h: int, i: int, j: int, last: bool, training: bool) -> Tensor:
+    if not last:
+        return logit(replace(s, keys={**s.keys, "logn": "none"}), 0, h, i, j, "rope")
+    product = s.q[0, h, i] @ s.k[0, h, j] / math.sqrt(s.width)
+    if s.keys["logn"] == "train" or (s.keys["logn"] == "test" and not training):
+        product = product * max(1.0, math.log(int(s.pos[0, s.key_of(i)]) + 1) / math.log(12))
+    return product
+
+
+def test_hfwa_leaves_out_the_last_layer_without_logn() -> None:
+    encodings = build_encodings({**SECTIONS["hfwa"], "logn": "none"}, dims())
+    assert [type(e).__name__ for e in encodings] == ["HFWA", "HFWA", "NoPE"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes", "words"),
+    [
+        ("rope", {"logn_clip": False}, {}, ["logn_clip=false", "logn=none", "set logn=train"]),
+        ("rope", {"logn": "train"}, {"train_len": 1}, ["logn=train", "1 token", "logn=none"]),
+        ("rope", {"logn": "always"}, {}, ["pe.logn=always", "test"]),
+        ("pi", {"k": 0.5}, {}, ["pe.k=0.5", "at least 1"]),
+        ("pi", {}, {"d_model": 6}, ["width 3", "even"]),
+        ("ntk_old", {"variant": 9603}, {}, ["pe.variant=9603", "9675", "9706"]),
+        ("ntk_old", {}, {"d_model": 4}, ["width 2", "pe=pi"]),
+        ("ntk_old", {"variant": 9706}, {"d_model": 4}, ["width 2", "pe=pi"]),
+        ("dynamic_ntk", {}, {"d_model": 4}, ["width 2", "pe=pi"]),
+        ("dynamic_ntk", {"k": 2, "factor": 4}, {}, ["factor=4", "k=2", "leave"]),
+        ("ntk_mixed", {"b": 0}, {}, ["pe.b=0", "greater than 0"]),
+        ("yarn", {"slow": 32}, {}, ["fast=32", "slow=32", "more rotations"]),
+        ("yarn", {"ramp": "pairs", "base": 1}, {}, ["base=1", "ramp=rotations"]),
+        ("rerope", {"window": 0}, {}, ["pe.window=0", "greater than 0"]),
+        ("leaky_rerope", {"k": 0}, {}, ["pe.k=0", "at least 1"]),
+        ("self_extend", {"group": 1.5}, {}, ["pe.group=1.5", "whole number"]),
+        ("self_extend", {"window": 12}, {}, ["window=12", "length is 12", "group"]),
+        ("hfwa", {}, {"n_layers": 1}, ["n_layers=1", "2 or more"]),
+        ("hfwa", {"window": 1}, {}, ["pe.window=1", "at least 2"]),
+    ],
+    ids=str,
+)
+def test_refused(
+    name: str, changes: dict[str, Any], sizes: dict[str, int], words: list[str]
+) -> None:
+    assert_refused(name, changes, words, **sizes)
