@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pe_lab.cache import LayerCache
 from pe_lab.dropout import Drop, attention_rows
+from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 from pe_lab.wanted import Wanted
@@ -49,6 +50,10 @@ class Attention(nn.Module, ABC):
     def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D) of the last ``queries`` tokens, keys (B, H, S, D) and values
         (B, H, S, W) of all."""
+
+    def empty_cache(self) -> LayerCache:
+        """What it remembers of no tokens."""
+        return LayerCache()
 
     def normalised(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         """Attention weights from logits."""
@@ -96,7 +101,8 @@ class Attention(nn.Module, ABC):
         # The same tensor where it is the same, so that an encoding sees that.
         pos_q = pos_BS if queries == pos_BS.shape[1] else pos_BS[:, -queries:]
         scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried, self.window)
-        q, k = self.encoding.rotate(q, k, scene)
+        with roads.taken(self.fast):
+            q, k = self.encoding.rotate(q, k, scene)
         return q, k, scene
 
     def wide(self, x: Tensor) -> Tensor:
@@ -109,32 +115,39 @@ class Attention(nn.Module, ABC):
         """``_eager`` by a fused kernel; None where there is none."""
         if not self.fast:
             return None
-        if self.window is None and scene.v_BHSD.shape[-1] == k.shape[-1]:
+        like_keys = scene.v_BHSD.shape[-1] == k.shape[-1]
+        if self.window is None and like_keys:
             # No kernel of an encoding's knows of windows, or of values of another width.
             mixed = self.encoding.attend(q, k, scene, drop)
             if mixed is not None:
                 return mixed
         if drop is not None or not self.encoding.fused():
             return None
+        # A CPU has none for such values either, and PyTorch's own detour is slower.
+        if not (like_keys or q.is_cuda):
+            return None
         # PyTorch's own backward is ordered only where it may fail; ours may only warn.
         if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
             return None
         v, whole = scene.v_BHSD, q.shape[2] == k.shape[2] and self.window is None
+        # One query, the last token, as in decoding.
+        sees_all = q.shape[2] == 1 and self.window is None
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is None:
-            mask = None if whole else scene.mask_TS
+            mask = None if whole or sees_all else scene.mask_TS
             return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole)
         # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
         # slower; half precision would round far biases by up to a quarter.
         if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
             return None
-        mask = bias + additive(scene.mask_TS, bias.dtype)
+        mask = bias if sees_all else bias + additive(scene.mask_TS, bias.dtype)
         return F.scaled_dot_product_attention(q, k, v, mask)
 
     def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        logits = self.encoding.logits(content, q, k, scene)
+        with roads.taken(self.fast):
+            logits = self.encoding.logits(content, q, k, scene)
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is not None:
             logits = logits + bias

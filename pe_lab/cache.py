@@ -1,6 +1,10 @@
-"""What a model remembers of the tokens it has read, so that decoding gives it only the new ones."""
+"""What a model remembers of the tokens it has read, so that decoding gives it only the new ones.
 
-from dataclasses import dataclass
+A cache serves one batch from its first token on, and no gradient: what it gives are views of
+memory that it goes on writing behind.
+"""
+
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -8,25 +12,47 @@ from torch import Tensor
 
 
 @dataclass
+class Rows:
+    """The rows of the tokens so far along one dimension. Memory is taken for twice as many as
+    there are, so that a new one costs no copy of the others."""
+
+    dim: int
+    length: int = 0
+    kept: Tensor | None = None
+
+    def extend(self, new: Tensor) -> Tensor:
+        """All rows, the new ones last."""
+        begin, self.length = self.length, self.length + new.shape[self.dim]
+        old = self.kept
+        if old is None or old.shape[self.dim] < self.length:
+            shape = list(new.shape)
+            shape[self.dim] = 2 * self.length
+            self.kept = new.new_empty(shape)
+            if old is not None:
+                self.kept.narrow(self.dim, 0, begin).copy_(old.narrow(self.dim, 0, begin))
+        assert self.kept is not None
+        self.kept.narrow(self.dim, begin, self.length - begin).copy_(new)
+        return self.kept.narrow(self.dim, 0, self.length)
+
+
+@dataclass
 class LayerCache:
     """What one layer remembers of the tokens before: keys not yet rotated, values, inputs."""
 
-    parts: tuple[Tensor, Tensor, Tensor] | None = None
-    carried: Any = None
+    parts: tuple[Rows, Rows, Rows] = field(
+        default_factory=lambda: (Rows(dim=-2), Rows(dim=-2), Rows(dim=-2))
+    )
+    carried: Rows = field(default_factory=lambda: Rows(dim=1))
 
+    @torch.no_grad()
     def extend(self, k: Tensor, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        new = (k, v, x)
-        if self.parts is not None:
-            k, v, x = (torch.cat([old, add], -2) for old, add in zip(self.parts, new, strict=True))
-        self.parts = (k, v, x)
-        return k, v, x
+        keys, values, inputs = self.parts
+        return keys.extend(k), values.extend(v), inputs.extend(x)
 
+    @torch.no_grad()
     def extend_carried(self, carried: Any) -> Any:
         """Tensors carried from the layer below are kept per token, along dimension 1."""
-        if isinstance(carried, Tensor):
-            carried = carried if self.carried is None else torch.cat([self.carried, carried], 1)
-            self.carried = carried
-        return carried
+        return self.carried.extend(carried) if isinstance(carried, Tensor) else carried
 
 
 @dataclass
@@ -34,9 +60,7 @@ class Cache:
     """Everything read so far: decoding gives the model only the new tokens."""
 
     layers: list[LayerCache]
-    tokens_BS: Tensor | None = None
+    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))
 
     def extend(self, tokens_BT: Tensor) -> Tensor:
-        old = self.tokens_BS
-        self.tokens_BS = tokens_BT if old is None else torch.cat([old, tokens_BT], 1)
-        return self.tokens_BS
+        return self.tokens_BS.extend(tokens_BT)

@@ -36,7 +36,13 @@ def _sections(config: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, An
     """The parts of a configuration that have such keys, each with those."""
     encodings = [config.get("pe", {})]
     encodings += [p for p in encodings[0].get("parts") or [] if isinstance(p, dict)]
-    return [(config[group], added) for group, added in ADDED.items() if group in config] + [
+    groups = [(config[group], added) for group, added in ADDED.items() if group in config]
+    # Models that came after the keys have had them from the start, or have none such.
+    return [
+        (section, added)
+        for section, added in groups
+        if section.get("_target_", added.get("_target_")) == added.get("_target_")
+    ] + [
         (section, ADDED_TO_ENCODINGS[section["_target_"]])
         for section in encodings
         if section.get("_target_") in ADDED_TO_ENCODINGS

@@ -40,6 +40,11 @@ def test_flipflop_path_solves_it(tmp_path: Path) -> None:
         assert max(seen["path"][split]) <= 0.005
 
 
+def test_flipflop_gated_attention_units_learn_it(tmp_path: Path) -> None:
+    seen = errors(tmp_path, "task=flipflop", "model=gau", "pe=rope", "seed=0,1,2")
+    assert max(seen["rope"]["in_domain"]) <= 0.005
+
+
 def test_selective_copy_cope_copies_at_any_share_of_blanks(tmp_path: Path) -> None:
     seen = errors(tmp_path, "task=selective_copy", "pe=cope,rope", "seed=0,1,2")
     for split in ("in_domain", "dense", "sparse"):

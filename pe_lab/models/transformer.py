@@ -16,6 +16,7 @@ from pe_lab.attention import MultiHeadAttention
 from pe_lab.cache import LayerCache
 from pe_lab.config import closed
 from pe_lab.dropout import Drop
+from pe_lab.kernels.feeding import fed
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -38,7 +39,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(DecoderConfig):
-    """The keys of conf/model/transformer.yaml."""
+    """Decoder-only transformer: in every layer multi-head attention, then a feed-forward."""
 
     n_heads: PositiveInt
     d_ff: PositiveInt | None
@@ -104,14 +105,16 @@ class TransformerConfig(DecoderConfig):
 class FeedForward(nn.Module):
     """linear, activation, linear; SwiGLU (Shazeer 2020) multiplies two linears."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, cfg: TransformerConfig, fast: bool) -> None:
         super().__init__()
-        self.activation = cfg.activation
+        self.activation, self.fast = cfg.activation, fast
         gates = 2 if cfg.activation == "swiglu" else 1
         self.up = nn.Linear(cfg.d_model, gates * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fast and self.activation == "relu":
+            return fed(x, self.up.weight, self.up.bias, self.out.weight, self.out.bias)
         h = self.up(x)
         if self.activation == "swiglu":
             gate, value = h.chunk(2, -1)
@@ -125,10 +128,12 @@ class FeedForward(nn.Module):
 class Block(Layer):
     """Attention and feed-forward, each in a residual branch, normalised before or after."""
 
-    def __init__(self, cfg: TransformerConfig, encoding: PositionalEncoding, fast: bool) -> None:
+    attention: MultiHeadAttention
+
+    def __init__(self, cfg: TransformerConfig, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.pre = cfg.norm_position == "pre"
-        self.attention, self.ff = MultiHeadAttention(cfg, encoding, fast), FeedForward(cfg)
+        self.attention, self.ff = attention, FeedForward(cfg, attention.fast)
         self.norm_attention, self.norm_ff = cfg.new_norm(), cfg.new_norm()
 
     def forward(
@@ -176,6 +181,11 @@ class Transformer(Decoder):
         vocab_size: int,
         encodings: Sequence[PositionalEncoding],
         fast: bool = True,
+        attention: type[MultiHeadAttention] = MultiHeadAttention,
     ) -> None:
-        layers = (Block(cfg.at_layer(i), encoding, fast) for i, encoding in enumerate(encodings))
+        def block(number: int, encoding: PositionalEncoding) -> Block:
+            own = cfg.at_layer(number)
+            return Block(own, attention(own, encoding, fast))
+
+        layers = (block(*numbered) for numbered in enumerate(encodings))
         super().__init__(cfg, vocab_size, layers, fast)

@@ -1,0 +1,212 @@
+"""The encoder-decoder transformer.
+
+Shape letters: B batch, P tokens of the input part, U tokens of the output part that are given and
+S that are known, E model width, H heads, D head width.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.cache import Cache, LayerCache
+from pe_lab.dropout import Drop
+from pe_lab.kernels import roads
+from pe_lab.kernels.dropping import dropped
+from pe_lab.models.base import Vocabulary
+from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
+from pe_lab.models.fitting import fitting
+from pe_lab.models.input_output import InputOutput, InputOutputConfig
+from pe_lab.models.transformer import Activation, TransformerConfig
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(InputOutputConfig):
+    """Encoder-decoder transformer: one part reads both ways, the other writes and attends to it.
+
+    The encoder reads x_1 .. x_P, the input part and its separator, the decoder the output part
+    from the separator on, which is its start token; with Att(q, k, v) = softmax(q k^T / sqrt(D))
+    v in H heads,
+
+        encoder layer   x = x + Att(x, x, x),  x = x + FF(x)              each i sees all of 1 .. P
+        decoder layer   y = y + Att(y, y, y)                              i sees 1 .. i
+                        y = y + Att(y, x, x),  y = y + FF(y)              x: of the last layer
+
+    with a norm before each branch and at both ends (``norm_position: pre``), or after each sum,
+    as the paper. Token embeddings are shared by encoder and decoder, as there (and with
+    the output layer, there). The paper adds sinusoids to both inputs: ``pe=sinusoidal``, dropout
+    0.1 and label smoothing 0.1, which is not part of this. Weights start as the transformer's; a
+    branch is divided by the root of the number of branches in its stack. Source: Vaswani 2017
+    (1706.03762).
+
+    Positions of the output part count anew from the first position of the sequence. An encoding
+    of the input acts on both inputs with the same parameters; inside, the layers 0 .. n-1 are the
+    encoder's and n .. 2n-1 the decoder's, each with parameters of its own unless the encoding
+    shares them. A bias by distance is one by |i - j| in the encoder. Attention to the encoder
+    has no encoding. Without one the encoder cannot tell the order of what it reads.
+    """
+
+    n_heads: PositiveInt
+    d_ff: PositiveInt | None
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    norm: Literal["layernorm", "rmsnorm"]
+    norm_position: Literal["pre", "post"]
+    activation: Activation
+    tied_embeddings: bool
+
+    def __post_init__(self) -> None:
+        # It refuses sizes that do not fit together.
+        assert self.stack.window is None
+
+    @property
+    def stack(self) -> TransformerConfig:
+        """The transformer whose layers have these sizes."""
+        return TransformerConfig(**vars(self))
+
+    def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
+        return replace(self.stack.dims(vocab_size, train_len, max_len), n_layers=2 * self.n_layers)
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if _both_ways(encoding):
+            return None
+        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _both_ways)
+        return (
+            "is made for causal attention, and the encoder looks both ways: choose one that has a "
+            f"meaning there ({fit})"
+        )
+
+    def weights(self) -> int:
+        ff = 2 * self.d_model * self.stack.ff_width
+        return self.n_layers * (12 * self.d_model**2 + 2 * ff)
+
+    def build(
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+    ) -> "EncoderDecoder":
+        assert vocabulary.separator is not None
+        return EncoderDecoder(self, vocabulary.size, vocabulary.separator, encodings, fast)
+
+
+def _both_ways(encoding: PositionalEncoding) -> bool:
+    inside = encoding.hooks() - {"embed", "enter"}
+    return encoding.window is None and (
+        not inside or (encoding.both_ways and inside <= {"rotate", "bias"})
+    )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The input, for the decoder: keys and values of each of its layers, and which are seen."""
+
+    known: list[tuple[Tensor, Tensor]]
+    seen_BP: Tensor | None
+
+
+class EncoderDecoder(InputOutput):
+    """``encodings`` holds one for each layer, the encoder's first; the ``embed`` of the first is
+    called on both inputs."""
+
+    def __init__(
+        self,
+        config: EncoderDecoderConfig,
+        vocab_size: int,
+        separator: int,
+        encodings: Sequence[PositionalEncoding],
+        fast: bool = True,
+    ) -> None:
+        super().__init__()
+        cfg, n = config.stack, config.n_layers
+        self.separator, self.fast = separator, fast
+        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.tokens = nn.Embedding(vocab_size, cfg.d_model)
+        self.encoder = nn.ModuleList(EncoderLayer(cfg, e, fast) for e in encodings[:n])
+        self.decoder = nn.ModuleList(DecoderLayer(cfg, e, fast) for e in encodings[n:])
+        pre = cfg.norm_position == "pre"
+        self.encoded, self.decoded = (cfg.new_norm() if pre else nn.Identity() for _ in range(2))
+        self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        self._initialise()
+        if self.tied:
+            self.head.weight = self.tokens.weight
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        self.tokens.weight.normal_(0, self.tokens.embedding_dim**-0.5 if self.tied else 1)
+        bound = self.head.in_features**-0.5
+        self.head.weight.uniform_(-bound, bound)
+        for stack in (self.readers, self.writers):
+            for layer in stack:
+                layer.initialise(len(stack))
+
+    @property
+    def readers(self) -> list[EncoderLayer]:
+        return list(self.encoder)  # type: ignore[arg-type]
+
+    @property
+    def writers(self) -> list[DecoderLayer]:
+        return list(self.decoder)  # type: ignore[arg-type]
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        read = [layer.encoding for layer in self.readers]
+        return read + [layer.attention.encoding for layer in self.writers]
+
+    def encode(
+        self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
+    ) -> Memory:
+        x = self._embedded(tokens_BP, tokens_BP, pos_BP, drop)
+        for i, layer in enumerate(self.readers, 1):
+            x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
+        x = self.encoded(x)
+        return Memory([layer.cross.known(x) for layer in self.writers], seen_BP)
+
+    def decode(
+        self,
+        tokens_BU: Tensor,
+        pos_BS: Tensor,
+        memory: Memory,
+        drop: Drop | None,
+        cache: Cache | None,
+    ) -> Tensor:
+        tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
+        first = len(self.encoder) + 1
+        y = self._embedded(tokens_BU, tokens_BS, pos_BS, drop and drop.at(8 * first))
+        for i, layer in enumerate(self.writers):
+            own = drop and drop.at(8 * (first + 1 + i)), cache and cache.layers[i]
+            y = layer(y, pos_BS, memory.known[i], memory.seen_BP, *own)
+        hidden: Tensor = self.decoded(y)
+        return hidden
+
+    def _embedded(
+        self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None
+    ) -> Tensor:
+        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        x = self.tokens(tokens_BS)
+        if self.tied:
+            x = x * math.sqrt(x.shape[-1])
+        x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
+        return x if drop is None else dropped(x, drop, fast=self.fast)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.head(hidden)
+        return logits
+
+    def empty_output_cache(self) -> Cache:
+        return Cache([LayerCache() for _ in self.decoder])
+
+    @torch.no_grad()
+    def kernels(self) -> dict[str, str] | None:
+        """The kernel that serves the decoder's attention to itself, as of the transformer; the
+        rest is PyTorch's."""
+        if not self.fast:
+            return None
+        device, training = self.device, self.training
+        tokens = torch.full((1, 1), self.separator, device=device)
+        self.eval()
+        with roads.asked() as kinds:
+            self(tokens, torch.zeros_like(tokens))
+        self.train(training)
+        return roads.named(device, kinds)

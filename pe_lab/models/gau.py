@@ -1,0 +1,185 @@
+"""Gated attention units: attention and feed-forward in one layer.
+
+Shape letters as in decoder.py; W width of gates and values, s width of the head.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.attention import Attention
+from pe_lab.cache import LayerCache
+from pe_lab.dropout import Drop
+from pe_lab.models.base import Vocabulary
+from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
+from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.wanted import Wanted
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAUConfig(DecoderConfig):
+    """Gated attention units: one head, whose values are gated, in the place of a feed-forward.
+
+    A layer is x + (u * A v) W_o with u = phi(norm(x) W_u), v = phi(norm(x) W_v), both of width
+    ``expansion`` * d_model, and A the attention of one head: z = phi(norm(x) W_z) of width s =
+    ``head_width``, q = gamma_q * z + beta_q, k = gamma_k * z + beta_k. All linear maps have biases.
+    Source: Hua 2022 (2202.10447), phi its Swish, expansion 2 and s 128 at d_model 768. Two layers
+    have about the weights of one of a transformer, 6 d_model^2 each.
+
+    - ``attention: softmax`` is A = softmax(q_i . k_j / sqrt(s)), as in Su's GAU-alpha (Su's blog,
+      9052, 2022) and the models of his table of length extrapolation (9708, 2023); that one also
+      multiplies the logits by log n / log 512 (the key ``logn`` of ``rope``), norms after the
+      residual (``norm_position: post``), by a norm without weights, and has no biases.
+    - ``attention: relu2`` is A = relu(q_i . k_j / sqrt(s) + bias)^2 / n, the paper's, scaled as in
+      Su's blog, 8934 (2022). n is how many keys query i sees, as in Su's code: divided by the
+      length, as the paper has it, early queries would see less the longer the sequence is, and
+      none could be answered before the last token is there. It extrapolates badly (9019, 2022).
+
+    Initially W_o is divided by sqrt(n_layers), gamma is 1 and beta 0 (q = k = z); all else as in
+    decoder.py.
+    """
+
+    expansion: PositiveInt
+    head_width: PositiveInt
+    attention: Literal["softmax", "relu2"]
+    activation: Literal["silu", "gelu", "relu"]
+
+    @property
+    def width(self) -> int:
+        """Of gates and values."""
+        return self.expansion * self.d_model
+
+    def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
+        return Dims(
+            self.d_model, 1, self.n_layers, vocab_size, train_len, max_len,
+            head_width=self.head_width,
+        )  # fmt: skip
+
+    def weights(self) -> int:
+        return self.n_layers * self.d_model * (3 * self.width + self.head_width)
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        hooks, choice = encoding.hooks(), encoding.values_like_keys
+        if (choice is not None or "values" in hooks) and self.width != self.head_width:
+            given, change = "", ""
+            if choice is not None:
+                given, change = f" with {choice}", f"change pe.{choice.partition('=')[0]}, or "
+            return (
+                f"wants values as wide as keys{given}, and here they are {self.width} and "
+                f"{self.head_width} wide: {change}set model.head_width={self.width}"
+            )
+        if "pass_on" in hooks:
+            return (
+                "rewrites what it carries by the input of each layer's feed-forward, which a gated "
+                "attention unit does not have: set model.n_layers=1 or model=transformer"
+            )
+        if self.attention == "relu2" and "weights" in hooks:
+            return (
+                "takes the place of softmax, and so does model.attention=relu2: set "
+                "model.attention=softmax"
+            )
+        if self.attention == "relu2" and encoding.needs_softmax is not None:
+            return (
+                f"acts by {encoding.needs_softmax} on the exponentials of softmax, and "
+                "model.attention=relu2 has none: set model.attention=softmax"
+            )
+        return None
+
+    def build(
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+    ) -> "GAU":
+        return GAU(self, vocabulary.size, encodings, fast)
+
+
+class SharedKeyAttention(Attention):
+    """One head whose queries and keys are two scalings of one projection z of the input."""
+
+    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding, fast: bool) -> None:
+        super().__init__(cfg.window, encoding, fast)
+        self.squared, self.width = cfg.attention == "relu2", cfg.width
+        self.activation = ACTIVATIONS[cfg.activation]
+        self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)
+        self.gamma = nn.Parameter(self.vz.weight.new_ones(2, cfg.head_width))
+        self.beta = nn.Parameter(self.vz.weight.new_zeros(2, cfg.head_width))
+        self.out: nn.Module = nn.Identity()
+
+    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        vz_B1SX = self.activation(self.wide(self.vz(x_BTE)))[:, None]
+        v, z = vz_B1SX[..., : self.width], vz_B1SX[..., self.width :]
+        q = self.gamma[0] * z[:, :, -queries:] + self.beta[0]
+        return q, self.gamma[1] * z + self.beta[1], v
+
+    def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
+        return None if self.squared else super().in_one_go(q, k, scene, drop)
+
+    def normalised(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        if not self.squared:
+            return super().normalised(logits_BHTS, mask_TS)
+        seen_T1 = mask_TS.sum(-1, keepdim=True)
+        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
+
+
+class Unit(Layer):
+    """One gated attention unit in a residual branch, normalised before or after."""
+
+    attention: SharedKeyAttention
+
+    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding, fast: bool) -> None:
+        super().__init__()
+        self.pre = cfg.norm_position == "pre"
+        self.attention = SharedKeyAttention(cfg, encoding, fast)
+        self.activation = ACTIVATIONS[cfg.activation]
+        self.gate = nn.Linear(cfg.d_model, cfg.width)
+        self.out = nn.Linear(cfg.width, cfg.d_model)
+        self.norm = cfg.new_norm()
+
+    def forward(
+        self,
+        x: Tensor,
+        pos_BS: Tensor,
+        queries: int,
+        carried: Any,
+        cache: LayerCache | None,
+        drop: Drop | None = None,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Any]:
+        x = self.attention.encoding.enter(x, pos_BS[:, -x.shape[1] :])
+        seen = self.norm(x) if self.pre else x
+        drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
+        mixed, carried = self.attention(
+            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted
+        )
+        rows = None
+        if wanted is not None:
+            rows = wanted.at_N
+            x, seen = (part.flatten(0, 1).index_select(0, rows) for part in (x, seen))
+        branch = self.out(self.activation(self.gate(seen)) * mixed)
+        x = self.add(x, branch, drops[1], rows)
+        return x if self.pre else self.norm(x), carried
+
+    def initialise(self, n_layers: int) -> None:
+        for linear in (self.gate, self.attention.vz, self.out):
+            draw(linear)
+        self.out.weight.div_(math.sqrt(n_layers))
+
+
+class GAU(Decoder):
+    """``encodings`` holds one encoding for each layer, the same object where layers share it."""
+
+    def __init__(
+        self,
+        cfg: GAUConfig,
+        vocab_size: int,
+        encodings: Sequence[PositionalEncoding],
+        fast: bool = True,
+    ) -> None:
+        units = (Unit(cfg, encoding, fast) for encoding in encodings)
+        super().__init__(cfg, vocab_size, units, fast)

@@ -1,0 +1,178 @@
+"""A transformer whose attention is linear in the length: sums over keys in the place of a softmax.
+
+Shape letters as in decoder.py; D head width, N chunks, C tokens of a chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pe_lab.attention import MultiHeadAttention
+from pe_lab.cache import LayerCache
+from pe_lab.dropout import Drop
+from pe_lab.models.base import Vocabulary
+from pe_lab.models.fitting import fitting
+from pe_lab.models.transformer import Transformer, TransformerConfig
+from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.wanted import Wanted
+
+CHUNK = 64
+"""Tokens whose queries meet each other's keys one by one; keys of chunks before come summed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttentionConfig(TransformerConfig):
+    """Transformer with linear attention.
+
+    Head by head, with phi(x) = elu(x) + 1 of every feature and R_i the turn of an encoding,
+
+        out_i = (R_i phi(q_i))^T S_i / (phi(q_i) . z_i)                  (D,)
+        S_i   = sum over j <= i of (R_j phi(k_j)) v_j^T                  (D, D)
+        z_i   = sum over j <= i of phi(k_j)                              (D,)
+
+    in chunks of 64 tokens, so that time and memory grow with the length and not with its square;
+    decoding keeps S and z, whatever it has read. q and k are not scaled by sqrt(D).
+    Source: Katharopoulos 2020 (2006.16236); turns in the numerator alone: Su 2021 (2104.09864,
+    section 3.3), as a sum of turned keys may be zero.
+
+    Everything else, and the keys, as in ``transformer``, but for ``window``: a sum forgets
+    nothing. ``dropout`` finds no attention weights here. There are no logits: an encoding can
+    change the input, or turn queries and keys by their own positions. A factor of the logits
+    (``logn``, YaRN's temperature) would scale the output and sharpen nothing; the turns of
+    ``selective_rope`` are sums over the input, and the factors of ``xpos`` grow without end in S.
+    """
+
+    window: None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for number, own in self.layers.items():
+            if own.window is not None:
+                raise ValueError(
+                    f"layers.{number}.window={own.window} is not allowed: sums over all keys "
+                    "before forget none, leave it out"
+                )
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if _summable(encoding):
+            return None
+        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _summable)
+        if encoding.needs_softmax is not None and _turns(encoding):
+            key, _, value = encoding.needs_softmax.partition("=")
+            return (
+                f"with {key}={value} scales logits, and linear attention has none: change "
+                f"pe.{key}, or choose an encoding that does not ({fit})"
+            )
+        return (
+            "does not go with the sums over keys that linear attention keeps: choose an encoding "
+            f"that does ({fit})"
+        )
+
+    def build(
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+    ) -> Transformer:
+        return Transformer(self, vocabulary.size, encodings, fast, LinearAttention)
+
+
+def _turns(encoding: PositionalEncoding) -> bool:
+    hooks = encoding.hooks()
+    turned = encoding.turns_alone or "rotate" not in hooks
+    return hooks <= {"embed", "enter", "rotate"} and turned and encoding.window is None
+
+
+def _summable(encoding: PositionalEncoding) -> bool:
+    return _turns(encoding) and encoding.needs_softmax is None
+
+
+@dataclass
+class Sums(LayerCache):
+    """What linear attention remembers of the tokens before, of one size however many.
+
+    ``kv_BHDD`` sums turned keys times values, ``k_BHD`` keys as they are.
+    """
+
+    kv_BHDD: Tensor | None = None
+    k_BHD: Tensor | None = None
+
+
+class LinearAttention(MultiHeadAttention):
+    """``project`` gives phi(q) and phi(k)."""
+
+    def empty_cache(self) -> Sums:
+        return Sums()
+
+    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x_BTE, queries)
+        wide = torch.promote_types(v.dtype, torch.float32)
+        return phi(q.to(wide)), phi(k.to(wide)), v.to(wide)
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        queries: int,
+        carried: Any,
+        cache: LayerCache | None,
+        drop: Drop | None = None,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Any]:
+        t = x_BTE.shape[1]
+        # Half precision is too narrow for sums over a sequence.
+        q, k, scene = self.sight(x_BTE, pos_BS[:, -t:], t, carried, None)
+        with torch.autocast(x_BTE.device.type, enabled=False):
+            assert cache is None or isinstance(cache, Sums)
+            mixed = summed(q, k, scene, min(CHUNK, t) if self.fast else t, cache)
+        mixed_BTE = mixed.transpose(1, 2).flatten(-2)
+        if wanted is not None:
+            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, wanted.at_N)
+        return self.out(mixed_BTE), carried
+
+    def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """Similarities over sqrt(D), which weigh no less as logits do, and what values are mixed
+        by."""
+        scale = q.shape[-1] ** -0.5
+        similar, plain = (
+            (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (scene.q_BHTD, scene.k_BHSD))
+        )
+        seen = scene.mask_TS
+        total = plain.masked_fill(~seen, 0).sum(-1, keepdim=True)
+        return similar, similar.masked_fill(~seen, 0) / total
+
+
+def phi(x: Tensor) -> Tensor:
+    """elu(x) + 1, exactly: that sum would round to 0 from x = -17 on."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+def summed(
+    turned_q: Tensor, turned_k: Tensor, scene: Scene, chunk: int, before: Sums | None
+) -> Tensor:
+    """The mixed values, (B, H, T, D), of turned queries and keys; ``scene`` holds the plain ones.
+
+    Args:
+        chunk: tokens that meet one by one; all of them: the formula as it is written.
+        before: sums over the tokens before, to which these are added.
+    """
+    t = turned_q.shape[2]
+    pad = -t % chunk
+    q, k, v = (
+        F.pad(part, (0, 0, 0, pad)).view(*part.shape[:2], -1, chunk, part.shape[-1])
+        for part in (turned_q, turned_k, scene.v_BHSD)
+    )
+    near_BHNCD = (q @ k.transpose(-1, -2)).tril() @ v
+    kv_BHNDD = (k.transpose(-1, -2) @ v).cumsum(2)
+    z_BHTD = scene.k_BHSD.cumsum(2)
+    if before is not None and before.kv_BHDD is not None and before.k_BHD is not None:
+        kv_BHNDD, z_BHTD = kv_BHNDD + before.kv_BHDD[:, :, None], z_BHTD + before.k_BHD[:, :, None]
+        first = before.kv_BHDD[:, :, None]
+    else:
+        first = torch.zeros_like(kv_BHNDD[:, :, :1])
+    if before is not None:
+        before.kv_BHDD, before.k_BHD = kv_BHNDD[:, :, -1], z_BHTD[:, :, -1]
+    far_BHNCD = q @ torch.cat((first, kv_BHNDD[:, :, :-1]), 2)
+    above: Tensor = (near_BHNCD + far_BHNCD).flatten(2, 3)[:, :, :t]
+    return above / (scene.q_BHTD * z_BHTD).sum(-1, keepdim=True)

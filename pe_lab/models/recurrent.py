@@ -1,0 +1,178 @@
+"""Recurrent networks: no attention, and a state of one size however long the sequence.
+
+Shape letters: B batch, T tokens given, S tokens known, E width of embeddings and hidden states,
+N wanted places, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from pe_lab.cache import Rows
+from pe_lab.dropout import Drop
+from pe_lab.kernels.dropping import dropped
+from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
+from pe_lab.models.fitting import at_input, fitting
+from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.wanted import Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(ModelConfig):
+    """What the recurrent networks have in common.
+
+    n_layers of d_model units stand on each other, token embeddings of width d_model below them and
+    a linear map to the logits above. ``dropout`` acts on the input of every layer and on the
+    output of the last, never from one token to the next (Zaremba 2014, 1409.2329). Embeddings
+    start normal with deviation 1, or, tied to the output, 1/sqrt(E) and multiplied by sqrt(E);
+    all else uniform in +-1/sqrt(E). There is no attention: an encoding can change the input alone.
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    tied_embeddings: bool
+
+    layer: ClassVar[type[Layer]]
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if at_input(encoding):
+            return None
+        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), at_input)
+        return (
+            "acts in attention, which this model does not have: choose an encoding that changes "
+            f"the input alone ({fit})"
+        )
+
+    def weights(self) -> int:
+        return 2 * self.layer.gates * self.n_layers * self.d_model**2
+
+    def build(
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+    ) -> "Recurrent":
+        return Recurrent(self, vocabulary.size, encodings[0], fast)
+
+
+@dataclass
+class RecurrentCache:
+    """Each layer's state, and the tokens read, where the encoding asks for them."""
+
+    states: list[State] = field(default_factory=list)
+    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))
+
+
+class Recurrent(Model):
+    """Token embeddings, the encoding's ``embed``, the layers, and a linear map to the logits."""
+
+    def __init__(
+        self,
+        cfg: RecurrentConfig,
+        vocab_size: int,
+        encoding: PositionalEncoding,
+        fast: bool,
+    ) -> None:
+        super().__init__()
+        self.fast, self.tied, self.p = fast, cfg.tied_embeddings, cfg.dropout
+        self.encoding = encoding
+        self.tokens = nn.Embedding(vocab_size, cfg.d_model)
+        self.layers = nn.ModuleList(cfg.layer(cfg.d_model, fast) for _ in range(cfg.n_layers))
+        self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        if self.tied:
+            nn.init.normal_(self.tokens.weight, std=cfg.d_model**-0.5)
+            self.head.weight = self.tokens.weight
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        return [self.encoding]
+
+    def empty_cache(self) -> RecurrentCache:
+        refuse_whole(self.encodings)
+        return RecurrentCache()
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        pos_BS: Tensor,
+        cache: RecurrentCache | None = None,
+        *,
+        wanted: Wanted | None = None,
+        key: int | Tensor | None = None,
+    ) -> Tensor:
+        x = self._embedded(tokens_BT, pos_BS, cache)
+        drop = self._drop(key)
+        before: list[State] = [] if cache is None else cache.states
+        states: list[State] = []
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            if drop is not None:
+                x = dropped(x, drop.at(i), fast=self.fast)
+            x, state = layer(x, before[i] if before else layer.empty(x))
+            states.append(state)
+        if cache is not None:
+            cache.states = states
+        rows = None
+        if wanted is not None:
+            rows = wanted.at_N
+            x = x.flatten(0, 1).index_select(0, rows)
+        return x if drop is None else dropped(x, drop.at(len(self.layers)), rows, fast=self.fast)
+
+    def _embedded(self, tokens_BT: Tensor, pos_BS: Tensor, cache: RecurrentCache | None) -> Tensor:
+        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        if "embed" not in self.encoding.hooks():
+            return self._looked_up(tokens_BT)
+        tokens_BS = tokens_BT if cache is None else cache.tokens_BS.extend(tokens_BT)
+        x_BSE = self.encoding.embed(self._looked_up(tokens_BS), tokens_BS, pos_BS)
+        return x_BSE[:, -tokens_BT.shape[1] :]
+
+    def _looked_up(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.tokens(tokens)
+        return x * math.sqrt(x.shape[-1]) if self.tied else x
+
+    def _drop(self, key: int | Tensor | None) -> Drop | None:
+        if not (self.training and self.p):
+            return None
+        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig(RecurrentConfig):
+    """Long short-term memory, without attention.
+
+    With x_t the input and h_t the output of a layer, (E,) each,
+
+        i, f, o = sigmoid(W x_t + U h_(t-1) + b)    three maps, a gate each
+        g       = tanh(W x_t + U h_(t-1) + b)
+        c_t     = f c_(t-1) + i g
+        h_t     = o tanh(c_t)                       c_0 = h_0 = 0
+
+    as PyTorch has it, with two biases in the place of b and no peepholes. Keys and the rest as in
+    RecurrentConfig. Source: Hochreiter 1997, with the forget gate f of Gers 2000; the baseline of
+    Liu 2023 (2306.00946), which has 128 units.
+    """
+
+    layer = LSTMLayer
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRUConfig(RecurrentConfig):
+    """Gated recurrent units, without attention.
+
+    With x_t the input and h_t the output of a layer, (E,) each,
+
+        r, z = sigmoid(W x_t + U h_(t-1) + b)       two maps, a gate each
+        n    = tanh(W x_t + b + r (U h_(t-1) + b'))
+        h_t  = (1 - z) n + z h_(t-1)                h_0 = 0
+
+    as PyTorch has it: the reset gate r acts after the map U, and z keeps. Keys and the rest as in
+    RecurrentConfig. Source: Cho 2014 (1406.1078).
+    """
+
+    layer = GRULayer

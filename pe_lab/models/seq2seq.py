@@ -1,0 +1,211 @@
+"""Recurrent networks that write while they look back at what they read.
+
+Shape letters: B batch, P tokens of the input part, U tokens of the output part that are given and
+S that are known, E width of embeddings and states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from pe_lab.dropout import Drop
+from pe_lab.kernels.dropping import dropped
+from pe_lab.models.base import Vocabulary
+from pe_lab.models.fitting import fitting
+from pe_lab.models.input_output import InputOutput, InputOutputConfig
+from pe_lab.models.seq2seq_layers import Reader, Writer
+from pe_lab.pe.base import PositionalEncoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig(InputOutputConfig):
+    """GRUs that write with attention to GRUs that read both ways.
+
+    x_1 .. x_P are the embeddings of the input part and its separator, y_1, y_2, .. those of the
+    output part from the separator on, which begins it; (E,) each. The annotations h_j, (2E,),
+    are the states of a GRU over x from left to right and of one from right to left. The writing
+    GRU begins with s_0 = tanh(W_s <-h_1), the state of the latter at x_1, and does for each i
+
+        e_ij = v . tanh(W s_(i-1) + U h_j)      j = 1 .. P
+        c_i  = sum_j softmax_j(e_ij) h_j
+        s_i  = GRU(s_(i-1), [y_i; c_i])
+        t_i  = maxout(R [s_i; y_i; c_i])        the larger of two neighbours of 2E
+
+    and the logits are linear in t_i. U h_j is computed once. With n_layers above 1 the GRUs are
+    stacked in both parts, and s is the highest of those that write in e_ij and t_i. Source:
+    Bahdanau 2014 (1409.0473), whose widths of states, embeddings and the comparison differ, and
+    are all d_model here; GRUs as PyTorch has them (the reset gate acts after the map). Weights
+    start uniform in +-1/sqrt(fan in), GRUs in +-1/sqrt(E), embeddings normal with deviation 1.
+
+    ``dropout`` acts on the embeddings, between layers and on t_i. There is order without an
+    encoding: one can change the input alone, and then changes x and y with the same parameters.
+    Positions of the output part count anew from the first position of the sequence.
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if _at_input(encoding):
+            return None
+        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _at_input)
+        return (
+            "acts inside a transformer's layers, which this model does not have: choose pe=none "
+            f"or another that changes the input alone ({fit})"
+        )
+
+    def weights(self) -> int:
+        return (30 + 24 * (self.n_layers - 1)) * self.d_model**2
+
+    def build(
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+    ) -> "Seq2Seq":
+        assert vocabulary.separator is not None
+        return Seq2Seq(self, vocabulary.size, vocabulary.separator, encodings[0], fast)
+
+
+def _at_input(encoding: PositionalEncoding) -> bool:
+    return encoding.hooks() <= {"embed"}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The input, for the part that writes.
+
+    Args:
+        h_BPE: the annotations, (B, P, 2E).
+        compared_BPE: U h_j.
+        start_BE: s_0 of each layer.
+        seen_BP: False where there is no token; None: there is one everywhere.
+    """
+
+    h_BPE: Tensor
+    compared_BPE: Tensor
+    start_BE: list[Tensor]
+    seen_BP: Tensor | None
+
+
+@dataclass
+class Written:
+    """What is remembered of the output: each layer's state, and the tokens, for an encoding that
+    looks at those before."""
+
+    state_BE: list[Tensor] | None = None
+    tokens_BS: Tensor | None = None
+
+    def extend(self, tokens_BU: Tensor) -> Tensor:
+        old = self.tokens_BS
+        self.tokens_BS = tokens_BU if old is None else torch.cat([old, tokens_BU], 1)
+        return self.tokens_BS
+
+
+class Seq2Seq(InputOutput):
+    """``encoding``'s ``embed`` is called on both inputs."""
+
+    def __init__(
+        self,
+        cfg: Seq2SeqConfig,
+        vocab_size: int,
+        separator: int,
+        encoding: PositionalEncoding,
+        fast: bool = True,
+    ) -> None:
+        super().__init__()
+        e, n = cfg.d_model, cfg.n_layers
+        self.separator, self.fast, self.p, self.encoding = separator, fast, cfg.dropout, encoding
+        self.tokens = nn.Embedding(vocab_size, e)
+        self.readers = nn.ModuleList(Reader(2 * e if i else e, e, fast) for i in range(n))
+        self.start = nn.Linear(e, n * e, bias=False)
+        self.asking = nn.Linear(e, e, bias=False)
+        self.compared = nn.Linear(2 * e, e, bias=False)
+        self.scored = nn.Linear(e, 1, bias=False)
+        self.writers = nn.ModuleList(Writer(e if i else 3 * e, e, fast) for i in range(n))
+        self.read_out = nn.Linear(4 * e, 2 * e)
+        self.head = nn.Linear(e, vocab_size, bias=False)
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        return [self.encoding]
+
+    def encode(
+        self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
+    ) -> Memory:
+        x = self._embedded(tokens_BP, tokens_BP, pos_BP)
+        for i, reader in enumerate(self.readers):
+            if drop is not None:
+                x = dropped(x, drop.at(2 * i + 1), fast=self.fast)
+            x = reader(x, seen_BP)
+        _, backwards_BE = x[:, 0].chunk(2, -1)
+        start = self.start(backwards_BE).tanh().chunk(len(self.writers), -1)
+        return Memory(x, self.compared(x), list(start), seen_BP)
+
+    def decode(
+        self,
+        tokens_BU: Tensor,
+        pos_BS: Tensor,
+        memory: Memory,
+        drop: Drop | None,
+        cache: Written | None,
+    ) -> Tensor:
+        tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
+        y_BUE = self._embedded(tokens_BU, tokens_BS, pos_BS)
+        if drop is not None:
+            y_BUE = dropped(y_BUE, drop.at(2), fast=self.fast)
+        state = memory.start_BE
+        if cache is not None and cache.state_BE is not None:
+            state = cache.state_BE
+        s, c = [], []
+        for i, y_BE in enumerate(y_BUE.unbind(1)):
+            c_BE = self._seen(state[-1], memory)
+            rows = None
+            if drop is not None:
+                rows = i + y_BUE.shape[1] * torch.arange(len(y_BE), device=y_BE.device)
+            state = self._written(state, torch.cat([y_BE, c_BE], -1), drop, rows)
+            s.append(state[-1])
+            c.append(c_BE)
+        if cache is not None:
+            cache.state_BE = state
+        read_out = self.read_out(torch.cat([torch.stack(s, 1), y_BUE, torch.stack(c, 1)], -1))
+        t_BUE: Tensor = read_out.unflatten(-1, (-1, 2)).amax(-1)
+        return t_BUE if drop is None else dropped(t_BUE, drop.at(0), fast=self.fast)
+
+    def _seen(self, state_BE: Tensor, memory: Memory) -> Tensor:
+        """What a state sees of the input, (B, 2E)."""
+        compared_BPE = (self.asking(state_BE)[:, None] + memory.compared_BPE).tanh()
+        score_BP = self.scored(compared_BPE).squeeze(-1)
+        if memory.seen_BP is not None:
+            score_BP = score_BP.masked_fill(~memory.seen_BP, -torch.inf)
+        weight_B1P = score_BP.softmax(-1)[:, None]
+        c_BE: Tensor = (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
+        return c_BE
+
+    def _written(
+        self, state: list[Tensor], x_BE: Tensor, drop: Drop | None, rows_B: Tensor | None
+    ) -> list[Tensor]:
+        """The next state of each layer.
+
+        Args:
+            rows_B: the numbers of the tokens, for the masks.
+        """
+        after = []
+        for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
+            if i and drop is not None:
+                x_BE = dropped(x_BE, drop.at(2 * i + 2), rows_B, fast=self.fast)
+            x_BE = writer(x_BE, before_BE)
+            after.append(x_BE)
+        return after
+
+    def _embedded(self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        x_BSE = self.encoding.embed(self.tokens(tokens_BS), tokens_BS, pos_BS)
+        return x_BSE[:, -tokens_BT.shape[1] :]
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.head(hidden)
+        return logits
+
+    def empty_output_cache(self) -> Written:
+        return Written()

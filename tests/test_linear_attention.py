@@ -1,0 +1,215 @@
+"""Linear attention: the formula in loops, chunks, what it remembers, and what turns with it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from docs import facts
+from pe_lab.build import build_encodings
+from pe_lab.models import linear_attention
+from pe_lab.models.base import Vocabulary
+from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
+from pe_lab.models.transformer import LayerConfig
+from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.rope import RoPE
+
+HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def config(**changes: Any) -> LinearAttentionConfig:
+    keys = {k: v for k, v in facts.section("linear_attention", "model").items() if k[0] != "_"}
+    sizes = {"n_layers": 1, "n_heads": HEADS, "d_model": HEADS * WIDTH}
+    return LinearAttentionConfig(**{**keys, **sizes, **changes})
+
+
+def encoding(pe: str, **keys: Any) -> PositionalEncoding:
+    section = {**facts.section(pe), **keys}
+    return build_encodings(section, config().dims(VOCAB, 8, MAX_LEN))[0]
+
+
+def attention(pe: str = "none", fast: bool = True, **keys: Any) -> LinearAttention:
+    torch.manual_seed(0)
+    made = LinearAttention(config(), encoding(pe, **keys), fast)
+    # Otherwise queries and keys are all near 0, and phi near 1.
+    made.qkv.weight.data.mul_(3)
+    return made
+
+
+def scattered(n: int, length: int) -> Tensor:
+    keys = torch.rand(n, MAX_LEN, generator=torch.Generator().manual_seed(3))
+    return keys.argsort(-1)[:, :length].sort(-1).values
+
+
+def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -> Tensor:
+    """One pair of tokens at a time; neighbours turn by their position over ``slowed`` (0: not)."""
+
+    def feature(v: Tensor) -> Tensor:
+        return torch.stack([1 + a if a > 0 else a.exp() for a in v])
+
+    def turned(v: Tensor, position: Tensor) -> Tensor:
+        if not slowed:
+            return v
+        out = list(v)
+        for m in range(0, WIDTH, 2):
+            angle = float(position) / slowed * 10000 ** (-m / WIDTH)
+            out[m] = v[m] * math.cos(angle) - v[m + 1] * math.sin(angle)
+            out[m + 1] = v[m] * math.sin(angle) + v[m + 1] * math.cos(angle)
+        return torch.stack(out)
+
+    rows = []
+    for x, pos in zip(x_BTE, pos_BT, strict=True):
+        q, k, v = made.qkv(x).chunk(3, -1)
+        for i in range(len(x)):
+            mixed = []
+            for h in range(HEADS):
+                own = slice(h * WIDTH, (h + 1) * WIDTH)
+                asked = feature(q[i, own])
+                above, below = torch.zeros(WIDTH), torch.zeros(())
+                for j in range(i + 1):
+                    key = feature(k[j, own])
+                    above = above + turned(asked, pos[i]) @ turned(key, pos[j]) * v[j, own]
+                    below = below + asked @ key
+                mixed.append(above / below)
+            rows.append(made.out(torch.cat(mixed)))
+    return torch.stack(rows).view_as(x_BTE)
+
+
+@pytest.mark.parametrize(
+    ("pe", "keys", "slowed"), [("none", {}, 0), ("rope", {}, 1), ("pi", {"k": 2.5}, 2.5)]
+)
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("length", [1, 3, 4, 9])
+def test_equals_the_formula_in_value_and_gradient(
+    pe: str, keys: dict[str, Any], slowed: float, fast: bool, length: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(linear_attention, "CHUNK", 4)
+    made = attention(pe, fast, **keys)
+    x = torch.randn(2, length, HEADS * WIDTH, requires_grad=True)
+    pos = scattered(2, length)
+    outs = [made(x, pos, length, None, None)[0], naive(made, x, pos, slowed)]
+    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
+    leaves, direction = [x, *made.parameters()], torch.randn_like(x)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(out, leaves, direction) for out in outs), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("pe", ["none", "rope"])
+def test_sums_go_on_from_any_place(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_attention, "CHUNK", 4)
+    x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21)
+    for fast in (True, False):
+        made = attention(pe, fast)
+        whole, _ = made(x, pos, 21, None, None)
+        cache, sizes, parts = made.empty_cache(), set(), []
+        for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):
+            parts.append(made(x[:, a:b], pos[:, :b], b - a, None, cache)[0])
+            assert cache.kv_BHDD is not None
+            assert cache.k_BHD is not None
+            assert [rows.length for rows in cache.parts] == [0, 0, 0]
+            sizes.add((cache.kv_BHDD.shape, cache.k_BHD.shape))
+        torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
+        assert sizes == {((2, HEADS, WIDTH, WIDTH), (2, HEADS, WIDTH))}
+
+
+def test_a_model_remembers_no_tokens_but_for_an_encoding_that_looks_back() -> None:
+    for pe, kept in (("rope", 0), ("conv", 5)):
+        cfg = config()
+        model = cfg.build(Vocabulary(VOCAB), [encoding(pe)], True)
+        cache = model.empty_cache()
+        for t in range(5):
+            model(torch.zeros(1, 1, dtype=torch.int64), torch.arange(t + 1)[None], cache)
+        assert cache.tokens_BS.length == kept
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in a tensor made inside."""
+
+    size = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.size = max(self.size, *made, 0)
+        return out
+
+
+def test_no_tensor_grows_with_the_square_of_the_length() -> None:
+    sizes = []
+    for length in (128, 512):
+        made, x = attention("rope"), torch.randn(1, length, HEADS * WIDTH, requires_grad=True)
+        with Largest() as largest:
+            out, _ = made(x, torch.arange(length)[None], length, None, None)
+            out.sum().backward()
+        sizes.append(largest.size)
+    assert sizes[1] <= 4 * sizes[0]
+
+
+def test_phi_is_exact_and_positive_far_below_zero() -> None:
+    x = torch.tensor([-80.0, -30.0, -1.0, 0.0, 2.0], dtype=torch.float32, requires_grad=True)
+    out = phi(x)
+    expected = torch.tensor([math.exp(-80), math.exp(-30), math.exp(-1), 1.0, 3.0])
+    torch.testing.assert_close(out, expected.float(), rtol=1e-6, atol=0)
+    (slope,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(slope, expected.clamp(max=1).float(), rtol=1e-6, atol=0)
+
+
+def test_weights_of_an_inspection_mix_the_values() -> None:
+    made = attention("rope")
+    x, pos = torch.randn(2, 9, HEADS * WIDTH), scattered(2, 9)
+    q, k, scene = made.sight(x, pos, 9, None, None)
+    similar, weights = made.weigh(q, k, scene)
+    mixed = (weights @ scene.v_BHSD).transpose(1, 2).flatten(-2)
+    torch.testing.assert_close(made.out(mixed), made(x, pos, 9, None, None)[0])
+    plain = made.weigh(scene.q_BHTD, scene.k_BHSD, scene)
+    torch.testing.assert_close(plain[1].sum(-1), torch.ones(2, HEADS, 9))
+    assert (similar - plain[0]).abs().max() > 1e-3
+
+
+def test_what_turns_alone_is_known_by_its_class() -> None:
+    class Doubled(RoPE):
+        def rotate(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+            return super().rotate(q, k.cumsum(2), scene)
+
+    assert RoPE.turns_alone
+    assert not Doubled.turns_alone
+    cfg = config()
+    for name, fits in {"rope": True, "pi": True, "xpos": False, "selective_rope": False,
+                       "rerope": False, "hfwa": False, "alibi": False}.items():  # fmt: skip
+        sizes = config(n_layers=2).dims(VOCAB, 8, MAX_LEN)
+        told = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
+        assert (told == [None, None]) == fits, (name, told)
+    told = cfg.refuses(encoding("yarn"))
+    assert told is not None
+    assert told.startswith("with temperature=true scales logits")
+    assert cfg.refuses(encoding("yarn", temperature=False)) is None
+    combined = {"parts": facts.parts("learned", {"pe": "rope", "logn": "test"})}
+    told = cfg.refuses(encoding("combined", **combined))
+    assert told is not None
+    assert "change pe.parts.1.logn" in told
+    assert cfg.refuses(encoding("combined", parts=facts.parts("learned", "rope"))) is None
+
+
+def test_layers_of_their_own_but_no_window() -> None:
+    cfg = config(n_layers=2, layers={0: LayerConfig(n_heads=4)})
+    model = cfg.build(Vocabulary(VOCAB), [encoding("none")] * 2, True)
+    found = [block.attention for block in model.blocks]
+    assert [(type(a), a.n_heads) for a in found] == [(LinearAttention, 4), (LinearAttention, 2)]
+    with pytest.raises(ValueError, match=r"layers\.1\.window=5 is not allowed: .* leave it out"):
+        config(n_layers=2, layers={1: LayerConfig(window=5)})
