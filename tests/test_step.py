@@ -13,7 +13,7 @@ from pe_lab.checked import checked
 from pe_lab.compose import compose
 from pe_lab.config import register_resolvers
 from pe_lab.data import TrainData, evaluation_set
-from pe_lab.kernels import dropping, roads
+from pe_lab.kernels import dropping, feeding, roads, turning
 from pe_lab.launch import _arguments
 from pe_lab.task import IN_DOMAIN
 from pe_lab.train import Trainer, summed_loss
@@ -104,6 +104,8 @@ def refused(*_: Any, **__: Any) -> Any:
 FAST_FORMS = {
     "kernels of attention": (roads, "_serve"),
     "a kernel of dropout": (dropping, "_serves"),
+    "the kernel of rotation": (turning._Turned, "apply"),
+    "the kernel of the feed-forward": (feeding._Fed, "apply"),
     "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
     "the last layer's shortcut": (Wanted, "of_rows_from"),
 }
@@ -112,7 +114,8 @@ FAST_FORMS = {
 @pytest.mark.parametrize("pe", ENCODINGS)
 def test_not_fast_takes_no_fast_form(monkeypatch: pytest.MonkeyPatch, pe: str) -> None:
     copying = ("task=selective_copy", "task.n_copy=3", "task.n_blank=2", "task.n_symbols=3")
-    made = planned(monkeypatch, f"pe={pe}", *copying, "model.dropout=0.1", "train.fast=false")
+    words = (f"pe={pe}", *copying, "model.n_layers=2", "model.dropout=0.1", "train.fast=false")
+    made = planned(monkeypatch, *words)
     for where, name in FAST_FORMS.values():
         monkeypatch.setattr(where, name, refused)
     sets = {IN_DOMAIN: evaluation_set(made.task, IN_DOMAIN, 4)}
@@ -130,6 +133,8 @@ def test_fast_takes_each_fast_form(monkeypatch: pytest.MonkeyPatch, form: str) -
     if form.startswith("PyTorch"):
         monkeypatch.setenv("PE_LAB_ROAD", "eager")
         words = ("pe=alibi",)
+    if "rotation" in form:
+        words = ("pe=rope",)
     monkeypatch.setattr(*FAST_FORMS[form], refused)
     made = planned(monkeypatch, *words)
     trainer = Trainer(made, torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]

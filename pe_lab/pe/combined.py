@@ -28,7 +28,8 @@ class Combined(PositionalEncoding):
       rotates: the turned content would be lost or scaled;
     - weights in the place of softmax: one part a layer;
     - what is carried from layer to layer: one part in all;
-    - values: their sum.
+    - values: their sum;
+    - windows: the narrowest holds for the whole layer.
 
     A part that only acts at the input takes no ``layers``: there is one input. ``none`` is no
     part. A combination reaches as far as its shortest part, and shares among layers what each
@@ -64,6 +65,8 @@ class Combined(PositionalEncoding):
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
         inside = [part for part in serving if part.hooks() - {"embed", "enter"}]
+        windows = [part.window for part in serving if part.window is not None]
+        self.window = min(windows, default=None)
         self.both_ways = all(part.both_ways for part in inside)
         self.bias_by_distance = all(part.bias_by_distance for part in self._serving("bias"))
         self.turns_alone = all(part.turns_alone for part in self._serving("rotate"))

@@ -32,7 +32,7 @@ class DynamicNTK(RoPE):
         factor: Scale,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         if k is not None and factor != 1:

@@ -46,25 +46,35 @@ def span(pos_BS: Tensor) -> int:
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
 
 
-_turning: tuple[weakref.ref[Tensor], tuple[Any, ...], Tensor] | None = None
+_turning: tuple[weakref.ref[Tensor], tuple[Any, ...], Tensor, Tensor] | None = None
 
 
 def turning(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
     """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex.
 
-    In inference on a CPU the last one of several tokens is kept for other layers, which ask about
-    the same positions: sines and cosines of a whole context are dear where one token is decoded.
+    Sines and cosines of a whole context are dear where one token is decoded. So in inference on a
+    CPU the last ones of several tokens are kept, for other layers, which ask about the same
+    positions, and for the next token, which adds one to them.
     """
     global _turning
     keeps = torch.is_inference_mode_enabled() and pos_BT.is_cpu and pos_BT.shape[-1] > 1
-    told = (*frequencies_M.tolist(), _version(pos_BT)) if keeps else ()
-    if keeps and _turning is not None and _turning[0]() is pos_BT and _turning[1] == told:
-        return _turning[2]
-    angle = (pos_BT[..., None] * frequencies_M)[:, None]
-    found = torch.polar(torch.ones_like(angle), angle)
-    if keeps:
-        _turning = weakref.ref(pos_BT), told, found
+    if not keeps:
+        return _turns(pos_BT, frequencies_M)
+    told = (*frequencies_M.tolist(), _version(pos_BT))
+    known = None if _turning is None or _turning[1] != told else _turning
+    if known is not None and known[0]() is pos_BT:
+        return known[3]
+    if known is not None and torch.equal(known[2], pos_BT[:, :-1]):
+        found = torch.cat([known[3], _turns(pos_BT[:, -1:], frequencies_M)], 2)
+    else:
+        found = _turns(pos_BT, frequencies_M)
+    _turning = weakref.ref(pos_BT), told, pos_BT.clone(), found
     return found
+
+
+def _turns(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
+    angle = (pos_BT[..., None] * frequencies_M)[:, None]
+    return torch.polar(torch.ones_like(angle), angle)
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ class HFWA(RoPE):
     """RoPE within a window in all layers but the last, which sees everything and does not turn.
 
     In the first L - 1 layers a query sees itself and the w - 1 tokens before it (``window``),
-    through ``rope``; in the last one it sees all, without positions, and is multiplied by max(1,
-    log n / log train length) (``logn`` as in ``rope``, here ``train``). Trained so from the
+    through ``rope``; in the last one it sees all, without positions, and is multiplied by log n /
+    log train length (``logn`` as in ``rope``, here ``train``). Trained so from the
     start. Source: Su's blog, 9603 (2023). ``window: null`` is the largest with (w - 1) (L - 1) +
     1 <= 3/4 of the trained length, as advised there: what a token knows through all windows then
     stays within what training has shown. L counts all layers, at least 2. No parameters, any
@@ -28,7 +28,7 @@ class HFWA(RoPE):
         pairing: Pairing,
         window: Annotated[int, Field(ge=2)] | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         if dims.n_layers == 1:

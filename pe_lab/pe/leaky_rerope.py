@@ -30,7 +30,7 @@ class LeakyReRoPE(NearFar):
         window: PositiveInt | None,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         near = half(dims) if window is None else window
         super().__init__(dims, base, pairing, near, logn, logn_clip)

@@ -35,7 +35,7 @@ class NearFar(RoPE):
         pairing: Pairing,
         near: int,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         self.near = near

@@ -24,7 +24,7 @@ class NTKFixed(RoPE):
         pairing: Pairing,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         pair = torch.arange(1, dims.head_dim // 2 + 1, dtype=torch.float64)

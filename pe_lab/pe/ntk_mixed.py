@@ -28,7 +28,7 @@ class NTKMixed(RoPE):
         b: PositiveFloat,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         pairs = dims.head_dim // 2

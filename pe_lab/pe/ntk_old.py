@@ -27,7 +27,7 @@ class NTKOld(RoPE):
         variant: Literal[9675, 9706],
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         power = slowest_by_k(dims)
         stretched = base * scale(dims, k) ** (power if variant == 9675 else 1)

@@ -22,7 +22,7 @@ class PI(RoPE):
         pairing: Pairing,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         self.frequencies = self.frequencies / scale(dims, k)

@@ -27,7 +27,7 @@ class ReRoPE(NearFar):
         pairing: Pairing,
         window: PositiveInt | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         near = half(dims) if window is None else window
         super().__init__(dims, base, pairing, near, logn, logn_clip)

@@ -25,10 +25,14 @@ class RoPE(PositionalEncoding):
     same encoding with the features in another order. No parameters, any length. Not absolute,
     unless ``logn`` is; causal.
 
-    ``logn`` multiplies the query at position n - 1 by max(1, log n / log train length), here and
-    in every change of this encoding, so that attention does not flatten over more keys than in
-    training: ``train`` always, ``test`` in evaluation only, for a model trained without it.
-    ``logn_clip: false`` drops the maximum with 1. From Su's blog, 8823 (2021) and 9706 (2023).
+    ``logn`` multiplies the query at position n - 1 by log n / log train length, here and in every
+    change of this encoding, so that attention does not flatten over more keys than in training.
+    ``train``: always, in training too, for a model trained with it; from Su's blog, 8823 (2021).
+    ``test``: in evaluation only, for a model trained without it, and by 1 at the least, so that
+    nothing changes within the trained length; from Su's blog, 9706 (2023), where it is marked with
+    a dagger. ``logn_clip`` gives (``true``) or takes (``false``) that least factor of 1 to either:
+    with ``logn: train`` and ``logn_clip: true`` training is as without ``logn``, unless positions
+    pass the trained length there.
     """
 
     shift_invariant = True
@@ -41,21 +45,22 @@ class RoPE(PositionalEncoding):
         base: PositiveFloat,
         pairing: Pairing,
         logn: LogN = "none",
-        logn_clip: bool = True,
+        logn_clip: bool | None = None,
     ) -> None:
         super().__init__()
         check_pairs(dims)
-        if logn == "none" and not logn_clip:
+        if logn == "none" and logn_clip is not None:
             raise ValueError(
-                "logn_clip=false has no effect with logn=none: set logn=train or logn=test, or "
-                "leave logn_clip=true"
+                f"logn_clip={str(logn_clip).lower()} has no effect with logn=none: set logn=train "
+                "or logn=test, or logn_clip=null"
             )
         if logn != "none" and dims.train_len < 2:
             raise ValueError(
                 f"logn={logn} divides by the logarithm of the trained length, which is 0 for "
                 f"{dims.train_len} token: set logn=none or train on longer sequences"
             )
-        self.pairing, self.logn, self.logn_clip = pairing, logn, logn_clip
+        self.pairing, self.logn = pairing, logn
+        self.logn_clip = logn == "test" if logn_clip is None else logn_clip
         self.train_len = dims.train_len
         self.shift_invariant = logn == "none"
         self.needs_softmax = None if logn == "none" else f"logn={logn}"

@@ -28,7 +28,7 @@ class SelfExtend(NearFar):
         window: PositiveInt | None,
         group: PositiveInt | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         near = max(1, dims.train_len // 4) if window is None else window
         super().__init__(dims, base, pairing, near, logn, logn_clip)

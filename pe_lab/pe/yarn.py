@@ -36,7 +36,7 @@ class YaRN(RoPE):
         temperature: bool,
         k: Scale | None,
         logn: LogN,
-        logn_clip: bool,
+        logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
         if fast <= slow:

@@ -168,7 +168,10 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     logits = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
     weighing = None
     for part in parts:
-        if part.replaces_content:
+        if part.replaces_content and "rotate" in part.hooks():
+            turned = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
+            logits = logits - turned + part.logits(turned, turned_q, turned_k, seen)
+        elif part.replaces_content:
             logits = logits - plain + part.logits(plain, q, k, seen)
         elif "rotate" in part.hooks() and "logits" in part.hooks():
             turned = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
@@ -207,7 +210,9 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
             continue
         built_pairs += 1
         torch.manual_seed(3)
-        layer = build_encodings(section, dims(d_model=8, n_layers=1))[0]
+        # The only layer, or the first of two for what one is too few for.
+        alone = accepted(section, dims(d_model=8, n_layers=1))
+        layer = build_encodings(section, dims(d_model=8, n_layers=1 if alone else 2))[0]
         move_parameters(layer)
         given = scene()
         if layer.hooks() - {"embed", "enter"}:
@@ -221,9 +226,23 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
         for name, parameter in transformer.named_parameters():
             assert name.startswith("head") or parameter.grad is not None, (second, name)
         # Equal to what it says with fewer tokens: no future leaks.
+        if any(encoding.whole_sequence for encoding in transformer.encodings):
+            with pytest.raises(ValueError, match="a key cache cannot serve"):
+                transformer.empty_cache()
+            continue
         steps = decoded(transformer, seen, pos, first=4)
         torch.testing.assert_close(steps, whole, rtol=1e-9, atol=1e-9)
     assert built_pairs or isinstance(first, dict)
+
+
+def test_the_narrowest_window_of_its_parts_holds() -> None:
+    narrow = {"pe": "hfwa", "window": 3, "logn": "train"}
+    encodings = built(narrow, "alibi", n_layers=2)
+    assert [encoding.window for encoding in encodings] == [3, None]
+    alone = model({**SECTIONS["hfwa"], "window": 3})
+    combined = model({**SECTIONS["combined"], "parts": parts(narrow)})
+    seen, pos = tokens(2, 8), scattered(2, 8, MAX_LEN)
+    torch.testing.assert_close(combined(seen, pos), alone(seen, pos), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -135,20 +135,26 @@ def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = 
     found = turned_product(s, b, h, i, j, angles)
     if name == "yarn" and s.keys["temperature"]:
         found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
-    if s.keys["logn"] == "train" or (s.keys["logn"] == "test" and not training):
-        factor = math.log(pos_i + 1) / math.log(TRAIN_LEN)
-        found = found * (max(1.0, factor) if s.keys["logn_clip"] else factor)
-    return found
+    return found * growth(s, pos_i, training)
+
+
+def growth(s: Sight, pos: int, training: bool, train_len: int = TRAIN_LEN) -> float:
+    """Log n, as ``logn`` has it."""
+    logn, clip = s.keys["logn"], s.keys["logn_clip"]
+    if logn == "none" or (logn == "test" and training):
+        return 1
+    factor = math.log(pos + 1) / math.log(train_len)
+    return max(1.0, factor) if clip or (logn == "test" and clip is None) else factor
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"logn": "train", "base": 10}),
-    ("rope", {"logn": "train", "logn_clip": False, "pairing": "half"}),
+    ("rope", {"logn": "train", "logn_clip": True, "pairing": "half"}),
     ("pi", {}),
     ("pi", {"k": 7, "base": 10, "pairing": "half", "logn": "train"}),
     ("ntk_old", {}),
     ("ntk_old", {"variant": 9706, "base": 10}),
-    ("ntk_old", {"k": 7, "logn": "train", "logn_clip": False}),
+    ("ntk_old", {"k": 7, "logn": "train", "logn_clip": True}),
     ("ntk_fixed", {"base": 10}),
     ("ntk_fixed", {"k": 1.5, "pairing": "half", "logn": "train"}),
     ("ntk_mixed", {"base": 10}),
@@ -188,12 +194,13 @@ def test_value_and_gradient(name: str, choice: dict[str, Any], size: Size) -> No
 
 
 @pytest.mark.parametrize("name", [*ANGLES, *DISTANCES])
+@pytest.mark.parametrize("clip", [None, True, False])
 @pytest.mark.parametrize("logn", ["train", "test"])
-def test_logn_in_training_and_in_evaluation(name: str, logn: str) -> None:
+def test_logn_in_training_and_in_evaluation(name: str, logn: str, clip: bool | None) -> None:
     sizes = {"d_model": 6, "n_heads": 1, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
-    encoding = first_layer(name, {"logn": logn}, **sizes)
+    encoding = first_layer(name, {"logn": logn, "logn_clip": clip}, **sizes)
     q, k, v = torch.randn(3, 1, 1, 9, 6).unbind(0)
-    pos, known = scattered(1, 9, MAX_LEN), {**SECTIONS[name], "logn": logn}
+    pos, known = scattered(1, 9, MAX_LEN), {**SECTIONS[name], "logn": logn, "logn_clip": clip}
     for training in (True, False):
         by_hand = partial(logit, name=name, training=training)
         slow = attend(Sight(q, k, v, v[:, 0], pos, {}, known), by_hand, plain_value)
@@ -252,6 +259,21 @@ def test_where_nothing_is_changed_it_is_rope(
     name: str, choice: dict[str, Any], dtype: torch.dtype
 ) -> None:
     equal_to_rope(name, choice, 48, dtype)
+
+
+@pytest.mark.parametrize("name", ["rope", "hfwa"])
+def test_logn_bears_on_training_itself(name: str) -> None:
+    """Where no position passes the trained length, too: else the weights would be those without,
+    and what Su's table tells of a model trained with it the same as at test alone."""
+    seen, pos = tokens(2, 24), sequential(24)
+    sections = [
+        {**SECTIONS[name], "logn": logn, "logn_clip": clip}
+        for logn, clip in (("train", None), ("none", None), ("test", None), ("train", True))
+    ]
+    logn, *others = (model(section, train_len=24)(seen, pos) for section in sections)
+    for other in others[1:]:
+        torch.testing.assert_close(other, others[0], rtol=0, atol=0)
+    assert (logn - others[0]).abs().amax() > 1e-3
 
 
 def test_dynamic_ntk_leaves_short_sequences_alone() -> None:
@@ -444,9 +466,7 @@ def hfwa(s: Sight, h: int, i: int, j: int, last: bool, training: bool) -> Tensor
     if not last:
         return logit(replace(s, keys={**s.keys, "logn": "none"}), 0, h, i, j, "rope")
     product = s.q[0, h, i] @ s.k[0, h, j] / math.sqrt(s.width)
-    if s.keys["logn"] == "train" or (s.keys["logn"] == "test" and not training):
-        product = product * max(1.0, math.log(int(s.pos[0, s.key_of(i)]) + 1) / math.log(12))
-    return product
+    return product * growth(s, int(s.pos[0, s.key_of(i)]), training, 12)
 
 
 def test_hfwa_leaves_out_the_last_layer_without_logn() -> None:
@@ -458,6 +478,7 @@ def test_hfwa_leaves_out_the_last_layer_without_logn() -> None:
     ("name", "changes", "sizes", "words"),
     [
         ("rope", {"logn_clip": False}, {}, ["logn_clip=false", "logn=none", "set logn=train"]),
+        ("pi", {"logn_clip": True}, {}, ["logn_clip=true", "logn=none", "logn_clip=null"]),
         ("rope", {"logn": "train"}, {"train_len": 1}, ["logn=train", "1 token", "logn=none"]),
         ("rope", {"logn": "always"}, {}, ["pe.logn=always", "test"]),
         ("pi", {"k": 0.5}, {}, ["pe.k=0.5", "at least 1"]),
