@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.attention import Attention
+from pe_lab.attention import MultiHeadAttention
 from pe_lab.build import build_encodings
 from pe_lab.config import Config, TrainConfig, register_resolvers
 from pe_lab.dropout import Drop
@@ -135,7 +135,7 @@ def attention(
     cfg = transformer(config)
     torch.manual_seed(0)
     (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
-    core = Attention(cfg, layer, config.train.fast)
+    core = MultiHeadAttention(cfg, layer, config.train.fast)
     core.qkv = core.out = nn.Identity()  # type: ignore[assignment]
     x = torch.randn(batch, length, 3 * cfg.d_model, requires_grad=True)
     back = torch.randn(batch, length, cfg.d_model)

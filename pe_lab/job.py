@@ -26,6 +26,7 @@ from pe_lab.signals import StopOnSignal, stopping
 from pe_lab.starts import record_start
 from pe_lab.summary import evaluation_sets, measured_summary
 from pe_lab.task import Batch
+from pe_lab.threads import set_threads
 from pe_lab.tracking.labels import labels
 from pe_lab.tracking.run import Wandb
 from pe_lab.train import Taken, Trainer
@@ -152,6 +153,7 @@ def _execute(
             if trainer.resume():
                 logger.info("going on from step %d, %s", trainer.step, folder.path)
             _tell_without_effect(trainer)
+            set_threads(trainer, swept=sweep is not None)
             record_start(trainer, overrides, together=shown.together)
             folder.set_status("running", trainer.step, config.train.steps)
             log = MetricsLog(folder.metrics, trainer.metrics_bytes)

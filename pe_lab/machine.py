@@ -22,7 +22,8 @@ def prepare(config: Config, number: int = 0) -> torch.device:
         number: of the job in its sweep: jobs take the GPUs in turn.
     """
     keep_freed_memory()
-    torch.set_num_threads(config.threads)
+    # Until the run's size is known (threads.py).
+    torch.set_num_threads(1 if config.threads == "auto" else config.threads)
     if config.deterministic:
         # cuBLAS reads it once, when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

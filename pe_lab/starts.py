@@ -3,6 +3,7 @@
 import logging
 from contextlib import suppress
 
+import torch
 from omegaconf import OmegaConf
 
 from pe_lab.config import plain
@@ -35,7 +36,7 @@ def record_start(trainer: Trainer, overrides: list[str], *, together: bool) -> N
     # What an encoding raises here it raises in the first step too, which tells it.
     with suppress(Exception):
         kernels = None if together else trainer.model.kernels()
-    facts, diff = environment(config.threads, device.type, device.index, kernels)
+    facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
     # config.yaml is the first start's, and this key does not make another run.
     facts["train.fast"] = config.train.fast
     starts = folder.read_json("environment.json") or []

@@ -20,7 +20,7 @@ from benchmarks.found import Asked, Found, Goal
 from benchmarks.ours import dims, flipflop, sized, transformer
 from benchmarks.scale import watched
 from benchmarks.side import answer
-from pe_lab.attention import Attention
+from pe_lab.attention import MultiHeadAttention
 from pe_lab.build import build_encodings
 
 
@@ -30,7 +30,7 @@ def test_formula_is_what_ours_computes(encoding):
     length, config = 24, sized(encoding, "small", 0.0)
     cfg = transformer(config)
     (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
-    ours = Attention(cfg, layer, fast=False)
+    ours = MultiHeadAttention(cfg, layer, fast=False)
     ours.qkv = ours.out = torch.nn.Identity()
     heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     theirs = formulas.FORMULAS[encoding](length, heads, width, 0.0)
@@ -161,7 +161,7 @@ def sides_in_this_process(monkeypatch):
     monkeypatch.setattr(Side, "ask", ask)
 
 
-@pytest.mark.parametrize("part", ["matmul", "attention", "cope_step", "memory", "data"])
+@pytest.mark.parametrize("part", ["matmul", "attention", "cope_step", "decoding", "memory", "data"])
 def test_part_is_measured(part, sides_in_this_process):
     found = import_module(f"benchmarks.{part}").measure(Asked("tiny"))
     assert found.rows

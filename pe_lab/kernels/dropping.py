@@ -1,15 +1,11 @@
 """Dropout by a fused kernel where there is one: the same mask in one pass."""
 
-import functools
-import logging
-
 import torch
 from torch import Tensor
 
 from pe_lab.dropout import Drop
-from pe_lab.kernels import build, roads
-
-logger = logging.getLogger("pe_lab")
+from pe_lab.kernels import roads
+from pe_lab.kernels.proof import small_kernel
 
 
 def dropped(
@@ -32,32 +28,14 @@ def dropped(
 
 
 def _serves(drop: Drop, x: Tensor, *others: Tensor | None) -> bool:
-    return (
-        roads.reachable(drop, x, *others)
-        and x.is_cpu
-        and x.dtype in (torch.float32, torch.float64)
-        and any(road.name == "compiled" for road in roads.allowed("cpu"))
-        and _proved(x.dtype)
-    )
+    return roads.compiled_may(x, *others, drop=drop) and small_kernel("dropped", x.dtype, _proved)
 
 
-@functools.cache
 def _proved(dtype: torch.dtype) -> bool:
-    """Whether the kernel is there and makes what plain PyTorch makes; a warning if it does not."""
-    # It has told why it is not there.
-    if build.library("dropped") is None:
-        return False
     from pe_lab.kernels import compiled
 
     drop, rows = Drop(0.4, 2**62 + 2**31 + 5), torch.tensor([2**31 + 1, 3, 11])
     x = torch.arange(1, 106, dtype=dtype).view(3, 35)
-    try:
-        same = torch.equal(compiled.dropped(x, drop, rows), drop(x, rows))
-        # Product and sum are rounded once.
-        same &= torch.allclose(compiled.dropped(x, drop, rows, x), x + drop(x, rows))
-    except Exception as error:  # whatever it is, slower code can serve
-        logger.debug("the compiled dropout failed", exc_info=error)
-        same = False
-    if not same:
-        logger.warning("the compiled dropout does not serve on this machine: slower code does")
-    return same
+    same = torch.equal(compiled.dropped(x, drop, rows), drop(x, rows))
+    # Product and sum are rounded once.
+    return same and torch.allclose(compiled.dropped(x, drop, rows, x), x + drop(x, rows))

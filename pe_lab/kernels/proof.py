@@ -1,5 +1,7 @@
 """That a road equals the eager formulas, shown on small tensors before it is used."""
 
+import functools
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +10,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.dropout import Drop, attention_rows
+from pe_lab.kernels import build
+
+logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 
@@ -41,6 +46,28 @@ def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dty
                     what = name if name == "value" else f"gradient of {name}"
                     return f"its {what} is off by {error:.1e} of the largest"
     return ""
+
+
+@functools.cache
+def small_kernel(source: str, dtype: torch.dtype, same: Callable[[torch.dtype], bool]) -> bool:
+    """Whether a compiled kernel for something else than attention is there and makes what plain
+    PyTorch makes; a warning if it does not.
+
+    Args:
+        same: tries it on small tensors of this type.
+    """
+    # It has told why it is not there.
+    if build.library(source) is None:
+        return False
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            proved = same(dtype)
+    except Exception as error:  # whatever it is, slower code can serve
+        logger.debug("the compiled kernel %s failed", source, exc_info=error)
+        proved = False
+    if not proved:
+        logger.warning("the kernel %s does not serve on this machine: slower code does", source)
+    return proved
 
 
 Leaves = dict[str, Tensor]

@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -82,9 +82,22 @@ def _in_blocks(kind: str, given: Given, drop: Drop | None) -> bool:
     return t * s >= 128 * 128 and max(b, h) * min(t, 64) * s >= 2**15
 
 
+def _several_queries(kind: str, given: Given, drop: Drop | None) -> bool:
+    """As measured on a CPU: the work is a block of queries at least, where PyTorch's own needs a
+    tenth of the time for one, as it is decoded (CoPE's eager formula: three quarters)."""
+    q_BHTD = given[0]
+    assert q_BHTD is not None
+    return q_BHTD.shape[2] > 1
+
+
 # The faster first.
 ROADS = (
-    Road("compiled", {"cope": _in("compiled_cope"), "distance": _in("compiled")}, "cpu"),
+    Road(
+        "compiled",
+        {"cope": _in("compiled_cope"), "distance": _in("compiled")},
+        "cpu",
+        pays=_several_queries,
+    ),
     Road("triton", {"cope": _in("triton_cope")}, "cuda", half=True, needs="triton"),
     Road("flex", {"distance": _in("flex")}, "cuda", half=True),
     Road("chunked", dict.fromkeys(KINDS, _in("chunked")), None, pays=_in_blocks),
@@ -103,6 +116,11 @@ def only(name: str) -> Iterator[None]:
         yield
     finally:
         _only.reset(token)
+
+
+def taken(fast: bool) -> AbstractContextManager[None]:
+    """Whether a kernel may serve inside."""
+    return nullcontext() if fast else only(EAGER)
 
 
 @contextmanager
@@ -163,8 +181,9 @@ def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     if not reachable(drop, *given):
         return None
     with torch.autocast(q.device.type, enabled=False):
+        forced = _forced() is not None
         for road in allowed(q.device.type):
-            pays = _forced() is not None or road.pays(kind, given, drop)
+            pays = forced or road.pays(kind, given, drop)
             if pays and (q.dtype in FULL or (road.half and q.dtype in HALF)):
                 attend = proved(road, kind, q.device.type, q.dtype)
                 out = None if attend is None else attend(*given, *rest)
@@ -181,6 +200,16 @@ def reachable(drop: Drop | None, *given: Tensor | None) -> bool:
         several
         or torch.compiler.is_compiling()
         or any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in given if x is not None)
+    )
+
+
+def compiled_may(x: Tensor, *others: Tensor | None, drop: Drop | None = None) -> bool:
+    """Whether a compiled kernel for something else than attention may read these."""
+    return (
+        reachable(drop, x, *others)
+        and x.is_cpu
+        and x.dtype in (torch.float32, torch.float64)
+        and any(road.name == "compiled" for road in allowed("cpu"))
     )
 
 

@@ -40,7 +40,7 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
                 "include_dashboard": False,
             },
             # A worker that dies is replaced, and its job goes on from its checkpoint.
-            "remote": {"num_cpus": "${threads}", "num_gpus": 0, "max_retries": 3},
+            "remote": {"num_cpus": "${cpus:${threads}}", "num_gpus": 0, "max_retries": 3},
         },
     },
     ("hydra/sweeper", "optuna"): {

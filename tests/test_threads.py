@@ -1,0 +1,91 @@
+"""``threads: auto``: as many CPU threads as a run's size is worth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from program import Here, the_run, tiny
+
+from pe_lab import threads
+from pe_lab.config import register_resolvers
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of them."""
+    monkeypatch.setattr("joblib.cpu_count", lambda **_: 4)
+
+
+def recorded(folder: Path) -> list[int]:
+    return [start["threads"] for start in json.loads((folder / "environment.json").read_text())]
+
+
+# Weights of the tiny run, about: words 5 * 16 twice, attention and feed-forward 12 * 16^2; 8 * 16
+# tokens.
+TINY_FLOP = 6 * (2 * 5 * 16 + 12 * 16**2) * 8 * 16
+
+
+@pytest.mark.parametrize(("share", "expected"), [(2, 1), (0.7, 1), (0.4, 2), (0.2, 4), (1e-9, 4)])
+def test_one_for_so_much_work_and_never_more_than_there_are_cores(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None, share: float,
+    expected: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(threads, "FLOP_PER_THREAD", TINY_FLOP * share)
+    ended = here(*tiny("threads=auto", "train.steps=2"))
+    assert ended.status == 0, ended.err
+    assert recorded(the_run(tmp_path / "runs")) == [expected]
+
+
+def test_a_run_that_goes_on_keeps_its_number(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
+) -> None:
+    monkeypatch.setattr(threads, "FLOP_PER_THREAD", 0.3 * TINY_FLOP)
+    ended = here(*tiny("threads=auto", "train.steps=2"))
+    assert ended.status == 0, ended.err
+    folder = the_run(tmp_path / "runs")
+    (folder / "summary.json").unlink()
+    monkeypatch.setattr(threads, "FLOP_PER_THREAD", TINY_FLOP)
+    assert "threads changed" not in here(*tiny("threads=auto", "train.steps=2")).err
+    assert recorded(folder) == [3, 3]
+    monkeypatch.setattr("joblib.cpu_count", lambda **_: 2)
+    (folder / "summary.json").unlink()
+    assert "threads changed" in here(*tiny("threads=auto", "train.steps=2")).out
+    assert recorded(folder) == [3, 3, 2]
+
+
+def test_a_job_of_a_sweep_takes_one(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
+) -> None:
+    monkeypatch.setattr(threads, "FLOP_PER_THREAD", 1)
+    ended = here(*tiny("-m", "threads=auto", "seed=0,1", "train.steps=2"))
+    assert ended.status == 0, ended.err
+    folders = [path.parent for path in tmp_path.glob("runs/*/*/*/summary.json")]
+    assert [recorded(folder) for folder in folders] == [[1], [1]]
+
+
+def test_launchers_count_one_for_auto(monkeypatch: pytest.MonkeyPatch, cores: None) -> None:
+    register_resolvers()
+    for given, jobs, cpus in ((1, 4, 1), (2, 2, 2), ("auto", 4, 1), ("wrong", 4, 1)):
+        cfg = OmegaConf.create({"t": given, "jobs": "${cores:${t}}", "cpus": "${cpus:${t}}"})
+        assert (cfg.jobs, cfg.cpus) == (jobs, cpus)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2.5", "all", "true", "null", "'2'"])
+@pytest.mark.parametrize("also", [(), ("-m", "hydra/launcher=joblib", "seed=0,1")])
+def test_anything_else_is_refused(
+    here: Here, tmp_path: Path, value: str, also: tuple[str, ...]
+) -> None:
+    ended = here(*tiny(*also, f"threads={value}"))
+    told = f"threads={value.strip(chr(39))} is not allowed: set it to a whole number from 1, or to"
+    assert (ended.status, ended.err) == (2, f"pe-lab: {told} auto\n")
+    assert not (tmp_path / "runs").exists()
