@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -91,15 +92,15 @@ class RunFolder:
         return self.path / "log.txt"
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the folder; HeldError at once where another process has it.
+    def lock(self, wait: float = 0) -> Iterator[None]:
+        """Hold the folder; HeldError where another process has it, after ``wait`` seconds.
 
         The lock lies beside the folder and belongs to the process: a kill releases it.
         """
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=wait)
         except Timeout:
             status = self.status()
             raise HeldError(
@@ -198,6 +199,29 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
         for run in _folders(pe)
         if _NAME.fullmatch(run.name)
     ]
+
+
+def runs_called(name: str, runs_dir: Path) -> list[Path]:
+    """The runs below ``runs_dir`` whose path or id has ``name`` in it; it may hold * and ?."""
+    # Not by the name of runs_dir, which all of them have.
+    return [
+        folder.path
+        for folder in (run_folders(runs_dir) if runs_dir.is_dir() else [])
+        if fnmatchcase(str(folder.path), f"{name}*")
+        or any(fnmatchcase(sep.join(folder.path.parts[-3:]), f"*{name}*") for sep in "/-")
+    ]
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs in a folder of a task, of an encoding or of all."""
+    found = (path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
+    return sorted(path for path in found if _NAME.fullmatch(path.name) and path.is_dir())
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder has the name or a file of a run."""
+    files = ("summary.json", "status.json", "config.yaml")
+    return bool(_NAME.fullmatch(path.name)) or any((path / name).exists() for name in files)
 
 
 def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:

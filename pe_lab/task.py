@@ -4,7 +4,7 @@ Shape letters: N sequences, T tokens the model reads.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -81,9 +81,12 @@ class Task(ABC):
 
     fixed: ClassVar[frozenset[str]] = frozenset({"splits", "loss_on", "train_sequences"})
     """Keys that no split can change; where a subclass adds one, it has a default."""
+    separator: ClassVar[str | None] = None
+    """The vocabulary's word that ends the input part, for models that read input and output
+    apart; None: the task has no such parts."""
     generates: ClassVar[bool] = False
-    """Whether the scored answers are one run at the end, equally long in every row, that
-    the model can also write by itself (``eval.generate=true``)."""
+    """Whether the scored answers are one run at the end of each row that the model can also
+    write by itself (``eval.generate=true``)."""
 
     def __post_init__(self) -> None:
         for name, changes in self.splits.items():
@@ -112,12 +115,27 @@ class Task(ABC):
         return None
 
     def contents(self) -> dict[str, str]:
-        """Split -> digest of what ``stored`` reads for it: part of what identifies a run."""
+        """Split, or another name, -> digest of what is read for it: part of what identifies a
+        run."""
         return {}
 
     def split(self, name: str) -> Self:
         """The task as the split has it."""
         return self if name in (TRAIN, IN_DOMAIN) else replace(self, **self.splits[name], splits={})
+
+    def at_length(self, length: int) -> Self:
+        """The same rule with sequences of ``length`` tokens to read, or of the nearest number
+        below that the rule has. It has no splits: ask a split's task, ``split(name)``, for one.
+
+        Raises:
+            ValueError: the rule has no sequences that short, or of one length only.
+        """
+        if length != self.n_tokens:
+            raise ValueError(
+                f"a length of {length} is not to be had: this task has sequences of "
+                f"{self.n_tokens} tokens only, its class brings no at_length"
+            )
+        return replace(self, splits={})
 
     def evaluated(self) -> list[str]:
         """Names of the splits that are measured: in_domain first, then as the yaml has them."""
@@ -136,6 +154,24 @@ class Task(ABC):
         target of ``reference`` (in-domain sequences), given everywhere."""
         commonest = np.bincount(reference.targets[reference.scored]).argmax()
         return float((batch.targets[batch.scored] != commonest).mean())
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text as a user writes it: words of the vocabulary, with or without
+        spaces between those of one letter.
+
+        Raises:
+            ValueError: something in it is no word of the vocabulary.
+        """
+        number = {word: n for n, word in enumerate(self.vocab)}
+        words = [w for part in text.split() for w in ([part] if part in number else part)]
+        for word in words:
+            if word not in number:
+                raise ValueError(f"{word} is not in the vocabulary: {' '.join(self.vocab)}")
+        return [number[word] for word in words]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, as a user reads it."""
+        return " ".join(self.vocab[token] for token in tokens)
 
     def render(self, batch: Batch, row: int) -> str:
         """One sequence as text: tokens, and below the scored places the answers."""

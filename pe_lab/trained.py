@@ -1,9 +1,10 @@
 """A finished run's model, as it was trained."""
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,20 @@ from pe_lab import checkpoint
 from pe_lab.build import Plan, plan
 from pe_lab.data import evaluation_set
 from pe_lab.errors import UsageError
+from pe_lab.identity import completed
 from pe_lab.measure import Answers, answer, fixed_positions
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
 from pe_lab.runs import RunFolder
 from pe_lab.schema import check
 from pe_lab.suggest import did_you_mean
 from pe_lab.task import Batch, Ints
 
 REMEDY = "put back a copy, or make the run again with force=true"
+SUMMARY = {
+    *("task", "pe", "seed", "run_id", "steps", "names", "overrides"),
+    *("splits", "too_long", "metrics", "by", "config", "contents"),
+}
+"""The keys of a summary.json that this version writes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Trained:
     path: Path
     summary: dict[str, Any]
     plan: Plan
-    model: Transformer
+    model: Model
 
     def sequences(self, split: str) -> tuple[Batch, Ints]:
         """The sequences of a split that the run was measured on, and their positions.
@@ -64,9 +71,10 @@ class Trained:
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Makes the context in which the model was trained and measured."""
+        """Makes the context in which the model was trained and measured, where it is now."""
         half = self.plan.config.train.precision == "bfloat16"
-        return lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=half)
+        device = self.model.device.type
+        return lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=half)
 
 
 def load(path: str | Path) -> Trained:
@@ -79,10 +87,14 @@ def load(path: str | Path) -> Trained:
     path = Path(path)
     folder = RunFolder(path)
     summary = _summary(folder)
+    _check_version(folder, summary)
     try:
         planned = plan(check(_here(summary["config"]), summary.get("names", {})))
     except UsageError as error:
-        raise UsageError(f"{path} cannot be built again: {error}") from None
+        raise UsageError(
+            f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
+            f"{error}"
+        ) from None
     if planned.task.contents() != summary.get("contents", {}):
         raise UsageError(
             f"{path} was made with other contents of {', '.join(summary['contents'])}: put the "
@@ -104,10 +116,49 @@ def load(path: str | Path) -> Trained:
     return Trained(path, summary, planned, model.eval())
 
 
+def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """UsageError for a run of a newer version, or with a summary that another one wrote."""
+    made, this = _made_by(folder), _this()
+    if unknown := sorted(summary.keys() - SUMMARY):
+        raise UsageError(
+            f"{folder.path} was made by another version of the program, pe-lab {made}: its "
+            f"summary.json holds {', '.join(unknown)}, which {this} does not know; use that version"
+        )
+    if _number(this) and _number(made) > _number(this):
+        raise UsageError(
+            f"{folder.path} was made by a newer version of the program, pe-lab {made}, this is "
+            f"{this}: use that version"
+        )
+
+
+def _made_by(folder: RunFolder) -> str:
+    """The version that made the run, and its revision, as far as environment.json tells."""
+    try:
+        last = folder.read_json("environment.json")[-1]
+        version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
+    except (UsageError, KeyError, IndexError, TypeError):
+        return "of an unknown version"
+    return version + (f" (git revision {str(revision)[:12]})" if revision else "")
+
+
+def _this() -> str:
+    try:
+        return metadata.version("pe-lab")
+    except metadata.PackageNotFoundError:
+        return "an uninstalled copy"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with; none where it is not known."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
 def _here(config: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration without a GPU, and with today's keys that bear on no number: a run made
     before one of them was thought of can still be loaded."""
     tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
+    config = completed(config)
     train = {"fast": True, **config["train"]}
     return {**config, "device": "cpu", "train": train, "tracker": yaml.safe_load(tracker)}
 

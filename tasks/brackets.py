@@ -1,8 +1,8 @@
 """Bracket sentences."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,11 @@ class Brackets(Task):
     @property
     def n_tokens(self) -> int:
         return self.length - 1
+
+    def at_length(self, length: int) -> Self:
+        if length < 4:
+            raise ValueError(f"a length of {length} is too short for brackets: give at least 4")
+        return replace(self, length=length + 1, splits={})
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         return self._close(rng, n) if self.n_back is None else self._sentence(rng, n, self.n_back)

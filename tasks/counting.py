@@ -1,7 +1,7 @@
 """Counting: the value of a variable after a program."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,28 @@ class Counting(Task):
 
     @property
     def n_tokens(self) -> int:
-        longest = MOST_WORDS * self.max_ops + PRINT_WORDS
+        longest = self._longest
         return (longest if self.max_tokens is None else min(longest, self.max_tokens)) - 1
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest program, answer included, before its left end is lost."""
+        return MOST_WORDS * self.max_ops + PRINT_WORDS
+
+    def at_length(self, length: int) -> Self:
+        """As many times longer or shorter in operations, as the split long_x2 has it."""
+        shortest = MOST_WORDS + PRINT_WORDS - 1
+        if length < shortest:
+            raise ValueError(
+                f"a length of {length} is too short for counting: give at least {shortest}"
+            )
+        if self.max_tokens is None or self.max_tokens >= self._longest:
+            max_ops, max_tokens = (length + 1 - PRINT_WORDS) // MOST_WORDS, None
+        else:
+            max_ops = max(1, self.max_ops * (length + 1) // self.max_tokens)
+            max_tokens = length + 1
+        min_ops = max(1, self.min_ops * max_ops // self.max_ops)
+        return replace(self, min_ops=min_ops, max_ops=max_ops, max_tokens=max_tokens, splits={})
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         n_ops, first_set = self._lengths(rng, n)

@@ -104,6 +104,13 @@ class FlipFlop(Task):
         # Without ``files``: they were checked once, and a large one takes seconds.
         return replace(self, **changes, splits={}, files={})
 
+    def at_length(self, length: int) -> Self:
+        if length < 3:
+            raise ValueError(f"a length of {length} is too short for flip-flop: give at least 3")
+        # Whoever reads all but the last token of pairs reads an odd number. What a file holds
+        # has its own length; at another one sequences are drawn.
+        return replace(self, length=(length + 1) // 2 * 2, splits={}, files={})
+
     @cached_property
     def _texts(self) -> dict[str, FlipFlopText]:
         return {name: FlipFlopText(f"task.files.{name}", path) for name, path in self.files.items()}

@@ -1,7 +1,7 @@
 """Selective copying."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -35,6 +35,7 @@ class SelectiveCopy(Task):
     n_symbols: Annotated[int, Field(ge=1, le=len(SYMBOLS))]
 
     generates: ClassVar[bool] = True
+    separator: ClassVar[str | None] = "|"
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -43,6 +44,14 @@ class SelectiveCopy(Task):
     @property
     def n_tokens(self) -> int:
         return 2 * self.n_copy + self.n_blank
+
+    def at_length(self, length: int) -> Self:
+        """With letters and blanks in the same proportion."""
+        if length < 2:
+            raise ValueError(f"a length of {length} is too short for copying: give at least 2")
+        n_copy = max(1, length * self.n_copy // self.n_tokens)
+        n_blank = length - 2 * n_copy if self.n_blank else 0
+        return replace(self, n_copy=n_copy, n_blank=n_blank, splits={})
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         blank, separator = self.n_symbols, self.n_symbols + 1

@@ -187,8 +187,14 @@ def test_splits_curves_and_breakdowns() -> None:
     assert found == [("in_domain", "in_domain", 0.25, 100), ("sparse", "ood/sparse", None, None)]
     drawn = curves(read_runs())
     assert drawn.select("step", "train/loss", "a").rows() == [(1, 2.0, None), (2, None, 3.5)]
-    found = breakdowns(read_runs()).select("split", "kind", "bucket", "error", "n").rows()
-    assert found == [("in_domain", "length", "1", 0.25, 4)]
+    columns = ("split", "kind", "bucket", "error", "loss", "n")
+    assert breakdowns(read_runs()).select(columns).rows() == [
+        ("in_domain", "length", "1", 0.25, None, 4)
+    ]
+    summary = json.loads((run.path / "summary.json").read_text())
+    summary["by"]["in_domain"]["length"]["1"]["loss"] = 0.5
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    assert breakdowns(read_runs())["loss"].to_list() == [0.5]
 
 
 def test_no_runs_are_an_empty_table() -> None:

@@ -130,15 +130,15 @@ def inspect_run(
     """
     import torch
 
-    from pe_lab.attention import Attention
     from pe_lab.inspection.trace import LayerTrace, traced
+    from pe_lab.models.decoder import Decoder
     from pe_lab.trained import load
 
     run = load(path)
-    if not any(isinstance(module, Attention) for module in run.model.modules()):
+    if not isinstance(run.model, Decoder):
         raise UsageError(
-            f"run={path} has no attention to look at: give a run of model=transformer, not of "
-            f"model={run.summary['names'].get('model')}"
+            f"run={path} has no layers of attention from each token to those before: give a run "
+            f"of model=transformer, not of model={run.summary['names'].get('model')}"
         )
     data, positions = run.sequences(split)
     _check_range("sample", sample, len(data), f"sequences of {split}")

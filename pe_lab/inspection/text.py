@@ -1,7 +1,6 @@
 """An inspection in the terminal: tokens in rows, shaded by what a head did with them."""
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from rich.text import Text
 from pe_lab.console import console
 from pe_lab.errors import UsageError
 from pe_lab.inspection.inspect import ORDINARY, Head, Inspection, Map, inspect_run
-from pe_lab.runs import run_folders
+from pe_lab.runs import runs_called
 from pe_lab.words import key_values
 
 KEYS = ("run", "split", "sample", "layer", "head", "query", "runs_dir")
@@ -59,13 +58,7 @@ def find_run(run: str, runs_dir: Path) -> Path:
     """
     if Path(run).is_dir():
         return Path(run)
-    # Not by the name of runs_dir, which all of them have.
-    found = [
-        folder.path
-        for folder in (run_folders(runs_dir) if runs_dir.is_dir() else [])
-        if fnmatchcase(str(folder.path), f"{run}*")
-        or any(fnmatchcase(sep.join(folder.path.parts[-3:]), f"*{run}*") for sep in "/-")
-    ]
+    found = runs_called(run, runs_dir)
     if len(found) == 1:
         return found[0]
     if not found:

@@ -161,11 +161,11 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
 def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     """Where the errors of the finished runs are: ``path``, ``task``, ``pe``, ``seed``,
     ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4), ``error``,
-    ``n``."""
+    ``loss`` (null in runs made before it was kept), ``n``."""
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
     rows = [
-        (*run, split, kind, bucket, cell["error"], cell["n"])
+        (*run, split, kind, bucket, cell["error"], cell.get("loss"), cell["n"])
         for run in finished.iter_rows()
         for split, kinds in _breakdown(run[0]).items()
         for kind, buckets in kinds.items()
@@ -173,7 +173,8 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     ]
     schema = {name: FACTS[name] for name in facts}
     schema |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
-    return pl.DataFrame(rows, {**schema, "error": pl.Float64, "n": pl.Int64}, orient="row")
+    schema |= dict.fromkeys(("error", "loss"), pl.Float64) | {"n": pl.Int64}
+    return pl.DataFrame(rows, schema, orient="row")
 
 
 def _breakdown(path: str) -> dict[str, Any]:
@@ -183,13 +184,13 @@ def _breakdown(path: str) -> dict[str, Any]:
 
 def labels(frame: pl.DataFrame) -> dict[str, str]:
     """setting -> the keys, with values, in which the settings of a task differ; those of an
-    encoding are compared among its own runs, those of a part among equal combinations.
+    encoding or a model are compared among its own runs, those of a part among equal combinations.
 
     Most splits follow from the task's own keys: they are told where those are not enough.
     """
     rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
-    keys = [k for k in ("positions", *compared_keys(rows)) if k in rows.columns]
-    keys = [key for key in keys if key != "pe._target_"]
+    keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
+    keys = [key for key in keys if key not in ("pe._target_", "model._target_")]
     rows = without_idle(rows)
     words: dict[str, dict[str, str]] = {setting: {} for setting in rows["setting"]}
     for among, prefix in _AMONG.items():
@@ -220,6 +221,7 @@ _AMONG = {
     "task pe pe.parts": "pe.parts.",
     "task pe": "pe.",
     "task positions": "positions.",
+    "task model": "model.",
     "task": "",
 }
 """What a key with this prefix is compared among."""

@@ -59,7 +59,7 @@ def _sheet(
     for cell in table.iter_rows(named=True):
         rows.setdefault(tuple(cell[key] for key in by), {})[cell["split"]] = cell
     splits = list(dict.fromkeys(table["split"]))
-    shares = metric.startswith(("error", "guess"))
+    shares = metric.startswith(("error", "guess", "accuracy"))
     titles = {"pe": "encoding", "setting": "where they differ"}
     # Settings that differ in nothing but the encoding need no second column.
     shown = [k for k in by if k != "setting" or any(told.get(s) for s in table["setting"])]

@@ -22,7 +22,8 @@ def load() -> Callable[..., Any]:
     register_resolvers()
 
     def load(name: str, recipe: str | None = None, **changes: Any) -> Task:
-        config = OmegaConf.create({"task": OmegaConf.load(CONF / "task" / f"{name}.yaml")})
+        yaml = OmegaConf.load(CONF / "task" / f"{name}.yaml")
+        config = OmegaConf.create({"task": yaml, "train": {"length": 32}})
         if recipe is not None:
             overrides = OmegaConf.load(CONF / "experiment" / "paper" / f"{recipe}.yaml")
             config = OmegaConf.merge(config, {"task": overrides.task})

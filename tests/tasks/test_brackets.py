@@ -250,3 +250,22 @@ def test_the_farthest_gap_is_scored(keys):
 def test_wide_gap_needs_a_limit(load):
     with pytest.raises(ValueError, match=r"wide_gap\.beyond_gap is null.*~task\.splits\.wide_gap"):
         load("brackets", max_gap=None)
+
+
+@pytest.mark.parametrize("name", ["brackets", "brackets_sentence"])
+@pytest.mark.parametrize("length", [4, 83, 300])
+def test_at_length(load, sentences, name, length):
+    task = load(name).split("deep").at_length(length)
+    assert task.n_tokens == length
+    batch = task.sample(generator(7), 200)
+    assert batch.tokens.shape == (200, length)
+    texts = [words if name == "brackets" else words[:-2] for words, _, _ in sentences(task, batch)]
+    deepest = max(replay(text, task)[2] for text in texts)
+    assert deepest == 5 or (deepest < 5 and length < 10)
+
+
+def test_at_no_length(load):
+    with pytest.raises(ValueError, match=r"length of 3 is too short for brackets.*at least 4"):
+        load("brackets").at_length(3)
+    with pytest.raises(ValueError, match=r"no gap is beyond 9 with.*task\.length=10"):
+        load("brackets").split("wide_gap").at_length(9)

@@ -1,5 +1,6 @@
 """counting against an interpreter of the programs, and against the published generator's rule."""
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -195,3 +196,38 @@ def test_small_preset_is_hardly_ever_cut(load):
 def test_operations_must_be_a_range():
     with pytest.raises(ValueError, match=r"task\.min_ops is 7, more than task\.max_ops, 6"):
         counting(min_ops=7)
+
+
+@pytest.mark.parametrize(
+    ("keys", "length", "expected"),
+    [
+        ({}, 127, (24, 48, 128)),
+        ({}, 255, (48, 96, 256)),
+        ({}, 256, (48, 96, 257)),
+        ({}, 6, (1, 2, 7)),
+        ({"max_tokens": None}, 194, (24, 48, None)),
+        ({"max_tokens": None}, 193, (23, 47, None)),
+        ({"max_tokens": None}, 6, (1, 1, None)),
+        ({"max_tokens": 500}, 388, (48, 96, None)),
+    ],
+)
+def test_at_length(load, sentences, keys, length, expected):
+    task = load("counting", **keys).split("shorter").at_length(length)
+    assert (task.min_ops, task.max_ops, task.max_tokens) == expected
+    assert task.n_tokens == min(length, 4 * task.max_ops + 2)
+    assert task.n_tokens > length - 4
+    assert task.pass_weight == 2
+    whole = dataclasses.replace(task, max_tokens=None)
+    cut = sentences(task, task.sample(generator(6), 50))
+    for (words, _, answers), (short, _, same) in zip(
+        sentences(whole, whole.sample(generator(6), 50)), cut, strict=True
+    ):
+        operations, _, value = run(words)
+        assert task.min_ops <= len(operations) <= task.max_ops
+        assert same == answers == [str(value)]
+        assert short == words[-(length + 1) :]
+
+
+def test_at_no_length(load):
+    with pytest.raises(ValueError, match=r"length of 5 is too short for counting.*at least 6"):
+        load("counting").at_length(5)

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from pe_lab.data import TrainData, evaluation_set
 from pe_lab.streams import generator
-from pe_lab.task import IN_DOMAIN
+from pe_lab.task import IN_DOMAIN, Task
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -21,7 +22,9 @@ GOLDEN = {
     "brackets": "0561ef6e91236b74",
     "brackets_sentence": "945527ce8b7cf1fe",
     "counting": "92221c5d57fdae77",
+    "copy": "9ae8175ec4744120",
     "flipflop": "dfbbad5b65ea2f07",
+    "reverse": "cd49890911107da9",
     "selective_copy": "754d45229ddd8365",
 }
 
@@ -104,3 +107,36 @@ def test_each_epoch_of_a_finite_set_is_a_permutation(load, name, size, batch_siz
 
 def digest_rows(batch):
     return [digest(batch.take(slice(row, row + 1))) for row in range(len(batch))]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_at_length(load, name):
+    """Of every split, at lengths its own task does not have; and at its own the same rule."""
+    whole = load(name)
+    for split_name in whole.evaluated():
+        split = whole.split(split_name)
+        same = split.at_length(split.n_tokens)
+        assert same.n_tokens == split.n_tokens
+        assert digest(same.sample(generator(1), 4)) == digest(split.sample(generator(1), 4))
+        for length in (split.n_tokens + 1, 2 * split.n_tokens):
+            task = split.at_length(length)
+            assert task.vocab == whole.vocab
+            assert length - 4 < task.n_tokens <= length
+            assert task.sample(generator(1), 4).tokens.shape[1] <= task.n_tokens
+
+
+def test_no_other_length():
+    """A task that does not say how it is made longer."""
+    task = Fixed(splits={})
+    assert task.at_length(3).n_tokens == 3
+    with pytest.raises(ValueError, match=r"a length of 4 .* sequences of 3 tokens only"):
+        task.at_length(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Task):
+    vocab = ("a",)
+    n_tokens = 3
+
+    def sample(self, rng, n):
+        raise NotImplementedError

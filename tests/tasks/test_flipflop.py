@@ -231,3 +231,27 @@ def test_large_file(tmp_path):
         file.write(b"?")
     with pytest.raises(ValueError, match="line 77778, column 101 holds '\\?'"):
         from_file(path)
+
+
+@pytest.mark.parametrize(("length", "n_tokens"), [(3, 3), (63, 63), (64, 63), (257, 257)])
+@pytest.mark.parametrize("split", ["in_domain", "sparse", "long_x4"])
+def test_at_length(load, sentences, split, length, n_tokens):
+    task = load("flipflop").split(split).at_length(length)
+    assert task.n_tokens == n_tokens
+    assert task.p_ignore == load("flipflop").split(split).p_ignore
+    for sequence in sentences(task, task.sample(generator(6), 8)):
+        check(*sequence)
+
+
+def test_at_no_length(load):
+    with pytest.raises(ValueError, match=r"length of 2 is too short for flip-flop.*at least 3"):
+        load("flipflop").at_length(2)
+
+
+def test_a_file_has_its_own_length(tmp_path):
+    path = tmp_path / "sequences.txt"
+    path.write_text("w1i0i1r1\n")
+    task = FlipFlop(splits={}, length=8, p_ignore=0.5, files={"train": str(path)})
+    longer = task.at_length(31)
+    assert longer.sample(generator(7), 4).tokens.shape == (4, 31)
+    assert longer.stored("train") is None

@@ -69,3 +69,18 @@ def test_splits(load, recipe, n):
         "long_x2": (2 * n, 2 * n),
     }
     assert task.generates
+
+
+@pytest.mark.parametrize(
+    ("length", "n_copy", "n_blank"), [(2, 1, 0), (3, 1, 1), (48, 16, 16), (128, 42, 44)]
+)
+def test_at_length(load, length, n_copy, n_blank):
+    task = load("selective_copy").at_length(length)
+    assert (task.n_copy, task.n_blank, task.splits) == (n_copy, n_blank, {})
+    assert task.n_tokens == length
+    assert task.sample(generator(0), 2).tokens.shape == (2, length)
+
+
+def test_at_length_without_blanks(load):
+    task = load("selective_copy", n_blank=0, splits={}).at_length(49)
+    assert (task.n_copy, task.n_blank) == (24, 0)

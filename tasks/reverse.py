@@ -1,0 +1,28 @@
+"""Reversing."""
+
+from dataclasses import dataclass
+
+from pe_lab.task import Ints
+from pe_lab.tasks.copy import Copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverse(Copy):  # type: ignore[misc]
+    """Write the letters again, the last one first.
+
+    As copy in all but the order of the answer: what is to be written next comes nearer with
+    one letter and lies twice as far back with the next. (Reverse String of Deletang 2023,
+    arXiv 2207.02098, and Ruoss 2023, arXiv 2305.16843.)
+
+    Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over
+    scored targets:
+
+        b p o b c | c b o p
+                  c b o p b
+
+    Splits: long_x2 and long_x4 have exactly twice and four times max_letters. Metric: share of
+    wrong letters.
+    """
+
+    def _source(self, nth: Ints, n_letters: Ints) -> Ints:
+        return n_letters - 1 - nth

@@ -1,0 +1,206 @@
+"""The sample text that comes along, tasks/sample.txt: written for this project, by this grammar.
+
+    text    = story+                      about 800 000 characters
+    story   = title, paragraph+           its own people, place, two things, saying and refrain
+    paragraph = (sentence | speech | talk | song | rhyme | chain | signs | stone)+
+    sentence = one of ``SENTENCES``, its slots filled with the story's names and words
+    speech  = a name, a verb of saying, and the story's saying, always word by word the same
+    talk    = a line that is new, and somebody who says it again
+    song    = a line that is new, then the story's refrain, twice
+    rhyme   = the story's invented words, in two halves, said twice
+    chain   = a tale that grows, each sentence with all of the one before it
+    signs   = an inscription in a script nobody can read, that two people copy
+    stone   = the story's own inscription, always sign by sign the same
+
+A story keeps to its own: its names and its rhyme are made of syllables that no other story has, its
+words are a few of ``WORDS``, its script a few of ``SIGNS``. So the story tells what spelling does
+not, the longer the better: which words come, how a name goes on, which sign. Sayings, lines,
+refrains, rhymes, chains and inscriptions come back sign by sign, after ten to thousands of
+characters. The rest is what can be learned by heart.
+
+``python -m pe_lab.tasks.sample`` writes the file again, the same to the byte.
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+LENGTH: Final = 800_000
+OWN: Final = 4
+"""How many words of a kind, and signs, a story has."""
+SEED: Final = 9708
+
+SYLLABLES = {
+    "onset": "b br d dr f g gr h j k l m n p r s st t th tr v w z",
+    "vowel": "a e i o u ai ea ou",
+    "coda": "l n r s th nd rk m ld v",
+}
+WORDS = {
+    "adjective": "old small grey quiet heavy broken narrow bright hollow wet crooked early patient "
+    "golden cold empty proud painted distant bitter yellow clumsy frozen gentle hungry iron jolly "
+    "lonely merry noisy oaken polished rusty silver tangled ugly velvet wooden young zealous",
+    "noun": "lantern bell kettle ladder boat basket mirror wheel letter hammer coat candle table "
+    "spoon needle rope barrel clock drum saddle blanket anchor window key arrow bucket chisel "
+    "door engine feather goblet hat ink jar knife loom medal net oven plough quill ring shovel "
+    "thimble umbrella violin whistle yoke",
+    "trade": "miller weaver fisher baker smith sailor shepherd tailor carter mason piper gardener "
+    "hunter clerk",
+    "place": "river bridge market harbour forest hill orchard tower well mill road garden cellar "
+    "stable church meadow attic border canal dairy field gate inn kitchen lake marsh pier quarry "
+    "ruin square valley wharf yard",
+    "verb": "found carried sold mended hid lost painted borrowed cleaned broke followed counted "
+    "guarded returned admired buried copied dropped emptied forgot grasped heated inherited kept "
+    "lifted moved named opened pushed raised stole touched washed",
+    "time": "morning evening winter spring night autumn summer week",
+    "number": "two three four seven nine twelve twenty forty sixty",
+    "manner": "slowly again gladly alone twice quietly",
+    "said": "said answered sang whispered wrote shouted repeated",
+}
+SIGNS = "αβγδεζηθικλμνξοπρστυφχψωбгджзийлпфцчшщъыьэюя"
+SENTENCES = (
+    "{one} {verb} the {thing} near the {place}.",
+    "In the {time} {one} went to {town} with {two}.",
+    "{two} {verb} {number} of them and gave one to {one}.",
+    "Nobody in {town} had seen the {thing} since the {time}.",
+    "The {trade} asked {one} where the {other} was.",
+    "{one} and {two} walked {manner} along the {place} of {town}.",
+    "It was a {adjective} {time}, and the {trade} {verb} the {noun} {manner}.",
+    "Then {three} {verb} the {other}, and {two} was {adjective}.",
+    "The {noun} of {three} the {craft} was {adjective} and {adjective}.",
+    "{three} came from {town} with {number} of the {adjective} ones.",
+    "When {two} {verb} the {noun}, the {thing} was already at the {place}.",
+)
+
+
+class Story:
+    """One story's names, and what is said and sung in it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.words = {kind: self.some(words.split()) for kind, words in WORDS.items()}
+        self.script = self.some(SIGNS)
+        self.names = {role: self.name() for role in ("one", "two", "three", "town")}
+        for role in ("thing", "other"):
+            self.names[role] = f"{self.word('adjective')} {self.word('noun')}"
+        self.names["craft"] = self.word("trade")
+        self.saying = self.line()
+        self.refrain = self.line()
+        halves = [" ".join(self.name().lower() for _ in range(3)) for _ in range(2)]
+        self.rhyme = ", ".join(halves)
+        self.inscription = self.written()
+
+    def word(self, kind: str) -> str:
+        """One of the story's words of the kind."""
+        return self.among(self.words[kind])
+
+    def some(self, choices: Sequence[str]) -> list[str]:
+        """``OWN`` of them, which may be alike."""
+        return [self.among(choices) for _ in range(OWN)]
+
+    def among(self, choices: Sequence[str]) -> str:
+        """One of them, with equal chances; by ``random`` alone, which no Python changes."""
+        return choices[int(self.rng.random() * len(choices))]
+
+    def name(self) -> str:
+        """One or two syllables and an end."""
+        n = 1 + int(self.rng.random() * 2)
+        kinds = ["onset", "vowel"] * n + ["coda"]
+        return "".join(self.among(SYLLABLES[kind].split()) for kind in kinds).capitalize()
+
+    def line(self) -> str:
+        """A line of a song or a saying."""
+        return (
+            f"the {self.word('adjective')} {self.word('noun')} {self.word('verb')} "
+            f"the {self.word('noun')} of the {self.word('place')}"
+        )
+
+    def written(self) -> str:
+        """An inscription."""
+        return "".join(self.among(self.script) for _ in range(6 + int(self.rng.random() * 9)))
+
+    def signs(self) -> str:
+        """A new inscription, and copies of it."""
+        script, names = self.written(), self.names
+        return (
+            f"{names['one']} {self.word('said')} {script}, {names['two']} {self.word('said')} "
+            f"{script}, and nobody knew what {script} was."
+        )
+
+    def stone(self) -> str:
+        """The story's inscription."""
+        return f"The {self.word('noun')} in the {self.word('place')} said {self.inscription}."
+
+    def sentence(self) -> str:
+        """A statement."""
+        told = self.among(SENTENCES)
+        while "{" in told:
+            slot = told[told.index("{") + 1 : told.index("}")]
+            filler = self.names.get(slot) or self.word(slot)
+            told = told.replace("{" + slot + "}", filler, 1)
+        return told
+
+    def speech(self) -> str:
+        """Somebody says what is always said here."""
+        speaker = self.names[self.among(("one", "two", "three"))]
+        return f'{speaker} {self.word("said")}: "{self.saying}."'
+
+    def talk(self) -> str:
+        """Somebody says something, and somebody else the same."""
+        line, speakers = self.line(), ("one", "two", "three")
+        first, second = (self.names[self.among(speakers)] for _ in range(2))
+        return f'"{line}," {self.word("said")} {first}. "{line}," {self.word("said")} {second}.'
+
+    def song(self) -> str:
+        """Two lines, each with the refrain behind it."""
+        return " ".join(f"{self.line()}, {self.refrain}.".capitalize() for _ in range(2))
+
+    def chain(self) -> str:
+        """A tale that grows: this is the bell, this is the smith that lost the bell, .."""
+        told = f"the {self.word('noun')}"
+        links = [told]
+        for _ in range(2 + int(self.rng.random() * 2)):
+            told = f"the {self.word('noun')} that {self.word('verb')} {told}"
+            links.append(told)
+        return " ".join(f"This is {link}." for link in links)
+
+    def paragraph(self) -> str:
+        """Four to nine of these."""
+        parts = []
+        for _ in range(4 + int(self.rng.random() * 6)):
+            drawn = self.rng.random()
+            for share, kind in SHARES:
+                if drawn < share:
+                    parts.append(kind(self))
+                    break
+        return " ".join(parts)
+
+    def __str__(self) -> str:
+        title = f"{self.names['one']} and the {self.names['thing']}"
+        paragraphs = [self.paragraph() for _ in range(3 + int(self.rng.random() * 5))]
+        return "\n".join([title, *paragraphs, "\n"])
+
+
+SHARES = (
+    (0.10, Story.speech),
+    (0.24, Story.talk),
+    (0.32, Story.song),
+    (0.40, lambda story: f"{story.rhyme}, {story.rhyme}!".capitalize()),
+    (0.46, Story.chain),
+    (0.56, Story.signs),
+    (0.62, Story.stone),
+    (1.0, Story.sentence),
+)
+"""How often each part of a paragraph comes, added up."""
+
+
+def sample() -> str:
+    """The whole text."""
+    rng, told = random.Random(SEED), ""
+    while len(told) < LENGTH:
+        told += str(Story(rng))
+    return told
+
+
+if __name__ == "__main__":
+    Path(__file__).with_suffix(".txt").write_text(sample(), encoding="utf-8", newline="\n")

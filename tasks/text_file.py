@@ -1,0 +1,167 @@
+"""A text as a row of numbers, characters or bytes, read from its file a piece at a time.
+
+A file of any size: it is gone through once, for its alphabet, its digest and one byte offset for
+every ``BLOCK`` characters, and a window of it is read from where it stands.
+"""
+
+import codecs
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pe_lab.errors import RunError
+from pe_lab.task import Ints
+
+Unit = Literal["characters", "bytes"]
+
+READ_AT_ONCE = 1 << 22  # bytes
+BLOCK = 4096
+"""Characters between two offsets that are kept: 2 MB for a file of 1 GB."""
+CODE_POINTS = 0x110000
+LONGEST = 4
+"""Bytes of the longest character in utf-8."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextFile:
+    """A file that has been gone through.
+
+    Args:
+        stamp: size and time of change, as they were then.
+        digest: size and sha256.
+        length: characters, or bytes.
+        alphabet: the characters or bytes that occur, ascending; a token's number is its place.
+        offsets: the byte at which every ``BLOCK``-th character begins; None: every byte is one.
+    """
+
+    path: str
+    unit: Unit
+    stamp: tuple[int, int]
+    digest: str
+    length: int
+    alphabet: tuple[int, ...]
+    offsets: Ints | None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What each token is called: itself, ␣ for a space, an escape where it cannot be seen."""
+        return tuple(_name(code, self.unit) for code in self.alphabet)
+
+    def windows(self, starts: Ints, length: int) -> Ints:
+        """(n, length): the tokens from each start on.
+
+        Raises:
+            RunError: the file is not what it was.
+        """
+        rows = np.empty((len(starts), length), dtype=np.int64)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                if _stamp(os.fstat(file.fileno())) != self.stamp:
+                    raise RunError(f"{self.path} was changed while the run read it: put it back")
+                for row, start in enumerate(starts):
+                    rows[row] = self._codes(file, int(start), length)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read any more ({error.strerror})") from None
+        return np.searchsorted(np.array(self.alphabet), rows)
+
+    def _codes(self, file: BinaryIO, start: int, length: int) -> npt.NDArray[Any]:
+        if self.offsets is None:
+            return np.frombuffer(os.pread(file.fileno(), length, start), dtype=np.uint8)
+        block, within = divmod(start, BLOCK)
+        # Up to the offset behind the last character; what comes after that is cut off.
+        behind = -(-(start + length) // BLOCK)
+        begin = int(self.offsets[block])
+        end = int(self.offsets[behind]) if behind < len(self.offsets) else self.stamp[0]
+        text = os.pread(file.fileno(), end - begin, begin).decode()
+        return _code_points(text[within : within + length])
+
+
+def read_text(key: str, path: str, unit: Unit) -> TextFile:
+    """The file, gone through; once in a process, as long as it is not changed.
+
+    Args:
+        key: the setting that names it, for the message.
+
+    Raises:
+        ValueError: it cannot be read, is empty or, for characters, no utf-8.
+    """
+    try:
+        if Path(path).is_dir():
+            raise ValueError(f"{key}={path} is a folder; give the path of a text file")
+        # What it was before it is read: a change in between is then noticed later.
+        return _gone_through(key, path, unit, _stamp(Path(path).stat()))
+    except OSError as error:
+        raise ValueError(
+            f"{key}={path} cannot be read ({error.strerror}); give the path of a text file"
+        ) from None
+
+
+@lru_cache(maxsize=16)
+def _gone_through(key: str, path: str, unit: Unit, stamp: tuple[int, int]) -> TextFile:
+    sha256, seen = hashlib.sha256(), np.zeros(CODE_POINTS, dtype=bool)
+    offsets: list[Ints] = []
+    size = characters = 0
+    left = b""
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(READ_AT_ONCE):
+            sha256.update(piece)
+            if unit == "bytes":
+                size += len(piece)
+                seen[np.frombuffer(piece, dtype=np.uint8)] = True
+                continue
+            whole = left + piece
+            text, used = _decoded(key, path, whole, size, final=False)
+            seen[_code_points(text)] = True
+            offsets.append(size + _starts(whole[:used])[-characters % BLOCK :: BLOCK])
+            left, size, characters = whole[used:], size + used, characters + len(text)
+    if left:
+        _decoded(key, path, left, size, final=True)
+    if not size:
+        raise ValueError(f"{key}={path} is empty; give a text file")
+    length = size if unit == "bytes" else characters
+    kept = None if size == length else np.concatenate(offsets)
+    alphabet = tuple(int(code) for code in np.flatnonzero(seen))
+    digest = f"{size} bytes, sha256 {sha256.hexdigest()}"
+    return TextFile(path, unit, stamp, digest, length, alphabet, kept)
+
+
+def _decoded(key: str, path: str, piece: bytes, before: int, final: bool) -> tuple[str, int]:
+    """The piece as text, less a character that its end cuts, and how many bytes that is."""
+    try:
+        return codecs.utf_8_decode(piece, "strict", final)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{key}={path} is no utf-8: byte {before + error.start} is "
+            f"0x{piece[error.start]:02x} ({error.reason}); convert the file, or set "
+            "task.unit=bytes"
+        ) from None
+
+
+def _starts(piece: bytes) -> Ints:
+    """Where characters begin: every byte that does not go on with one."""
+    return np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) & 0xC0 != 0x80)
+
+
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _name(code: int, unit: Unit) -> str:
+    if unit == "bytes" and code > 0x7F:
+        return f"\\x{code:02x}"
+    character = chr(code)
+    if character == " ":
+        return "␣"
+    if character.isprintable() and character != "␣":
+        return character
+    return character.encode("unicode_escape").decode()

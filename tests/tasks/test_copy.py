@@ -1,0 +1,84 @@
+"""copy and reverse against Python's own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pe_lab.streams import generator
+from pe_lab.task import Batch
+from pe_lab.tasks.copy import Copy
+from pe_lab.tasks.reverse import Reverse
+
+RULES = {Copy: lambda letters: letters, Reverse: lambda letters: letters[::-1]}
+both = pytest.mark.parametrize("cls", RULES)
+
+
+def check(cls, words, scored, answers):
+    n = words.index("|")
+    assert len(words) == 2 * n + 1
+    assert words[n + 1 :] == answers == RULES[cls](words[:n])
+    assert scored == list(range(n, 2 * n))
+    return n
+
+
+@both
+@given(
+    fewest=st.integers(1, 20),
+    more=st.integers(0, 10),
+    n_symbols=st.integers(1, 26),
+    seed=st.integers(0, 2**32),
+)
+def test_rule(sentences, cls, fewest, more, n_symbols, seed):
+    task = cls(splits={}, min_letters=fewest, max_letters=fewest + more, n_symbols=n_symbols)
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape == (8, task.n_tokens)
+    assert (batch.lengths is None) == (more == 0)
+    for words, scored, answers in sentences(task, batch):
+        assert fewest <= check(cls, words, scored, answers) <= fewest + more
+        assert set(answers) <= set(task.vocab[:n_symbols])
+
+
+@both
+def test_lengths_and_letters_are_uniform(assert_share, cls):
+    task = cls(splits={}, min_letters=3, max_letters=6, n_symbols=5)
+    batch = task.sample(generator(1), 20_000)
+    for n in range(3, 7):
+        assert_share((batch.lengths == 2 * n).sum(), 20_000, 1 / 4)
+    for place in range(3):
+        for count in np.bincount(batch.tokens[:, place]):
+            assert_share(count, 20_000, 1 / 5)
+
+
+@both
+def test_drawing(drawings, cls):
+    (drawing,) = drawings(cls)
+    tokens, answers = (line.split() for line in drawing.splitlines())
+    task = cls(splits={}, min_letters=5, max_letters=5, n_symbols=16)
+    numbers = np.array([[task.vocab.index(word) for word in [*tokens, answers[-1]]]])
+    scored = np.arange(10)[None] >= 5
+    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+    check(cls, [*tokens, answers[-1]], [5, 6, 7, 8, 9], answers)
+
+
+@pytest.mark.parametrize("name", ["copy", "reverse"])
+def test_splits(load, name):
+    task = load(name)
+    sizes = {s: (task.split(s).min_letters, task.split(s).max_letters) for s in task.evaluated()}
+    assert sizes == {"in_domain": (1, 16), "long_x2": (32, 32), "long_x4": (64, 64)}
+    assert task.generates
+    assert task.vocab.index(task.separator) == 16
+
+
+def test_fewest_and_most_must_fit():
+    with pytest.raises(ValueError, match=r"task.min_letters is 9, more than task.max_letters, 8"):
+        Copy(splits={}, min_letters=9, max_letters=8, n_symbols=16)
+
+
+@pytest.mark.parametrize(
+    ("length", "fewest", "most"), [(2, 1, 1), (8, 2, 4), (16, 4, 8), (33, 8, 16)]
+)
+def test_at_length(load, length, fewest, most):
+    task = load("reverse", min_letters=4, max_letters=8).at_length(length)
+    assert (task.min_letters, task.max_letters, task.splits) == (fewest, most, {})
+    assert task.n_tokens == length // 2 * 2

@@ -1,0 +1,381 @@
+"""Evaluation of finished runs: the numbers, what fits, and the record of each run."""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from program import start, the_run, tiny
+
+from pe_lab.build import Plan, build_encodings, plan
+from pe_lab.data import evaluation_set
+from pe_lab.errors import RunError, UsageError
+from pe_lab.evaluation import evaluate as evaluating
+from pe_lab.evaluation.cells import cells
+from pe_lab.evaluation.encodings import Yamls, asked
+from pe_lab.evaluation.evaluate import GENERATED, evaluate
+from pe_lab.evaluation.memory import _peak, least_bytes, needed_bytes
+from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.evaluation.targets import Sequences
+from pe_lab.launch import checked_jobs
+from pe_lab.measure import answer, fixed_positions
+from pe_lab.parts import encoding_section
+from pe_lab.trained import SUMMARY, load
+
+Run = Callable[..., Path]
+COPYING = (
+    "task=selective_copy", "task.n_copy=3", "task.n_blank=3", "eval.generate=true",
+    "train.precision=bfloat16",
+)  # fmt: skip
+KINDS = ("error", "error_low", "error_high", "error_seq", "loss", "n", "n_seq", "guess")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """``made(*words)``: the folder of a finished run, each trained once."""
+    done: dict[tuple[str, ...], Path] = {}
+
+    def make(*words: str) -> Path:
+        if words not in done:
+            folder = tmp_path_factory.mktemp("run")
+            process = start(*tiny(*words), cwd=folder)
+            assert process.status == 0, process.stderr
+            done[words] = the_run(folder / "runs")
+        return done[words]
+
+    return make
+
+
+@pytest.fixture
+def run(made: Run, tmp_path: Path) -> Run:
+    """The same, as a copy that nothing was recorded in."""
+
+    def copy(*words: str) -> Path:
+        whole = made(*words)
+        folder = tmp_path / "runs" / Path(*whole.parts[-3:])
+        shutil.copytree(whole, folder)
+        return folder
+
+    return copy
+
+
+def rope(*words: str) -> tuple[str, ...]:
+    return ("pe=rope", "pe.base=500", "pe.pairing=half", *words)
+
+
+def errors(frame: pl.DataFrame, encoding: str, name: str = "loss") -> list[float]:
+    return frame.filter(encoding=encoding)[name].to_list()
+
+
+# The numbers.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        rope(),
+        ("pe=cope", "model.n_layers=2", "positions=randomized", "positions.max=2048"),
+        ("pe=rope", *COPYING),
+    ],
+    ids=["rope", "cope", "bfloat16"],
+)
+def test_the_trained_row_is_the_summary(words: tuple[str, ...], run: Run) -> None:
+    path = run(*words)
+    summary = json.loads((path / "summary.json").read_text())
+    frame = evaluate([path], [], list(summary["splits"]))
+    assert len(frame) == len(summary["splits"]) >= 4
+    for row in frame.iter_rows(named=True):
+        for kind in KINDS:
+            assert row[kind] == summary["metrics"][f"{summary['splits'][row['split']]}/{kind}"]
+
+
+def test_the_summary_has_the_keys_that_are_known(run: Run) -> None:
+    assert json.loads((run(*rope()) / "summary.json").read_text()).keys() == SUMMARY
+
+
+def test_a_length_is_that_of_the_task(run: Run) -> None:
+    frame = evaluate([run(*rope())], [], ["in_domain", "sparse_x4"], [16, 33, 64])
+    assert frame["tokens"].to_list() == 2 * [15, 33, 63]
+    # As many tokens of each length: 32 sequences of 15.
+    assert frame["n_seq"].to_list() == 2 * [32, 14, 7]
+
+
+def test_a_change_without_effect_changes_nothing(run: Run) -> None:
+    frame = evaluate(
+        [run(*rope())],
+        ["rope", "pi:k=1", "ntk_old:k=1", "yarn:k=1", "rerope:window=64", "combined:parts=[rope]"],
+        lengths=[16, 48],
+    )
+    for encoding in ("rope", "pi:k=1", "ntk_old:k=1", "yarn:k=1", "rerope:window=64"):
+        assert errors(frame, encoding) == pytest.approx(errors(frame, "trained"), abs=1e-6)
+    # The parts of a combination keep nothing of another encoding: base and pairing are its own.
+    assert errors(frame, "combined:parts=[rope]") != pytest.approx(errors(frame, "trained"))
+
+
+def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
+    path = run(*rope())
+    words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
+    placed = cells([path], asked(words), ["in_domain"], [48], yamls=Yamls())
+    kept, given, own = (cell.plan.config.pe for cell in placed[1:])
+    assert (kept["base"], kept["pairing"]) == (500, "half")
+    assert (given["base"], given["pairing"]) == (10000, "interleaved")
+    assert (own["base"], own["pairing"], own["window"], own["logn"]) == (500, "half", 8, "none")
+    frame = evaluate([path], [words], lengths=[48])
+    assert len({round(loss, 9) for loss in frame["loss"]}) == 3
+
+
+def test_the_scale_is_test_length_by_trained_length(run: Run) -> None:
+    path = run(*rope())
+    frame = evaluate([path], ["pi", "yarn:k=2", "alibi"], lengths=[16, 60])
+    assert errors(frame, "pi", "k") == [1, 59 / 15]
+    assert errors(frame, "yarn:k=2", "k") == [2, 2]
+    assert errors(frame, "alibi", "k") == [None, None]
+    given = evaluate([path], ["pi", "yarn:k=2"], lengths=[60], k=3.0)
+    assert given["k"].to_list() == [None, 3, 2]
+    assert errors(given, "pi") != errors(frame, "pi")[1:]
+    assert errors(given, "yarn:k=2") == errors(frame, "yarn:k=2")[1:]
+
+
+def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) -> None:
+    path = run("pe=learned")
+    frame = evaluate([path], ["none", "alibi"], ["sparse"], [16])
+    trained = load(path)
+    bare = plan(checked_jobs(tiny("pe=none"))[0])
+    model = bare.model().eval()
+    had = trained.model.state_dict()
+    model.load_state_dict({name: had[name] for name in model.state_dict()})
+    data = evaluation_set(bare.task, "sparse", 32)
+    positions = fixed_positions(bare.positions, "sparse", *data.tokens.shape)
+    task = bare.task.split("sparse")
+    direct = answer(model, task, data, positions, batch_tokens=2048, autocast=nullcontext)
+    assert errors(frame, "none") == [pytest.approx(direct.measured().loss, abs=1e-9)]
+    assert len({*frame["loss"]}) == 3
+    # A table of 63 positions of width 16.
+    assert frame["left_out"].to_list() == [0, 63 * 16, 63 * 16]
+
+
+def test_every_encoding_reads_the_same_sequences(run: Run, made: Run) -> None:
+    paths = [run(*rope()), made("pe=learned")]
+    found = cells(paths, asked("none"), ["sparse"], [16, 48], yamls=Yamls())
+    sequences = Sequences()
+    sets = {cell.target.tokens: sequences.of(cell.plan, cell.target) for cell in found}
+    assert len(found) == 8
+    assert all(sequences.of(cell.plan, cell.target) is sets[cell.target.tokens] for cell in found)
+    assert (sets[15].tokens == evaluation_set(found[0].plan.task, "sparse", 32).tokens).all()
+
+
+def test_generated_answers(run: Run) -> None:
+    path = run("pe=rope", *COPYING)
+    summary = json.loads((path / "summary.json").read_text())["metrics"]
+    frame = evaluate([path], ["none"], ["in_domain", "long_x2"], generate=True)
+    for split, place in (("in_domain", "in_domain"), ("long_x2", "ood/long_x2")):
+        row = frame.filter(encoding="trained", split=split)
+        for kind in GENERATED:
+            assert row[f"{kind}_generated"][0] == summary[f"{place}/{kind}_generated"]
+    # What was measured so has all that is measured without.
+    assert evaluate([path], ["none"], ["in_domain"])["earlier"].all()
+
+
+# What fits.
+
+
+def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
+    path = run(*rope())
+    before = contents(path)
+    with pytest.raises(UsageError) as refused:
+        evaluate([path], ["pi", "cope"], lengths=[32])
+    told = str(refused.value)
+    assert "pe=cope has parameters (position.table)" in told
+    assert f"{path}, trained with pe=rope, has not trained" in told
+    fitting = told.partition("none (")[2].removesuffix(")").split(", ")
+    bare = [name for name in sorted(Yamls().names()) if bare_of_parameters(name, load(path).plan)]
+    assert fitting == bare
+    assert {"pi", "yarn", "rerope", "alibi", "none"} <= {*fitting}
+    assert contents(path) == before
+
+
+def bare_of_parameters(name: str, planned: Plan) -> bool:
+    """Whether an encoding can be made with these sizes, without parameters."""
+    try:
+        section = encoding_section(name, "pe", Yamls().repository)
+        made = build_encodings(section, planned.dims)
+    except UsageError:
+        return False
+    return not any(True for encoding in made for _ in encoding.parameters())
+
+
+def test_parameters_of_one_name_and_shape_do_not_fit(run: Run) -> None:
+    path = run("pe=learned")
+    table = load(path).model.state_dict()["blocks.0.attention.encoding.table"]
+    other = plan(checked_jobs(tiny("pe=multiplicative"))[0]).model().state_dict()
+    assert other["blocks.0.attention.encoding.table"].shape == table.shape
+    with pytest.raises(UsageError, match="pe=multiplicative has parameters"):
+        evaluate([path], ["multiplicative"])
+
+
+def test_an_encoding_is_not_read_beyond_its_length(run: Run) -> None:
+    path = run("pe=learned")
+    frame = evaluate([path], ["learned", "none"], lengths=[64, 128])
+    for word in ("trained", "learned"):
+        assert errors(frame, word, "told") == [
+            None,
+            "it encodes 63 positions, 127 are needed",
+        ]
+        assert errors(frame, word)[1] is None
+    assert errors(frame, "trained") == errors(frame, "learned")
+    assert None not in errors(frame, "none")
+
+
+def test_what_a_file_holds_has_its_length(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text("w1i0i1r1i0i0i1r1\n" * 40)
+    path = run(*rope(f"task.files={{sparse: {rows}}}"))
+    frame = evaluate([path], [], ["sparse"], [16])
+    assert frame["n_seq"].to_list() == [32]
+    assert frame["tokens"].to_list() == [15]
+    with pytest.raises(
+        UsageError, match=r"lengths=32: the split sparse .* read from a file, whose"
+    ):
+        evaluate([path], [], ["in_domain", "sparse"], [32])
+    # Another split is drawn.
+    assert evaluate([path], [], ["dense"], [32])["tokens"].to_list() == [31]
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("words", [[], ["train.fast=false"]], ids=["fast", "eager"])
+def test_the_estimate_is_what_a_pass_takes(words: list[str]) -> None:
+    model = plan(checked_jobs(tiny("pe=rope", *words))[0]).model().eval()
+    told = needed_bytes(model, 1024, 1, 2048, 10**9, None, nullcontext)
+    assert _peak(model, 1024, None) <= told <= 1.3 * _peak(model, 1024, None)
+    twice = needed_bytes(model, 2048, 1, 2048, 10**9, None, nullcontext)
+    # Linear, or quadratic.
+    assert twice / told == pytest.approx(4 if words else 2, rel=0.1)
+
+
+def test_what_does_not_fit_into_memory_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run(*rope("train.fast=false"))
+    with pytest.raises(UsageError, match=r"lengths=1000000000000 is too large: it needs at the le"):
+        evaluate([path], lengths=[10**12])
+    least = least_bytes(4095, 1, 16)
+    monkeypatch.setattr("pe_lab.evaluation.memory.machine_bytes", lambda device: 50 * least)
+    sentence = r"lengths=4096 with pe=trained is too large: it needs about 0\.\d+ GiB, this machine"
+    with pytest.raises(UsageError, match=sentence):
+        evaluate([path], lengths=[64, 4096])
+    assert not (path / NAME).exists()
+    assert len(evaluate([path], lengths=[64])) == 1
+
+
+# The record.
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def test_numbers_are_added_and_nothing_else_is_touched(run: Run) -> None:
+    path = run(*rope())
+    before = contents(path)
+    first = evaluate([path], ["none"], lengths=[16, 32])
+    rows = [json.loads(line) for line in (path / NAME).open()]
+    assert {k: v for k, v in contents(path).items() if not k.endswith(NAME)} == before
+    assert [(row["encoding"], row["tokens"]) for row in rows] == [
+        ("trained", 15), ("trained", 31), ("none", 15), ("none", 31),
+    ]  # fmt: skip
+    assert [row["loss"] for row in rows] == first["loss"].to_list()
+    for name in ("pe", "seconds", "version", "git_revision", "time", "device", "threads"):
+        assert name in rows[0]
+    assert rows[0]["pe"]["base"] == 500
+    assert rows[0]["version"]
+
+
+def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run(*rope())
+    first = evaluate([path], ["pi"], lengths=[16, 32])
+    again = evaluate([path], ["pi", "none"], lengths=[32, 48])
+    assert again["earlier"].to_list() == [True, False, True, False, False, False]
+    assert not first["earlier"].any()
+    kept = (path / NAME).read_bytes()
+
+    def none(*args: object, **kwargs: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(evaluating, "answer", none)
+    same = evaluate([path], ["pi"], lengths=[16, 32])
+    assert same["earlier"].all()
+    assert same.drop("earlier").equals(first.drop("earlier"))
+    assert (path / NAME).read_bytes() == kept
+    with pytest.raises(AssertionError, match="measured again"):
+        evaluate([path], ["pi"], lengths=[16], force=True)
+    # Other settings are other numbers.
+    for words in ({"sequences": 16}, {"k": 3.0}):
+        with pytest.raises(AssertionError, match="measured again"):
+            evaluate([path], ["pi"], lengths=[32], **words)  # type: ignore[arg-type]
+
+
+def test_force_measures_again_and_adds(run: Run) -> None:
+    path = run(*rope())
+    evaluate([path], lengths=[16])
+    row = (path / NAME).read_text()
+    evaluate([path], lengths=[16], force=True)
+    assert (path / NAME).read_text().startswith(row)
+    assert (path / NAME).read_text().count("\n") == 2
+
+
+def test_a_torn_row_is_not_read_and_goes(run: Run) -> None:
+    path = run(*rope())
+    evaluate([path], lengths=[16, 32])
+    whole = (path / NAME).read_bytes()
+    first = whole.index(b"\n") + 1
+    (path / NAME).write_bytes(whole[:-20])
+    again = evaluate([path], lengths=[16, 32])
+    assert again["earlier"].to_list() == [True, False]
+    lines = (path / NAME).read_bytes().splitlines()
+    assert lines[0] + b"\n" == whole[:first]
+    assert [json.loads(line)["tokens"] for line in lines] == [15, 31]
+
+
+def test_several_may_add_at_once(run: Run) -> None:
+    path = run(*rope())
+    (cell,) = cells([path], [], ["in_domain"], [16], yamls=Yamls())
+    processes = [
+        start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", f"out={n}.csv", cwd=folder)
+        for n in (8, 9)
+        if (folder := path.parents[3] / str(n)).mkdir() is None
+    ]
+    mine = Evaluations(path)
+    for number in range(200):
+        mine.add(cell.wanted, {"number": number})
+    assert [process.status for process in processes] == [0, 0]
+    rows = [json.loads(line) for line in (path / NAME).open()]
+    assert [row["number"] for row in rows if "number" in row] == list(range(200))
+    assert sorted(row["sequences"] for row in rows if "number" not in row) == [3, 4, 8, 9]
+
+
+def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
+    path = run(*rope())
+    (cell,) = cells([path], [], ["in_domain"], [16], yamls=Yamls())
+    record = Evaluations(path)
+    content = (path / "checkpoint.pt").read_bytes()
+    (path / "checkpoint.pt").unlink()
+    (path / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(RunError, match="was changed while it was evaluated"):
+        record.add(cell.wanted, {"error": 0.0})
+    assert not (path / NAME).exists()
+
+
+def test_a_loss_that_is_no_number(run: Run) -> None:
+    path = run(*rope())
+    state = torch.load(path / "checkpoint.pt", weights_only=True)
+    state["model"]["head.weight"][0] = torch.nan
+    torch.save(state, path / "checkpoint.pt")
+    for earlier in (False, True):
+        frame = evaluate([path], lengths=[16])
+        assert frame.select("loss", "error", "earlier").row(0) == (None, 1.0, earlier)

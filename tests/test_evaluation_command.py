@@ -1,0 +1,336 @@
+"""pe-lab eval: its words, its tables and files, and what is refused."""
+
+import json
+import shutil
+import signal
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from program import Here, start, tiny
+
+from pe_lab.evaluation.record import NAME
+from pe_lab.runs import run_folders
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs: rope with two seeds, learned, rope on copying, and one that is not finished."""
+    folder = tmp_path_factory.mktemp("trained")
+    copying = ["task=selective_copy", "task.n_copy=3", "task.n_blank=3"]
+    for words in (["pe=rope"], ["pe=rope", "seed=1"], ["pe=learned"], ["pe=rope", *copying]):
+        process = start(*tiny(*words), cwd=folder)
+        assert process.status == 0, process.stderr
+    begun = next(folder.glob("runs/flipflop/rope/seed0-*"))
+    shutil.copytree(begun, begun.with_name("seed9-00000000"))
+    (begun.with_name("seed9-00000000") / "summary.json").unlink()
+    return folder / "runs"
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """A copy of them, in the folder of ``here``."""
+    shutil.copytree(trained, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def first(runs: Path, pe: str = "rope", task: str = "flipflop") -> Path:
+    return next((runs / task / pe).glob("seed0-*"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def rows(here: Here, *words: str) -> dict[str, Any]:
+    ended = here("eval", "format=json", *words)
+    assert ended.status == 0, ended.err
+    return json.loads(ended.out)
+
+
+# What it prints and writes.
+
+
+def test_a_table_of_encodings_and_lengths(here: Here, runs: Path) -> None:
+    words = ("run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=16,48")
+    ended = here("eval", *words)
+    assert ended.status == 0, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("flipflop, in_domain: error in %")
+    assert [word for word in lines[2].split() if word.isalnum()] == [
+        "encoding", "n", "seeds", "16", "48",
+    ]  # fmt: skip
+    named = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    assert named == ["rope (trained)", "none", "pi", "(guessing)"]
+    assert "scale k of pi: 1 at 16, 3.133 at 48" in ended.out
+    assert "± " in ended.out
+    (table,) = (runs / "evaluations").glob("*.csv")
+    assert f"written to {table.relative_to(runs.parent)}" in ended.out
+    frame = pl.read_csv(table)
+    assert frame.shape[0] == 2 * 3 * 2
+    assert frame["encoding"].unique(maintain_order=True).to_list() == ["trained", "none", "pi"]
+    assert sorted(frame["seed"].unique()) == [0, 1]
+    assert frame["error"].is_not_null().all()
+    assert ElementTree.parse(table.with_suffix(".svg")).getroot().tag.endswith("svg")
+    drawn = table.with_suffix(".svg").read_text()
+    for label in ("rope (trained)", "none", "pi", "flipflop, in_domain"):
+        assert f">{label}<" in drawn
+    # The same again: a file of its own, no number anew.
+    ended = here("eval", *words)
+    assert "12 of 12 numbers were measured before" in ended.out
+    assert len(list((runs / "evaluations").glob("*.csv"))) == 2
+
+
+def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> None:
+    ended = here("eval", f"run={first(runs)}", "splits=in_domain,sparse_x4")
+    assert ended.status == 0, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("flipflop: error in %")
+    assert lines[2].replace("┃", "").split() == [
+        "encoding", "n", "seeds", "in_domain", "sparse_x4",
+    ]  # fmt: skip
+    told = json.loads((first(runs) / "summary.json").read_text())["metrics"]
+    row = next(line for line in lines if "rope (trained)" in line)
+    cells = [cell.strip() for cell in row.split("│")[4:6]]
+    assert cells == [f"{100 * told[f'{p}/error']:.1f}" for p in ("in_domain", "ood/sparse_x4")]
+
+
+def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
+    ended = here("eval", "run=runs/*/*/*", "pe=none", "lengths=16")
+    assert ended.status == 0, ended.err
+    titles = [line for line in ended.out.splitlines() if ": error in %" in line]
+    assert [title.split(",")[0] for title in titles] == ["flipflop", "selective_copy"]
+    assert "in place of" in ended.out
+    assert "runs/flipflop/rope/seed9-00000000  killed" in ended.out
+    assert "1,008 trained parameters of learned are left out under none" in ended.out
+    assert not (runs / "flipflop/rope/seed9-00000000" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "number"),
+    [
+        ("flipflop/rope", 3),
+        ("runs/flipflop", 4),
+        ("runs/flipflop/rope,runs/*/learned/*", 4),
+        ("runs", 5),
+        ("rope/seed0", 2),
+        ("runs/flipflop/rope/seed1*,runs/flipflop/rope", 3),
+    ],
+)
+def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> None:
+    from pe_lab.evaluation.command import finished
+
+    done, others = finished(run, Path("runs"))
+    assert len({*done, *others}) == len(done) + len(others) == number
+    assert all((path / "summary.json").exists() for path in done)
+
+
+def test_formats(here: Here, runs: Path) -> None:
+    words = ("eval", f"run={first(runs)}", "pe=pi", "lengths=16")
+    ended = here(*words, "format=csv", "out=one.csv")
+    assert ended.out == Path("one.csv").read_text()
+    assert "written to one.csv" in ended.err
+    assert ended.out.count("\n") == 3
+    content = json.loads(here(*words, "format=json", "out=two.csv").out)
+    assert [row["encoding"] for row in content["rows"]] == ["trained", "pi"]
+    assert content["rows"][0]["error"] == pl.read_csv("one.csv")["error"][0]
+    assert here(*words, "format=markdown").out.splitlines()[2].startswith("| encoding | n |")
+    assert r"\toprule" in here(*words, "format=latex").out
+    accuracy = here(*words, "metric=accuracy").out
+    assert "accuracy in %" in accuracy
+    assert f"{100 - 100 * content['rows'][0]['error']:.1f}" in accuracy
+    assert "in_domain: loss" in here(*words, "metric=loss").out
+
+
+def test_no_file_is_overwritten(here: Here, runs: Path) -> None:
+    Path("a.csv").write_text("mine")
+    Path("b.svg").write_text("mine")
+    for name in ("a", "b"):
+        ended = here("eval", f"run={first(runs)}", f"out={name}.csv")
+        assert (ended.status, ended.err.count("\n")) == (2, 1)
+        assert "is there already" in ended.err
+    assert not (first(runs) / NAME).exists()
+
+
+def test_the_tables_of_runs_are_as_before(here: Here, runs: Path) -> None:
+    before = here("results").out
+    folders = [folder.path for folder in run_folders(Path("runs"))]
+    assert here("eval", "run=runs/flipflop", "lengths=16").status == 0
+    assert here("results").out == before
+    assert [folder.path for folder in run_folders(Path("runs"))] == folders
+
+
+def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/halved.py").write_text(
+        "from pe_lab.pe.rope import RoPE\n"
+        "class Halved(RoPE):\n"
+        "    def turns(self, pos_BT):\n"
+        "        return super().turns(pos_BT // 2)\n"
+    )
+    Path("mine/pe/halved.yaml").write_text(
+        "_target_: halved.Halved\nbase: 10000\npairing: interleaved\nlogn: none\nlogn_clip: null\n"
+    )
+    monkeypatch.syspath_prepend("mine")
+    words = (f"run={first(runs)}", "pe=halved", "lengths=16", "--config-dir")
+    losses = [row["loss"] for row in rows(here, *words, "mine")["rows"]]
+    assert losses[0] != losses[1]
+    ended = here("eval", *words, "nowhere")
+    assert "--config-dir nowhere is no folder" in ended.err
+
+
+# What is refused: one sentence, exit status 2, nothing written.
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["lengths=0"], ["lengths=0", "at least 1"]),
+        (["lengths=-8"], ["lengths=-8", "at least 1"]),
+        (["lengths=12.5"], ["lengths=12.5", "whole number"]),
+        (["lengths=64,"], ["lengths=64,", "leaves one out"]),
+        (["lengths=2"], ["lengths=2", "at least 3"]),
+        (["lengths=1000000000000"], ["lengths=1000000000000", "GiB", "shorter"]),
+        (["pe=cope"], ["pe=cope", "position.table", "choose from", "rerope"]),
+        (["pe=pii"], ["pe=pii", "did you mean pi?"]),
+        (["pe=rerope:windw=3"], ["rerope:windw=3", "did you mean window?"]),
+        (["pe=rerope:window=0"], ["pe.window=0", "greater than 0"]),
+        (["pe=rerope:window"], ["rerope:window", "key=value"]),
+        (["pe=pi:k=2:k=3"], ["given twice"]),
+        (["pe=trained:base=3"], ["trained:base=3", "own name"]),
+        (["pe=pi,"], ["names no encoding"]),
+        (["k=2"], ["k=2", "no effect"]),
+        (["k=2", "pe=rerope"], ["k=2", "no effect"]),
+        (["k=-1", "pe=pi"], ["k=-1", "greater than 0"]),
+        (["k=a", "pe=pi"], ["k=a", "number"]),
+        (["splits=spars"], ["splits=spars", "did you mean sparse?"]),
+        (["generate=true"], ["generate=true", "not one run at the end"]),
+        (["generate=yes"], ["generate=yes", "true"]),
+        (["metric=errors"], ["metric=errors", "did you mean error?"]),
+        (["metric=error_generated"], ["metric=error_generated"]),
+        (["format=xml"], ["format=xml"]),
+        (["device=gpu"], ["device=gpu"]),
+        (["threads=0"], ["threads=0"]),
+        (["sequences=0"], ["sequences=0"]),
+        (["length=3"], ["length=3", "did you mean lengths?"]),
+        (["lengths=8", "lengths=9"], ["given twice"]),
+        (["out=table"], ["out=table", ".csv"]),
+        (["--config-dir"], ["--config-dir", "FOLDER"]),
+        (["run=nothing"], ["given twice"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_words(here: Here, runs: Path, words: list[str], parts: list[str]) -> None:
+    before = files(runs.parent)
+    ended = here("eval", f"run={first(runs)}", *words)
+    assert (ended.status, ended.err.count("\n")) == (2, 1), ended.err
+    for part in parts:
+        assert part in ended.err
+    assert files(runs.parent) == before
+
+
+def edited(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def of_other_sizes(run: Path) -> None:
+    state = torch.load(run / "checkpoint.pt", weights_only=True)
+    state["model"]["head.weight"] = torch.zeros(5, 8)
+    torch.save(state, run / "checkpoint.pt")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "parts"),
+    [
+        (lambda run: shutil.rmtree(run), ["run=runs", "is no folder", "pe-lab results"]),
+        (lambda run: [p.unlink() for p in run.glob("*.*")], ["is no run's folder"]),
+        (lambda run: (run / "summary.json").unlink(), ["is not finished", "step 20 of 20"]),
+        (lambda run: (run / "summary.json").write_text("{"), ["summary.json cannot be read"]),
+        (lambda run: (run / "checkpoint.pt").unlink(), ["checkpoint.pt is not there"]),
+        (
+            lambda run: (run / "checkpoint.pt").write_bytes(
+                (run / "checkpoint.pt").read_bytes()[:99]
+            ),
+            ["checkpoint.pt (99 bytes)", "cut off"],
+        ),
+        (of_other_sizes, ["do not fit", "head.weight", "environment.json"]),
+        (
+            lambda run: edited(run / "summary.json", lambda s: s["config"]["train"].update(mu=1)),
+            ["made by pe-lab 0.1.0", "train.mu=1 is no key"],
+        ),
+        (
+            lambda run: edited(run / "summary.json", lambda s: s.update(calibration={})),
+            ["made by another version", "pe-lab 0.1.0", "calibration"],
+        ),
+        (
+            lambda run: edited(
+                run / "environment.json", lambda e: e[-1]["versions"].update({"pe-lab": "0.10.0"})
+            ),
+            ["made by a newer version", "pe-lab 0.10.0", "this is 0.1.0"],
+        ),
+        (
+            lambda run: (run / NAME).write_text("{}\n{\n{}\n"),
+            [f"{NAME}: line 2 is no JSON"],
+        ),
+    ],
+    ids=[
+        "gone",
+        "no run",
+        "unfinished",
+        "summary",
+        "no weights",
+        "weights",
+        "other weights",
+        "new key",
+        "new summary",
+        "new version",
+        "record",
+    ],
+)
+def test_bad_runs(here: Here, runs: Path, spoil: Callable[[Path], Any], parts: list[str]) -> None:
+    run = first(runs).relative_to(runs.parent)
+    spoil(run)
+    before = files(runs.parent)
+    ended = here("eval", f"run={run}", "pe=pi", "lengths=16,32")
+    assert (ended.status in (1, 2), ended.err.count("\n")) == (True, 1), ended.err
+    for part in parts:
+        assert part in ended.err
+    assert files(runs.parent) == before
+
+
+def test_none_of_several_is_finished(here: Here, runs: Path) -> None:
+    for summary in runs.glob("flipflop/*/*/summary.json"):
+        summary.unlink()
+    ended = here("eval", "run=flipflop")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "names 4 runs, and none is finished" in ended.err
+
+
+# Stopped.
+
+
+def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
+    run = first(runs)
+    words = ("eval", f"run={run}", "pe=none,alibi,pi", "lengths=16,32,512", "sequences=2000")
+    process = start(*words, cwd=runs.parent)
+    process.wait_for(lambda: (run / NAME).exists() and (run / NAME).stat().st_size)
+    process.send(signal.SIGTERM)
+    assert process.status == 143
+    assert "the same line goes on" in process.stderr
+    kept = (run / NAME).read_text()
+    assert 0 < kept.count("\n") < 12
+    assert kept.endswith("}\n")
+    assert not (runs / "evaluations").exists()
+    again = start(*words, cwd=runs.parent)
+    assert again.status == 0, again.stderr
+    whole = (run / NAME).read_text()
+    assert whole.startswith(kept)
+    assert whole.count("\n") == 12
+    told = (runs.parent / "stdout").read_text()
+    assert f"{kept.count(chr(10))} of 12 numbers were measured before" in told

@@ -1,0 +1,130 @@
+"""Su's table: what it is made of, when it agrees; the command does only what is missing."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from program import Here
+
+from pe_lab.evaluation.su import ORDER, SPLITS, rows, sheets
+
+TINY = [
+    "train.steps=2", "train.warmup=1", "train.batch_size=2", "train.length=8", "eval.sequences=2",
+    "eval.quick_sequences=2", "model.n_layers=2", "model.d_model=8", "hydra/launcher=basic",
+    "tracker.wandb.mode=disabled",
+]  # fmt: skip
+
+
+def published(seeds=2, change=lambda row, split, share: share):
+    """Su's figures as if they were ours."""
+    return {
+        (row.row, split): [change(row.row, split, (row.figure(split) or 1) / 100)] * seeds
+        for row in rows()
+        for split in SPLITS
+    }
+
+
+def cells(sheet):
+    return [[cell.text for cell in row] for row in sheet.rows]
+
+
+def test_the_rows_are_the_issues():
+    known = {row.row: row for row in rows()}
+    assert len(known) == len(rows()) == 17
+    assert set(ORDER) <= known.keys()
+    assert [known["rerope + logn"].figure(split) for split in SPLITS] == [49.40, 85.12, 49.07]
+    assert {row.trained for row in rows()} == {"rope", "rope + logn", "hfwa"}
+    for row in rows():
+        assert row.published is None or len(row.published) == len(SPLITS)
+
+
+def test_his_own_numbers_agree_with_his_orders():
+    table, orders = (cells(sheet) for sheet in sheets(published()))
+    assert table[2] == [
+        "pi", "49.41 ± 0.00", "49.41", "15.04 ± 0.00", "15.04", "13.54 ± 0.00", "13.54"
+    ]  # fmt: skip
+    assert table[9][:3] == ["yarn", "1.00 ± 0.00", "-"]
+    assert len(orders) == 2 + 2 * 4
+    assert all(line[-1] == "agrees, 2 of 2 seeds" for line in orders)
+    assert orders[0] == [
+        "rope", "as trained > 8 x, repeated", "+25.24", "+25.24", "agrees, 2 of 2 seeds"
+    ]  # fmt: skip
+    assert orders[2][:4] == [
+        "rerope + logn > ntk_mixed + logn",
+        "8 x, repeated",
+        "+16.21",
+        "+16.21",
+    ]
+
+
+def test_one_number_changes_the_orders_it_stands_in():
+    measured = published(change=lambda row, split, share: 0.9 if row == "ntk_fixed" else share)
+    verdicts = {tuple(line[:2]): line[-1] for line in cells(sheets(measured)[1])}
+    wrong = {key for key, verdict in verdicts.items() if verdict == "disagrees, 0 of 2 seeds"}
+    assert wrong == {("ntk_mixed + logn > ntk_fixed", where) for where in list(SPLITS.values())[1:]}
+    assert list(verdicts.values()).count("agrees, 2 of 2 seeds") == 8
+
+
+def test_seeds_are_counted_one_by_one():
+    measured = published(3)
+    measured["pi", "long_x8"] = [0.9, 0.0, 0.0]
+    assert cells(sheets(measured)[1])[-1][2:] == ["+9.62", "-6.84", "disagrees, 2 of 3 seeds"]
+    measured["pi", "long_x8"] = measured["rope", "long_x8"]
+    assert cells(sheets(measured)[1])[-1][3:] == ["+0.00", "no difference, 0 of 3 seeds"]
+
+
+def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
+    words = ["extrapolate", "task=text", "seed=0", *TINY]
+    done = here(*words)
+    assert done.status == 0, done.err
+    runs = sorted((tmp_path / "runs").glob("text/*/seed0-*"))
+    assert [run.parent.name for run in runs] == ["hfwa", "rope", "rope"]
+    records = {run: (run / "evaluations.jsonl").read_text() for run in runs}
+    assert sum(text.count("\n") for text in records.values()) == 3 * len(rows())
+    (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
+    numbers = list(csv.DictReader(table.open()))
+    assert len(numbers) == 3 * len(rows())
+    told = {(n["row"], n["split"]): 100 * (1 - float(n["error"])) for n in numbers}
+    written = table.with_suffix(".md").read_text().replace("\\_", "_")
+    for row in rows():
+        shown = [f"{told[row.row, split]:.2f}" for split in SPLITS]
+        (line,) = (x for x in written.splitlines() if x.startswith(f"| {row.row} | {shown[0]} "))
+        assert line.split(" | ")[1::2] == shown
+    # At the trained length nothing has been changed.
+    assert len({told[row.row, "in_domain"] for row in rows() if row.trained == "rope"}) <= 2
+
+    (runs[0] / "summary.json").unlink()
+    made = {run: (run / "checkpoint.pt").stat().st_mtime_ns for run in runs}
+    again = here(*words)
+    assert again.status == 0, again.err
+    assert "2 jobs, 2 of them finished before" in again.out
+    changed = [run for run in runs if (run / "checkpoint.pt").stat().st_mtime_ns != made[run]]
+    assert changed == [runs[0]]
+    for run in runs[1:]:
+        assert (run / "evaluations.jsonl").read_text() == records[run]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["task=flipflop"], "extrapolate task=flipflop: its recipe is for task=text; pe-lab eval"),
+        (["pe=cope"], "extrapolate pe=cope: its table has encodings of its own"),
+        (["pe.base=5"], "extrapolate pe.base=5: its table has encodings of its own"),
+        (["experiment=small/flipflop"], "its table has encodings of its own"),
+        (["-m"], "extrapolate -m: give key=value"),
+        (["format=pdf"], "format=pdf"),
+        (["task.splits={}"], "extrapolate measures the split long_x8, which task.splits"),
+        (["train.step=3"], "train.step"),
+        (["train.steps=2,3"], "of one setting over its seeds, and these words have several"),
+        (["task.splits.long_x8.length=64"], "long_x8, 8 x, not repeated, and here it is of length"),
+        (["task.splits.repeated_x8.period=9"], "repeated_x8, 8 x, repeated, and here it is of"),
+        (["task.period=64"], "length 1024 and period 64: leave task.splits and task.period"),
+        (["task.file=nowhere.txt"], "task.file=nowhere.txt cannot be read"),
+    ],
+)
+def test_bad_words(here: Here, tmp_path: Path, words: list[str], complaint: str) -> None:
+    ended = here("extrapolate", *words)
+    assert ended.status == 2
+    assert complaint in ended.err
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
