@@ -34,6 +34,7 @@ PARTS = {
     "attention": "attention against its formula",
     "step": "a training step against x-transformers",
     "cope_step": "CoPE's step against RoPE's",
+    "decoding": "generating with a key cache and without",
     "memory": "peak memory of CoPE's attention",
     "scale": "length 8192; memory over many steps",
     "data": "the share of data generation",

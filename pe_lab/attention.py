@@ -116,7 +116,10 @@ class Attention(nn.Module, ABC):
         if not self.fast:
             return None
         like_keys = scene.v_BHSD.shape[-1] == k.shape[-1]
-        if self.window is None and like_keys:
+        # The last token alone, as it is decoded: what PyTorch has is the fastest there.
+        sees_all = q.shape[2] == 1 and self.window is None
+        decoded = sees_all and torch.is_inference_mode_enabled()
+        if self.window is None and like_keys and not decoded:
             # No kernel of an encoding's knows of windows, or of values of another width.
             mixed = self.encoding.attend(q, k, scene, drop)
             if mixed is not None:
@@ -130,8 +133,6 @@ class Attention(nn.Module, ABC):
         if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
             return None
         v, whole = scene.v_BHSD, q.shape[2] == k.shape[2] and self.window is None
-        # One query, the last token, as in decoding.
-        sees_all = q.shape[2] == 1 and self.window is None
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is None:
             mask = None if whole or sees_all else scene.mask_TS

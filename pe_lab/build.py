@@ -73,6 +73,7 @@ def plan(config: Config) -> Plan:
     dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
     _check_memory(config, model_config, dims, needed)
     encodings = build_encodings(config.pe, dims, model_config.without())
+    _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:
         if told := model_config.refuses(encoding):
             raise UsageError(f"pe={config.names.get('pe', '')} {told}")
@@ -106,6 +107,24 @@ def plan(config: Config) -> Plan:
     return Plan(config, task, positions, model_config, dims, splits, too_long)
 
 
+def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> None:
+    """Refuse layers without the encoding where it changes nothing in them, or in no other."""
+    if not without:
+        return
+    whole, name = build_encodings(config.pe, dims), config.names.get("pe", "")
+    served = {layer for layer, encoding in enumerate(whole) if encoding.hooks()}
+    for layer in sorted(without - served):
+        raise UsageError(
+            f"model.layers.{layer}.encoded=false has no effect, pe={name} changes nothing in that "
+            "layer: leave it true"
+        )
+    if served <= without:
+        raise UsageError(
+            f"model.layers.<i>.encoded=false leaves no layer with pe={name}: give pe=none, or "
+            "leave it true in one"
+        )
+
+
 def vocabulary(task: Task) -> Vocabulary:
     """The task's words, as a model needs to know them."""
     number = None if task.separator is None else task.vocab.index(task.separator)
@@ -128,7 +147,8 @@ def _check_memory(
     """Refuse what no machine of this size can hold; no exact account."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Weights, gradients and the optimiser's two moments; tokens and targets as int64.
-    sizes = {f"model.d_model={dims.d_model}": 16 * model_config.weights()}
+    weights, name = model_config.weights(), config.names.get("model", "")
+    sizes = {f"model={name} of about {weights:.2g} weights": 16 * weights}
     for name, length in needed.items():
         sequences = config.train.batch_size if name == TRAIN else 1
         sizes[f"{name} with {length} tokens"] = 16 * sequences * length
@@ -175,7 +195,7 @@ def build_encodings(
         if layer in without and "embed" in made[0].hooks():
             raise UsageError(
                 f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
-                "which this encoding changes: leave it true"
+                "which this encoding changes: leave it true, or choose another encoding"
             )
         return layer not in without and serves(made[layer], layer)
 

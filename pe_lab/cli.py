@@ -23,7 +23,10 @@ Look (pe-lab results --help, and so on, tells each command's own keys):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
   pe-lab compare                                        beside the published numbers
   pe-lab report                                         pictures: runs/report/index.html
+  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   at any length, other encodings in place
+  pe-lab extrapolate task=text                          train short, test long: Su's table beside
   pe-lab inspect run=FOLDER sample=3                    what the encoding did with a sequence
+  pe-lab generate run=FOLDER prompt=".."                what the model writes after a prompt
   pe-lab dashboard                                      the same views in wandb
   pe-lab list                                           what each of these is, one line each
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
@@ -42,7 +45,10 @@ VERBS = {
     "results": "pe_lab.results.command",
     "compare": "pe_lab.results.compare",
     "report": "pe_lab.report",
+    "eval": "pe_lab.evaluation.command",
+    "extrapolate": "pe_lab.evaluation.extrapolate",
     "inspect": "pe_lab.inspection.inspect",
+    "generate": "pe_lab.continuation",
     "dashboard": "pe_lab.tracking.dashboard",
     "list": "pe_lab.catalogue",
 }

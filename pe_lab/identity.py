@@ -28,7 +28,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
 }
 ADDED_TO_ENCODINGS: dict[str, dict[str, Any]] = {
-    "pe_lab.pe.rope.RoPE": {"logn": "none", "logn_clip": True},
+    "pe_lab.pe.rope.RoPE": {"logn": "none", "logn_clip": None},
 }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
@@ -41,6 +42,18 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
                 f"{key} is given {count} times ({', '.join(map(str, twice))}): keep one "
                 f"(several values in one sweep: -m {key}=A,B)"
             )
+    for key in OPEN_ENDED:
+        within = [o for o in overrides if o.get_key_element().lstrip("+~").startswith(f"{key}.")]
+        if within and isinstance(_value(overrides, key), dict):
+            raise UsageError(
+                f"{within[0].input_line} is lost where {key} is given as a whole: write it into "
+                f"{key}={{..}}"
+            )
+
+
+def _value(overrides: Iterable[Override], key: str) -> Any:
+    """What is given for a key itself; None where nothing is."""
+    return next((o.value() for o in overrides if o.get_key_element().lstrip("+") == key), None)
 
 
 def check_override(override: Override) -> None:

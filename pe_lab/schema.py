@@ -176,8 +176,12 @@ def _refuse_turned(before: Any, after: Any, key: str) -> None:
     if isinstance(before, bool) and not isinstance(after, bool) and isinstance(after, (int, float)):
         wanted = "a whole number" if isinstance(after, int) else "a number"
         raise UsageError(f"{key}={as_yaml(before)} is not allowed: set it to {wanted}")
+    if is_dataclass(after):
+        after = vars(after)
     if isinstance(before, dict) and isinstance(after, dict):
-        pairs = [(name, before[name], after.get(name)) for name in before]
+        # A mapping may have numbers for keys, which were text.
+        named = {str(name): value for name, value in after.items()}
+        pairs = [(name, before[name], named.get(str(name))) for name in before]
     elif isinstance(before, list) and isinstance(after, (list, tuple)):
         pairs = [(index, *pair) for index, pair in enumerate(zip(before, after, strict=False))]
     else:

@@ -20,7 +20,7 @@ from pe_lab.data import TrainData
 from pe_lab.errors import RunError
 from pe_lab.generate import generated
 from pe_lab.measure import Answers, answer, fixed_positions
-from pe_lab.model import Transformer
+from pe_lab.models.base import Model
 from pe_lab.optimizer import Adam
 from pe_lab.runs import RunFolder
 from pe_lab.streams import generator, torch_seed
@@ -42,11 +42,11 @@ def learning_rate(cfg: TrainConfig, step: int) -> float:
 
 
 def summed_loss(
-    model: Transformer, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
+    model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
 ) -> Tensor:
     """Cross-entropy summed over the counted places; the last layer and the logits are computed
     there only. ``key`` is that of the dropout masks."""
-    device = model.head.weight.device
+    device = model.device
     targets = torch.from_numpy(batch.targets[counted]).to(device)
     tokens = torch.from_numpy(batch.tokens).to(device)
     if counted.all():

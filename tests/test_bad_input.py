@@ -50,6 +50,10 @@ BAD = {
     "unknown key at the top": (["+foo=1"], ["foo=1", "no key of the configuration", "force"]),
     "deep unknown key": (["+tracker.wandb.mood=on"], ["tracker.wandb.mood=on", "mean mode"]),
     "two of a group": (["pe=rope", "pe=none"], ["pe is given 2 times", "pe=rope", "-m pe=A,B"]),
+    "a mapping and a key of it": (
+        ["task.splits.sparse.p_ignore=0.5", "task.splits={dense: {p_ignore: 0.1}}"],
+        ["task.splits.sparse.p_ignore=0.5 is lost", "write it into task.splits={..}"],
+    ),
     "a key twice": (["seed=1", "seed=2"], ["seed is given 2 times", "keep one"]),
     "a list of a group": (["pe=[rope,none]"], ["pe=[rope,none]", "give key=NAME"]),
     "null for a group": (["task=null"], ["task=null", "give key=NAME"]),
@@ -178,7 +182,7 @@ BAD = {
     ),
     "a huge model": (
         ["pe=learned", "model.d_model=1000000000"],
-        ["model.d_model=1000000000", "too large", "smaller"],
+        ["model=transformer of about 2.4e+19 weights", "too large", "smaller"],
     ),
     "a huge task": (["task.length=100000000000"], ["tokens is too large", "GiB", "smaller"]),
     "a huge number of positions": (

@@ -51,7 +51,8 @@ def test_tab_completion(tmp_path: Path) -> None:
         "done\n"
     )
     ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stdout.splitlines() == ["pe=recurrent pe=relative", "train.steps="], ended.stderr
+    expected = ["pe=recurrent pe=relative pe=rerope", "train.steps="]
+    assert ended.stdout.splitlines() == expected, ended.stderr
 
 
 def table(out: str, title: str) -> dict[str, dict[str, str]]:
@@ -103,6 +104,7 @@ OWN_KEYS = {
     **{"results": "results.command.OPTIONS", "compare": "results.compare.OPTIONS"},
     **{"report": "report.OPTIONS", "inspect": "inspection.text.KEYS"},
     **{"dashboard": "tracking.dashboard.OPTIONS", "list": "catalogue.GROUPS"},
+    **{"generate": "continuation.KEYS", "eval": "evaluation.command.KEYS"},
 }
 
 

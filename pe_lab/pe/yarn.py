@@ -53,8 +53,6 @@ class YaRN(RoPE):
         self.attention_factor = 0.1 * math.log(k) + 1 if temperature else 1.0
         if temperature:
             self.needs_softmax = "temperature=true"
-        if self.attention_factor != 1:
-            self.needs_softmax = "temperature=true"
 
     def turns(self, pos_BT: Tensor) -> Tensor:
         # Queries and keys alike: the logits are multiplied by its square.

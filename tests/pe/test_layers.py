@@ -114,10 +114,26 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no such layer": (["model.layers.2.window=4"], ["layers.2", "n_layers=2", "0 to 1"]),
     "no such key": (["model.layers.0.windw=4"], ["model.layers.0.windw=4", "mean window"]),
     "a window of nothing": (["model.layers.0.window=0"], ["model.layers.0.window=0", "than 0"]),
+    "true is no number": (
+        ["model.layers.0.window=true"],
+        ["model.layers.0.window=true is not allowed: set it to a whole number"],
+    ),
     "the model's": (["model.window=0"], ["model.window=0", "greater than 0"]),
     "heads": (["model.layers.1.n_heads=3"], ["n_heads=3", "64", "choose a multiple"]),
     "shared": (["pe=t5", "model.layers.1.n_heads=2"], ["n_heads", "leave them null"]),
     "an input": (["pe=learned", "model.layers.1.encoded=false"], ["encoded=false", "leave it"]),
+    "no encoding": (
+        ["pe=none", "model.layers.1.encoded=false"],
+        ["model.layers.1.encoded=false has no effect, pe=none changes nothing", "leave it true"],
+    ),
+    "no layer left": (
+        ["pe=rope", "model.layers={0: {encoded: false}, 1: {encoded: false}}"],
+        ["encoded=false leaves no layer with pe=rope: give pe=none"],
+    ),
+    "whole and key": (
+        ["model.layers.0.window=3", "model.layers={1: {window: 5}}"],
+        ["model.layers.0.window=3 is lost", "write it into model.layers={..}"],
+    ),
     "no mapping": (["model.layers=3"], ["model.layers=3", "a mapping"]),
     "another length": (["train.length=9"], ["train.length=9", "63 tokens", "null"]),
 }

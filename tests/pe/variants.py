@@ -35,6 +35,9 @@ def other_values(section: Section, key: str) -> list[Any]:
         ]
     if value is None:
         assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
+        if bool in get_args(hint):
+            # logn_clip, where null is false unless logn=test.
+            return [True]
         # TAPE wide: parameters as move_parameters has them make logits of hundreds, and one unit
         # in the last place of its weights moves gradients by 4e-11.
         return [5 if key == "width" else MAX_LEN + 5]

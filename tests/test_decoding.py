@@ -1,0 +1,212 @@
+"""Generation: drawing tokens, a model that writes its own answers, and pe-lab generate."""
+
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from program import Here, the_run, tiny
+from torch import Tensor
+
+from pe_lab.continuation import continuation
+from pe_lab.errors import RunError
+from pe_lab.generate import drawn, generated, written
+from pe_lab.models.base import Model
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.task import Batch
+
+LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def shares(**how: Any) -> list[float]:
+    """How often each token is drawn of 20 000."""
+    rows = LOGITS.expand(20_000, -1)
+    return (torch.bincount(drawn(rows, seeded(), **how)[:, 0], minlength=4) / 20_000).tolist()
+
+
+def expected(*kept: int, temperature: float = 1.0) -> list[float]:
+    p = (LOGITS[0] / temperature).exp()
+    p = torch.where(torch.isin(torch.arange(4), torch.tensor(kept)), p, 0)
+    return (p / p.sum()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ({}, expected(0, 1, 2, 3)),
+        ({"temperature": 0.5}, expected(0, 1, 2, 3, temperature=0.5)),
+        ({"temperature": 1e-310}, expected(1)),
+        ({"temperature": 1e300}, [0.25] * 4),
+        ({"top_k": 1}, expected(1)),
+        ({"top_k": 2}, expected(1, 2)),
+        # 0.64, 0.24, 0.09, 0.03: the first alone reaches 0.6, two of them 0.7, three 0.9.
+        ({"top_p": 0.001}, expected(1)),
+        ({"top_p": 0.6}, expected(1)),
+        ({"top_p": 0.7}, expected(1, 2)),
+        ({"top_p": 0.9}, expected(0, 1, 2)),
+        ({"top_p": 1.0}, expected(0, 1, 2, 3)),
+        # Of the two likeliest the first has 0.73; hotter, 0.62 of all.
+        ({"top_k": 2, "top_p": 0.7}, expected(1)),
+        ({"temperature": 2.0, "top_p": 0.7}, expected(1, 2, temperature=2.0)),
+    ],
+    ids=str,
+)
+def test_drawn_as_often_as_the_softmax_says(how: dict[str, Any], wanted: list[float]) -> None:
+    found = shares(**how)
+    for k, p in zip(found, wanted, strict=True):
+        assert abs(k - p) <= 4.5 * (p * (1 - p) / 20_000) ** 0.5 + 1e-9, (found, wanted)
+
+
+def test_a_draw_can_be_repeated() -> None:
+    rows = LOGITS.expand(50, -1)
+    one, again, other = (drawn(rows, seeded(seed)) for seed in (3, 3, 4))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_nothing_is_drawn_from_what_is_no_number() -> None:
+    with pytest.raises(RunError, match="no finite numbers"):
+        drawn(torch.tensor([[0.0, float("nan")]]), seeded())
+
+
+class Successor(Model):
+    """Says the next number after the last token and its position together, of 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = torch.nn.Parameter(torch.zeros(()))
+        self.read: list[tuple[int, ...]] = []
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        return []
+
+    def forward(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Any = None, **_: Any) -> Tensor:
+        assert cache is not None
+        cache.append(tokens_BT)
+        assert sum(t.shape[1] for t in cache) == pos_BS.shape[1]
+        self.read.append(tuple(tokens_BT.shape))
+        told = (tokens_BT + pos_BS[:, -tokens_BT.shape[1] :] + 1) % 7
+        return torch.nn.functional.one_hot(told, 7).float()
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def empty_cache(self) -> list[Tensor]:
+        return []
+
+
+def test_a_model_reads_what_it_has_written() -> None:
+    model = Successor()
+    prompt, pos = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0, 2, 3], [1, 2, 5]])
+    answers = written(model, prompt, pos, 2)
+    assert answers.tolist() == [[5, 2], [0, 6]]
+    assert model.read == [(2, 2), (2, 1)]
+
+
+def test_answers_of_rows_that_are_asked_at_different_places() -> None:
+    """Each row is asked at places of its own; the first row errs at its second answer, and goes
+    on from what it has written."""
+    pos = np.array([[0, 1, 2, 3, 4, 5], [0, 2, 4, 6, 8, 10], [0, 1, 2, 3, 4, 5]])
+    tokens = np.array([[1, 1, 2, 6, 0, 0], [2, 5, 1, 0, 0, 0], [0, 1, 1, 4, 0, 0]])
+    targets = np.array([[1, 2, 5, 3, 0, 0], [5, 1, 6, 0, 0, 0], [1, 1, 4, 1, 0, 0]])
+    scored = np.zeros((3, 6), dtype=bool)
+    scored[0, 2:4] = scored[1, 1:2] = scored[2, 2:4] = True
+    model = Successor()
+    answers = generated(
+        model, Batch(tokens, targets, scored), pos, batch_tokens=6, autocast=nullcontext
+    )
+    # Row 0: 2 at 2 says 5, 5 at 3 says 2. Row 1: 5 at 2 says 1. Row 2: 1 at 2 says 4, 4 at 3 says 1.
+    assert answers.row.tolist() == [0, 0, 1, 2, 2]
+    assert answers.position.tolist() == [2, 3, 1, 2, 3]
+    assert answers.wrong.tolist() == [False, True, False, False, False]
+    assert np.isnan(answers.loss).all()
+
+
+COPY = ("task=copy", "task.max_letters=4", "task.n_symbols=3", "task.splits={}")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of copy with a table of positions that ends after twelve."""
+    from pe_lab.cli import main
+
+    folder = tmp_path_factory.mktemp("generate")
+    words = ("pe=learned", "pe.max_len=12", "train.steps=60", "train.lr=0.01", "eval.generate=true")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["pe-lab"])
+        assert main(tiny(*COPY, *words)) == 0
+    return the_run(folder / "runs")
+
+
+def test_a_prompt_is_continued(run: Path, here: Here) -> None:
+    def said(*words: str) -> str:
+        outcome = here("generate", f"run={run}", *words)
+        assert outcome.status == 0, outcome.err
+        return outcome.out
+
+    one = said("prompt=abc|", "tokens=8", "temperature=0.8", "top_k=3", "top_p=0.9", "seed=2")
+    assert re.fullmatch(r"a b c \|( [abc|]| <pad>){8}\n", one)
+    assert one == said("prompt=a b  c|", "tokens=8", "temperature=0.8", "top_k=3", "top_p=0.9",
+                       "seed=2")  # fmt: skip
+    texts = {said("prompt=abc|", "tokens=8", "temperature=5", f"seed={seed}") for seed in range(4)}
+    assert len(texts) == 4
+    greedy = said("prompt=abc|", "tokens=8", "top_k=1")
+    assert greedy == said("prompt=abc|", "tokens=8", "temperature=1e-9")
+    assert continuation(run, "abc|", 8, top_k=1) + "\n" == greedy
+
+
+BAD = {
+    "no run": (["run=nowhere", "prompt=a|"], ["run=nowhere"]),
+    "no run's name": (["prompt=a|"], ["generate needs a finished run"]),
+    "no prompt": ([], ["generate needs a prompt"]),
+    "an empty prompt": (["prompt="], ["prompt is empty", "a b c"]),
+    "a word that is not known": (["prompt=axb|"], ["prompt: x", "a b c |"]),
+    "nothing is asked": (["prompt=abc"], ["prompt=abc", "end", "|"]),
+    "no heat": (["prompt=a|", "temperature=0"], ["temperature=0", "greater than 0"]),
+    "cold": (["prompt=a|", "temperature=-1"], ["temperature=-1", "greater than 0"]),
+    "no number": (["prompt=a|", "temperature=nan"], ["temperature=nan", "greater than 0"]),
+    "no tokens": (["prompt=a|", "tokens=0"], ["tokens=0", "at least 1"]),
+    "half a token": (["prompt=a|", "tokens=1.5"], ["tokens=1.5", "whole number"]),
+    "none to draw": (["prompt=a|", "top_k=0"], ["top_k=0", "at least 1"]),
+    "more than all": (["prompt=a|", "top_k=6"], ["top_k=6", "5 tokens", "1 to 5"]),
+    "no share": (["prompt=a|", "top_p=0"], ["top_p=0", "at most 1"]),
+    "more than 1": (["prompt=a|", "top_p=1.1"], ["top_p=1.1", "at most 1"]),
+    "a negative seed": (["prompt=a|", "seed=-1"], ["seed=-1", "at least 0"]),
+    "a key without effect": (
+        ["prompt=a|", "top_k=1", "seed=1"],
+        ["seed=1", "no effect", "top_k=1"],
+    ),
+    "an unknown key": (["prompt=a|", "token=3"], ["token", "did you mean tokens"]),
+    "too many": (["prompt=ab|", "tokens=11"], ["tokens=11", "13 positions", "12", "tokens=10"]),
+    "too long a prompt": (["prompt=abcabcabcabc|", "tokens=1"], ["13 positions", "shorten"]),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD.keys())
+def test_one_sentence(run: Path, here: Here, words: list[str], told: list[str]) -> None:
+    named = any(word.startswith("run=") for word in words) or told[0].startswith(
+        "generate needs a f"
+    )
+    outcome = here("generate", *([] if named else [f"run={run}"]), *words)
+    assert outcome.status == 2
+    assert outcome.err.count("\n") == 1
+    assert not outcome.out
+    for part in told:
+        assert part in outcome.err
+
+
+def test_an_encoding_that_reads_the_length_cannot_write(here: Here, tmp_path: Path) -> None:
+    words = ("pe=normalized", "pe.scale=sequence", "train.steps=1", "eval.every=1")
+    assert here(*tiny(*COPY, *words)).status == 0
+    outcome = here("generate", f"run={the_run(tmp_path / 'runs')}", "prompt=a|")
+    assert outcome.status == 2
+    assert "cannot write token by token" in outcome.err
