@@ -71,7 +71,7 @@ def command_line() -> argparse.Namespace:
         nargs="+",
         default=[],
         choices=FORMULAS,
-        help="of attention and step",
+        help="of attention, step and decoding",
     )
     parser.add_argument("--steps", type=int, help="scale: steps of the run whose memory is watched")
     parser.add_argument("--to", type=Path, default=ROOT / "runs" / "bench", help="the folder")

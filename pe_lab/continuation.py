@@ -80,7 +80,7 @@ def _encoded(run: Any, prompt: str) -> list[int]:
     except ValueError as error:
         raise UsageError(f"prompt: {error}") from None
     if not read:
-        raise UsageError(f"prompt is empty: give some of {' '.join(task.vocab)}")
+        raise UsageError(f"prompt is empty: give some of {task.vocab_told}")
     if task.separator is not None and task.vocab.index(task.separator) not in read:
         raise UsageError(
             f"prompt={prompt} asks for no answer: end what is to be answered with {task.separator}"
@@ -89,14 +89,24 @@ def _encoded(run: Any, prompt: str) -> list[int]:
 
 
 def _check_length(run: Any, read: int, tokens: int) -> None:
+    import torch
+
+    from pe_lab.evaluation.memory import least_bytes, machine_bytes
+
+    needed, here = least_bytes(read + tokens, 1, 0), machine_bytes(torch.device("cpu"))
+    if needed > here:
+        raise UsageError(
+            f"tokens={tokens} is too many: they need at the least {needed / 2**30:.3g} GiB, this "
+            f"machine has {here / 2**30:.3g}; give fewer"
+        )
     reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)
     try:
-        needed = run.plan.positions.limit(read + tokens - 1, training=False)
+        last = run.plan.positions.limit(read + tokens - 1, training=False)
     except ValueError as error:
         raise UsageError(f"tokens={tokens} after a prompt of {read}: {error}") from None
-    if reach is not None and needed > reach:
+    if reach is not None and last > reach:
         raise UsageError(
-            f"tokens={tokens} after a prompt of {read} need {needed} positions, more than the "
+            f"tokens={tokens} after a prompt of {read} need {last} positions, more than the "
             f"{reach} that {run.path} can encode: "
             + (
                 f"give tokens={reach - read + 1} or fewer"
@@ -126,7 +136,7 @@ def show(words: Sequence[str]) -> None:
         "temperature": (float, lambda t: 0 < t < math.inf, "a number greater than 0"),
         "top_k": (int, lambda k: k >= 1, "a whole number of at least 1"),
         "top_p": (float, lambda p: 0 < p <= 1, "a number greater than 0, at most 1"),
-        "seed": (int, lambda n: 0 <= n < 2**63, "a whole number of at least 0"),
+        "seed": (int, lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1"),
     }
     numbers = {key: _number(key, given[key], *limits[key]) for key in limits if key in given}
     if numbers.get("top_k") == 1:

@@ -18,6 +18,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
 IN_DOMAIN = "in_domain"
+WORDS_TOLD = 100
+"""Of a vocabulary, in a message: a text in Chinese has thousands."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,12 @@ class Task(ABC):
         commonest = np.bincount(reference.targets[reference.scored]).argmax()
         return float((batch.targets[batch.scored] != commonest).mean())
 
+    @property
+    def vocab_told(self) -> str:
+        """The vocabulary as a message shows it."""
+        more = " .." if len(self.vocab) > WORDS_TOLD else ""
+        return " ".join(self.vocab[:WORDS_TOLD]) + more
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a text as a user writes it: words of the vocabulary, with or without
         spaces between those of one letter.
@@ -166,7 +174,7 @@ class Task(ABC):
         words = [w for part in text.split() for w in ([part] if part in number else part)]
         for word in words:
             if word not in number:
-                raise ValueError(f"{word} is not in the vocabulary: {' '.join(self.vocab)}")
+                raise ValueError(f"{word} is not in the vocabulary: {self.vocab_told}")
         return [number[word] for word in words]
 
     def decode(self, tokens: Sequence[int]) -> str:

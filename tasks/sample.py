@@ -12,11 +12,11 @@
     signs   = an inscription in a script nobody can read, that two people copy
     stone   = the story's own inscription, always sign by sign the same
 
-A story keeps to its own: its names and its rhyme are made of syllables that no other story has, its
-words are a few of ``WORDS``, its script a few of ``SIGNS``. So the story tells what spelling does
-not, the longer the better: which words come, how a name goes on, which sign. Sayings, lines,
-refrains, rhymes, chains and inscriptions come back sign by sign, after ten to thousands of
-characters. The rest is what can be learned by heart.
+A story keeps to its own: its names and its rhyme are invented for it, its words are a few of
+``WORDS``, its script a few of ``SIGNS``. So the story tells what spelling does not, the longer the
+better: which words come, how a name goes on, which sign. Sayings, lines, refrains, rhymes, chains
+and inscriptions come back sign by sign, after ten to thousands of characters. The rest is what can
+be learned by heart.
 
 ``python -m pe_lab.tasks.sample`` writes the file again, the same to the byte.
 """

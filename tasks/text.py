@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from pe_lab.task import TRAIN, Batch, Task
-from pe_lab.tasks.text_file import TextFile, Unit, read_text
+from pe_lab.tasks.text_file import TextFile, Unit, called, read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,11 @@ class Text(Task):
         T h e ␣ m i l l e r ␣ o f ␣
         h e ␣ m i l l e r ␣ o f ␣ H
 
-    Splits, as Su's table of length extrapolation has them (blog 9708): long_x2, long_x4 and
+    Splits, after Su's table of length extrapolation (blogs 9603, 9708): long_x2, long_x4 and
     long_x8 are longer windows of the test part ("not repeated"), repeated_x2 .. repeated_x8 are
     windows of the training length, tiled up to the same lengths ("repeated": who can copy from
-    so far back is right from the second tile on). Metric: share of wrong tokens.
+    so far back is right from the second tile on; there, texts of any length up to that, tiled).
+    Metric: share of wrong tokens.
 
     The file is never held in memory. Without one, a text comes along that was written for this
     (tasks/sample.py has its grammar).
@@ -118,8 +119,8 @@ class Text(Task):
         for code in codes:
             if code not in number:
                 raise ValueError(
-                    f"{chr(code)!r} does not occur in {self._text.path}: write it with what does, "
-                    f"{' '.join(self.vocab)}"
+                    f"{called(code, self.unit)} does not occur in {self._text.path}: write it with "
+                    f"what does, {self.vocab_told}"
                 )
         return [number[code] for code in codes]
 

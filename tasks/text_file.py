@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class TextFile:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """What each token is called: itself, ␣ for a space, an escape where it cannot be seen."""
-        return tuple(_name(code, self.unit) for code in self.alphabet)
+        return tuple(called(code, self.unit) for code in self.alphabet)
 
     def windows(self, starts: Ints, length: int) -> Ints:
         """(n, length): the tokens from each start on.
@@ -92,10 +93,12 @@ def read_text(key: str, path: str, unit: Unit) -> TextFile:
         ValueError: it cannot be read, is empty or, for characters, no utf-8.
     """
     try:
-        if Path(path).is_dir():
-            raise ValueError(f"{key}={path} is a folder; give the path of a text file")
         # What it was before it is read: a change in between is then noticed later.
-        return _gone_through(key, path, unit, _stamp(Path(path).stat()))
+        stat = Path(path).stat()
+        if not S_ISREG(stat.st_mode):
+            kind = "a folder" if S_ISDIR(stat.st_mode) else "no regular file"
+            raise ValueError(f"{key}={path} is {kind}; give the path of a text file")
+        return _gone_through(key, path, unit, _stamp(stat))
     except OSError as error:
         raise ValueError(
             f"{key}={path} cannot be read ({error.strerror}); give the path of a text file"
@@ -156,7 +159,8 @@ def _stamp(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _name(code: int, unit: Unit) -> str:
+def called(code: int, unit: Unit) -> str:
+    """The name of a character or byte: itself, or what stands for it."""
     if unit == "bytes" and code > 0x7F:
         return f"\\x{code:02x}"
     character = chr(code)

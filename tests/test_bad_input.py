@@ -182,7 +182,7 @@ BAD = {
     ),
     "a huge model": (
         ["pe=learned", "model.d_model=1000000000"],
-        ["model=transformer of about 2.4e+19 weights", "too large", "smaller"],
+        ["model=transformer of about 1.2e+19 weights", "too large", "smaller"],
     ),
     "a huge task": (["task.length=100000000000"], ["tokens is too large", "GiB", "smaller"]),
     "a huge number of positions": (

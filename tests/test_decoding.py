@@ -123,7 +123,7 @@ def test_answers_of_rows_that_are_asked_at_different_places() -> None:
     answers = generated(
         model, Batch(tokens, targets, scored), pos, batch_tokens=6, autocast=nullcontext
     )
-    # Row 0: 2 at 2 says 5, 5 at 3 says 2. Row 1: 5 at 2 says 1. Row 2: 1 at 2 says 4, 4 at 3 says 1.
+    # Row 0: 2 at 2 says 5, 5 at 3 says 2. Row 1: 5 at 2 says 1. Row 2: 1 says 4, 4 at 3 says 1.
     assert answers.row.tolist() == [0, 0, 1, 2, 2]
     assert answers.position.tolist() == [2, 3, 1, 2, 3]
     assert answers.wrong.tolist() == [False, True, False, False, False]
@@ -180,7 +180,9 @@ BAD = {
     "more than all": (["prompt=a|", "top_k=6"], ["top_k=6", "5 tokens", "1 to 5"]),
     "no share": (["prompt=a|", "top_p=0"], ["top_p=0", "at most 1"]),
     "more than 1": (["prompt=a|", "top_p=1.1"], ["top_p=1.1", "at most 1"]),
-    "a negative seed": (["prompt=a|", "seed=-1"], ["seed=-1", "at least 0"]),
+    "a negative seed": (["prompt=a|", "seed=-1"], ["seed=-1", "from 0 to"]),
+    "a seed too large": (["prompt=a|", f"seed={2**63}"], [f"seed={2**63}", "to 2^63 - 1"]),
+    "no machine": (["prompt=a|", "tokens=100000000000"], ["tokens=100000000000", "GiB", "fewer"]),
     "a key without effect": (
         ["prompt=a|", "top_k=1", "seed=1"],
         ["seed=1", "no effect", "top_k=1"],

@@ -98,7 +98,7 @@ def test_the_summary_has_the_keys_that_are_known(run: Run) -> None:
 
 
 def test_a_length_is_that_of_the_task(run: Run) -> None:
-    frame = evaluate([run(*rope())], [], ["in_domain", "sparse_x4"], [16, 33, 64])
+    frame = evaluate([run(*rope())], [], ["in_domain", "sparse_x4"], [16, 33, 64, 16])
     assert frame["tokens"].to_list() == 2 * [15, 33, 63]
     # As many tokens of each length: 32 sequences of 15.
     assert frame["n_seq"].to_list() == 2 * [32, 14, 7]
@@ -130,10 +130,13 @@ def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
 
 def test_the_scale_is_test_length_by_trained_length(run: Run) -> None:
     path = run(*rope())
-    frame = evaluate([path], ["pi", "yarn:k=2", "alibi"], lengths=[16, 60])
+    words = ["pi", "yarn:k=2", "alibi", "dynamic_ntk", "dynamic_ntk:factor=2"]
+    frame = evaluate([path], words, lengths=[16, 60])
     assert errors(frame, "pi", "k") == [1, 59 / 15]
     assert errors(frame, "yarn:k=2", "k") == [2, 2]
     assert errors(frame, "alibi", "k") == [None, None]
+    assert errors(frame, "dynamic_ntk", "k") == [1, 59 / 15]
+    assert errors(frame, "dynamic_ntk:factor=2", "k") == [None, None]
     given = evaluate([path], ["pi", "yarn:k=2"], lengths=[60], k=3.0)
     assert given["k"].to_list() == [None, 3, 2]
     assert errors(given, "pi") != errors(frame, "pi")[1:]

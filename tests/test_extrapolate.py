@@ -104,6 +104,14 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
         assert (run / "evaluations.jsonl").read_text() == records[run]
 
 
+def test_with_gated_attention_units(here: Here) -> None:
+    """As its help has it. The words are right: only the file is not there."""
+    given = ["model=gau", "~model.n_heads=2", "task.file=nowhere.txt"]
+    ended = here("extrapolate", *given)
+    assert ended.status == 2
+    assert "task.file=nowhere.txt cannot be read" in ended.err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -118,6 +126,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
         (["train.steps=2,3"], "of one setting over its seeds, and these words have several"),
         (["task.splits.long_x8.length=64"], "long_x8, 8 x, not repeated, and here it is of length"),
         (["task.splits.repeated_x8.period=9"], "repeated_x8, 8 x, repeated, and here it is of"),
+        (["eval.skip_too_long=true"], "needs the longest splits, which eval.skip_too_long may"),
         (["task.period=64"], "length 1024 and period 64: leave task.splits and task.period"),
         (["task.file=nowhere.txt"], "task.file=nowhere.txt cannot be read"),
     ],

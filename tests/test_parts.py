@@ -41,6 +41,8 @@ def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
         "_target_": "pe_lab.pe.rope.RoPE",
         "base": 500.0,
         "pairing": "interleaved",
+        "logn": "none",
+        "logn_clip": None,
         "layers": [0],
     }
     assert alibi["learned"] is False

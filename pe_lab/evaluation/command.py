@@ -197,11 +197,8 @@ def _truth(given: dict[str, str], key: str) -> bool:
 def _out(out: str | None, runs_dir: Path) -> Path:
     """Where the numbers go; nothing is there yet, and it can be written."""
     if out is None:
-        folder, stem = runs_dir / "evaluations", datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-        path, number = folder / f"{stem}.csv", 1
-        while path.exists():
-            number += 1
-            path = folder / f"{stem}-{number}.csv"
+        # To the microsecond, as several may begin at once.
+        path = runs_dir / "evaluations" / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.csv"
     else:
         path = Path(out)
         if path.suffix != ".csv":

@@ -6,6 +6,7 @@
                                              the table beside his, each of his orders with a verdict
     pe-lab extrapolate task.file=BOOK.txt    on a text of yours
     pe-lab extrapolate seed=0 train.steps=500    every other word goes to the training
+    pe-lab extrapolate model=gau '~model.n_heads=2'    with the model of his, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
 A finished run is not trained again, a measured number not measured again: the same line goes on
@@ -70,6 +71,11 @@ def _training(given: dict[str, str]) -> list[str]:
                 f"extrapolate {key}={value}: its table has encodings of its own; pe-lab eval "
                 "measures others"
             )
+    if given.get("eval.skip_too_long", "false") != "false":
+        raise UsageError(
+            "extrapolate needs the longest splits, which eval.skip_too_long may leave out: leave "
+            "it false"
+        )
     rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | given
     rest.pop("task", None)
     return [f"experiment={RECIPE}", *(f"{key}={value}" for key, value in rest.items())]

@@ -58,7 +58,8 @@ def place(trained: Model, plan: Plan) -> Placed:
         plan,
         model,
         min((e.max_len for e in encodings if e.max_len is not None), default=None),
-        scale(plan.dims, pe["k"]) if "k" in pe else None,
+        # A factor makes another scale of it (dynamic_ntk).
+        scale(plan.dims, pe["k"]) if "k" in pe and pe.get("factor", 1) == 1 else None,
         sum(p.numel() for weight, p in trained.named_parameters() if weight not in read),
         next((e.whole_sequence for e in encodings if e.whole_sequence), None),
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pe_lab.dropout import Drop
 from pe_lab.kernels.dropping import dropped
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.fitting import fitting
+from pe_lab.models.fitting import at_input, fitting
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.pe.base import PositionalEncoding
@@ -49,9 +49,9 @@ class Seq2SeqConfig(InputOutputConfig):
     dropout: Annotated[float, Field(ge=0, lt=1)]
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if _at_input(encoding):
+        if at_input(encoding):
             return None
-        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _at_input)
+        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), at_input)
         return (
             "acts inside a transformer's layers, which this model does not have: choose pe=none "
             f"or another that changes the input alone ({fit})"
@@ -65,10 +65,6 @@ class Seq2SeqConfig(InputOutputConfig):
     ) -> "Seq2Seq":
         assert vocabulary.separator is not None
         return Seq2Seq(self, vocabulary.size, vocabulary.separator, encodings[0], fast)
-
-
-def _at_input(encoding: PositionalEncoding) -> bool:
-    return encoding.hooks() <= {"embed"}
 
 
 @dataclass(frozen=True)

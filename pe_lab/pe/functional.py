@@ -53,17 +53,20 @@ def turning(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
     """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex.
 
     Sines and cosines of a whole context are dear where one token is decoded. So in inference on a
-    CPU the last ones of several tokens are kept, for other layers, which ask about the same
-    positions, and for the next token, which adds one to them.
+    CPU the last ones of several tokens are kept: for other layers, which ask about the same
+    positions, for the query, whose is the last, and for the next token, which adds one.
     """
     global _turning
-    keeps = torch.is_inference_mode_enabled() and pos_BT.is_cpu and pos_BT.shape[-1] > 1
-    if not keeps:
+    if not (torch.is_inference_mode_enabled() and pos_BT.is_cpu):
         return _turns(pos_BT, frequencies_M)
     told = (*frequencies_M.tolist(), _version(pos_BT))
     known = None if _turning is None or _turning[1] != told else _turning
     if known is not None and known[0]() is pos_BT:
         return known[3]
+    if pos_BT.shape[-1] < 2:
+        if known is not None and torch.equal(known[2][:, -1:], pos_BT):
+            return known[3][:, :, -1:]
+        return _turns(pos_BT, frequencies_M)
     if known is not None and torch.equal(known[2], pos_BT[:, :-1]):
         found = torch.cat([known[3], _turns(pos_BT[:, -1:], frequencies_M)], 2)
     else:

@@ -18,8 +18,9 @@ class LeakyReRoPE(NearFar):
     ``window: null`` is half of the trained length, as ``rerope``, which is the limit of a large
     k; ``k: null`` is the longest length over the trained one, and 1, plain RoPE, at the trained
     length. With that k the farthest distances still pass the trained ones: Su's blog, 9728
-    (2023) advises a k for which the farthest is half of the trained length, with a window of a
-    quarter. ``logn`` as in ``rope``. No parameters, any length. Not absolute; causal.
+    (2023) advises a k for which the farthest is at most half of the trained length, and a window
+    of a quarter to a half. ``logn`` as in ``rope``. No parameters, any length. Not absolute;
+    causal.
     """
 
     def __init__(

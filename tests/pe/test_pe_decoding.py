@@ -50,7 +50,7 @@ def in_pieces(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> Te
 
 
 def assert_equal(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> None:
-    with torch.no_grad():
+    with torch.inference_mode():
         torch.testing.assert_close(
             in_pieces(built, seen, pos, *pieces), built(seen, pos), rtol=1e-10, atol=1e-10
         )
@@ -108,6 +108,25 @@ def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
         keys = cache.layers[0].parts[0]
         kept.append(keys.kept.narrow(-2, 0, keys.length))
     assert torch.equal(*kept)
+
+
+def test_turns_that_are_kept_are_those_of_the_positions() -> None:
+    """In inference sines and cosines are kept for the other layers and for the next token: not for
+    other frequencies, nor for the positions of another sequence, decoded in turn, a token ahead."""
+    built = model(SECTIONS["rope"]).eval()
+    other = model({**SECTIONS["rope"], "base": 50.0})
+    built.blocks[1].attention.encoding = other.encodings[1]  # type: ignore[union-attr]
+    seen = tokens(2, TRAIN_LEN)
+    places = [sequential(TRAIN_LEN), sequential(TRAIN_LEN, 5)]
+    whole = [built(seen, pos) for pos in places]
+    with torch.inference_mode():
+        caches = [built.empty_cache(), built.empty_cache()]
+        built(seen[:, :1], places[1][:, :1], caches[1])
+        for t in range(TRAIN_LEN - 1):
+            for ahead, pos, cache, expected in zip((0, 1), places, caches, whole, strict=True):
+                at = slice(t + ahead, t + ahead + 1)
+                step = built(seen[:, at], pos[:, : at.stop], cache)
+                torch.testing.assert_close(step, expected[:, at], rtol=1e-10, atol=1e-10)
 
 
 def test_each_row_of_a_batch_by_itself() -> None:

@@ -208,6 +208,26 @@ def test_a_split_of_the_wrong_type_is_told_by_its_key(load):
         build_task(section)
 
 
+def test_a_file_without_an_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match=rf"task\.file={path} is no regular file"):
+            text_file.read_text("task.file", str(path), "bytes")
+
+
+def test_what_a_prompt_must_not_hold(tmp_path):
+    """The words of a large vocabulary are too many for a message."""
+    many = "".join(map(chr, range(0x4E00, 0x4E00 + 500)))
+    task = text(tmp_path / "t", many)
+    assert task.decode(task.encode(many[:5])) == many[:5]
+    with pytest.raises(ValueError, match=rf"^é does not occur in .*, {many[0]} ") as told:
+        task.encode(many[3] + "é")
+    assert str(told.value).endswith(f" {many[99]} ..")
+    task = text(tmp_path / "t", b"ab" * 90, unit="bytes")
+    with pytest.raises(ValueError, match=r"^\\xc3 does not occur in .*, a b$"):
+        task.encode("é")
+
+
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "latin", "short"])
 def test_bad_files_leave_nothing_behind(here: Here, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "book.txt"
