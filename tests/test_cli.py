@@ -105,6 +105,7 @@ OWN_KEYS = {
     **{"report": "report.OPTIONS", "inspect": "inspection.text.KEYS"},
     **{"dashboard": "tracking.dashboard.OPTIONS", "list": "catalogue.GROUPS"},
     **{"generate": "continuation.KEYS", "eval": "evaluation.command.KEYS"},
+    **{"extrapolate": "evaluation.extrapolate.KEYS"},
 }
 
 

@@ -27,6 +27,8 @@ from pe_lab.words import key_values
 if TYPE_CHECKING:
     import polars as pl
 
+KEYS = ("format",)
+"""Its own; every other word is the training's."""
 RECIPE = "small/text"
 TRAINED = {
     "rope": ("pe=rope", "pe.logn=none"),

@@ -218,7 +218,7 @@ AS_TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("pi", {"logn": "train"}),
 ]
 AT_ANY_LENGTH: list[tuple[str, dict[str, Any]]] = [
-    *((name, {"k": 1}) for name in (*(set(ANGLES) - {"rope"}), "leaky_rerope")),
+    *((name, {"k": 1}) for name in (*ANGLES, "leaky_rerope") if name != "rope"),
     ("ntk_old", {"variant": 9706, "k": 1}),
     ("yarn", {"ramp": "pairs", "k": 1}),
     ("rerope", {"window": 48}),
