@@ -3,6 +3,7 @@
 Shape letters: B rows, T tokens of the prompt, S positions, V vocabulary.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,8 +45,9 @@ def drawn(
     ordered_BV, token_BV = logits_BV.double().cpu().sort(-1, descending=True)
     if not ordered_BV.isfinite().all():
         raise RunError("the model's logits are no finite numbers, so that no token can be drawn")
-    # From the largest down: no temperature makes that infinite.
-    p_BV = ((ordered_BV - ordered_BV[:, :1]) / temperature)[:, :top_k].softmax(-1)
+    # From the largest down no temperature makes that infinite; subnormal ones may count as 0.
+    cooled_BV = (ordered_BV - ordered_BV[:, :1]) / max(temperature, sys.float_info.min)
+    p_BV = cooled_BV[:, :top_k].softmax(-1)
     if top_p is not None:
         likelier_BV = p_BV.cumsum(-1) - p_BV
         # The likeliest stays, however small top_p.

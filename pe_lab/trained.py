@@ -95,10 +95,12 @@ def load(path: str | Path) -> Trained:
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
             f"{error}"
         ) from None
-    if planned.task.contents() != summary.get("contents", {}):
+    before, now = summary.get("contents", {}), planned.task.contents()
+    if now != before:
+        differ = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
         raise UsageError(
-            f"{path} was made with other contents of {', '.join(summary['contents'])}: put the "
-            "files of task.files back as they were"
+            f"{path} was made with other contents of {', '.join(differ)}: put the files that its "
+            "task reads back as they were"
         )
     if not folder.checkpoint.exists():
         raise UsageError(f"{folder.checkpoint} is not there, and the model with it: {REMEDY}")

@@ -50,9 +50,10 @@ def fake(run: Path, tmp_path: Path) -> Fake:
         shutil.copytree(run, folder)
         summary = json.loads((folder / "summary.json").read_text())
         summary["config"] |= groups
+        planned = plan(check(summary["config"], summary["names"]))
+        summary["contents"] = planned.task.contents()
         (folder / "summary.json").write_text(json.dumps(summary))
-        model = plan(check(summary["config"], summary["names"])).model()
-        checkpoint.save(folder / "checkpoint.pt", {"model": model.state_dict()})
+        checkpoint.save(folder / "checkpoint.pt", {"model": planned.model().state_dict()})
         return folder
 
     return make
@@ -91,7 +92,9 @@ TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 def test_every_task_has_tokens_to_read(task: str, fake: Fake) -> None:
     register_resolvers()
     text = yaml.safe_load((ROOT / "conf" / "task" / f"{task}.yaml").read_text())
-    resolved: Any = OmegaConf.to_container(OmegaConf.create({"task": text}), resolve=True)
+    resolved: Any = OmegaConf.to_container(
+        OmegaConf.create({"task": text, "train": {"length": 32}}), resolve=True
+    )
     positions = {"_target_": "pe_lab.positions.Sequential"}
     folder = fake(task=resolved["task"], positions=positions)
     trained = load(folder)

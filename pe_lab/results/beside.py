@@ -146,7 +146,10 @@ def commands(table: pl.DataFrame) -> list[str]:
         "task", "source", "recipe", maintain_order=True
     ):
         if recipe is None:
-            lines.append(f"{task}, {source}: {len(part)} published numbers, no such task in pe-lab")
+            lines.append(
+                f"{task}, {source}: {len(part)} published numbers of encodings put in place of the "
+                f"trained one: pe-lab extrapolate task={task} sets them beside ours"
+            )
         else:
             missing = ", ".join(part["pe"].unique(maintain_order=True))
             lines.append(
