@@ -94,6 +94,9 @@ class Scene:
 def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
     """(t, s), True where a query may see a key: the queries are the last t of s tokens, and each
     sees itself and the ``window`` - 1 before it."""
+    if t == 1 and window is None:
+        # As each decoded token asks, in every layer.
+        return torch.ones(1, s, dtype=torch.bool, device=device)
     keys = torch.arange(s, device=device)
     queries = keys[s - t :, None]
     return keys <= queries if window is None else (keys <= queries) & (keys > queries - window)
