@@ -15,6 +15,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from pe_lab.dropout import Drop
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.task import Task
 from pe_lab.wanted import Wanted
@@ -36,6 +37,9 @@ class Vocabulary:
 
 class Model(nn.Module, ABC):
     """Tokens to hidden states (``forward``), hidden states to logits (``unembed``)."""
+
+    p: float = 0.0
+    """The share that is dropped in training."""
 
     @property
     @abstractmethod
@@ -71,6 +75,12 @@ class Model(nn.Module, ABC):
         Raises:
             ValueError: an encoding needs the whole sequence at once.
         """
+
+    def drop(self, key: int | Tensor | None) -> Drop | None:
+        """What this pass drops, by its ``key``; None: nothing."""
+        if not (self.training and self.p):
+            return None
+        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
     def kernels(self) -> dict[str, str] | None:
         """The kernel that serves each kind of attention that the encodings ask for; None where

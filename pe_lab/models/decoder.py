@@ -155,7 +155,7 @@ class Decoder(Model):
         # An encoding of the input may look at the tokens before, so it sees them all.
         if cache is not None and "embed" in self.encodings[0].hooks():
             tokens_BS = cache.extend(tokens_BT)
-        drop = self._drop(key)
+        drop = self.drop(key)
         x = self.tokens(tokens_BS)
         if self.tied:
             x = x * math.sqrt(x.shape[-1])
@@ -176,11 +176,6 @@ class Decoder(Model):
             x = x.flatten(0, 1).index_select(0, wanted.at_N)
         hidden: Tensor = self.norm(x)
         return hidden
-
-    def _drop(self, key: int | Tensor | None) -> Drop | None:
-        if not (self.training and self.p):
-            return None
-        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """(.., E) hidden states to (.., V) logits."""

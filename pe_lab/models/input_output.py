@@ -202,7 +202,7 @@ class InputOutput(Model):
         Raises:
             ValueError: a row without a separator, or rows with a cache that differ in its place.
         """
-        drop = self._drop(key)
+        drop = self.drop(key)
         if cache is not None:
             return self._continued(tokens_BT, pos_BS, cache, drop)
         # The masks of attention weights are those of rows of one length, and an encoding that
@@ -229,8 +229,3 @@ class InputOutput(Model):
         cache.memory = self.encode(parts.input_BP, parts.pos_input_BP, None, drop)
         states = self.decode(parts.output_BU, parts.pos_output_BU, cache.memory, drop, cache.output)
         return parts.placed(states, tokens_BT.shape[1], None)
-
-    def _drop(self, key: int | Tensor | None) -> Drop | None:
-        if not (self.training and self.p):
-            return None
-        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.cache import Rows
-from pe_lab.dropout import Drop
 from pe_lab.kernels.dropping import dropped
 from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
 from pe_lab.models.fitting import at_input, fitting
@@ -103,7 +101,7 @@ class Recurrent(Model):
         key: int | Tensor | None = None,
     ) -> Tensor:
         x = self._embedded(tokens_BT, pos_BS, cache)
-        drop = self._drop(key)
+        drop = self.drop(key)
         before: list[State] = [] if cache is None else cache.states
         states: list[State] = []
         for i, layer in enumerate(self.layers):
@@ -131,11 +129,6 @@ class Recurrent(Model):
     def _looked_up(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens)
         return x * math.sqrt(x.shape[-1]) if self.tied else x
-
-    def _drop(self, key: int | Tensor | None) -> Drop | None:
-        if not (self.training and self.p):
-            return None
-        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
