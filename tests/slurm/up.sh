@@ -51,9 +51,12 @@ fi
 
 password=$(head -c 12 /dev/urandom | od -An -tx1 | tr -d ' \n')
 socket=$work/mysql/socket
-mariadb-install-db --user=mysql --datadir="$work/mysql" \
-    --auth-root-authentication-method=socket >"$work/mysql.log" 2>&1
-setsid nohup mariadbd --no-defaults --user=mysql --datadir="$work/mysql" --socket="$socket" \
+# A TMPDIR of root's is not mysql's to write to.
+mariadb-install-db --user=mysql --datadir="$work/mysql" --tmpdir="$work/mysql" \
+    --auth-root-authentication-method=socket >"$work/mysql.log" 2>&1 \
+    || { echo "up.sh: MariaDB made no tables: see $work/mysql.log" >&2; exit 1; }
+setsid nohup mariadbd --no-defaults --user=mysql --datadir="$work/mysql" --tmpdir="$work/mysql" \
+    --socket="$socket" \
     --bind-address=127.0.0.1 --port=3307 --pid-file="$work/mysql/mariadbd.pid" \
     --innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 \
     >>"$work/mysql.log" 2>&1 </dev/null &
