@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -27,11 +28,14 @@ def errors(folder: Path, *words: str) -> dict[str, dict[str, list[float]]]:
 
 
 def test_flipflop_cope_generalises_where_rope_does_not(tmp_path: Path) -> None:
-    seen = errors(tmp_path, "task=flipflop", "pe=cope,rope", "seed=0,1,2")
+    """In the mean over seeds: far out of domain single ones of CoPE's come near to RoPE's best."""
+    seen = errors(tmp_path, "task=flipflop", "pe=cope,rope", "seed=range(0,8)")
     for split in ("in_domain", "sparse", "dense"):
         assert max(seen["cope"][split]) <= 0.005
     assert max(seen["rope"]["in_domain"]) <= 0.01
-    assert max(seen["cope"]["sparse_x4"]) < min(seen["rope"]["sparse_x4"])
+    for split in ("long_x4", "sparse_x4"):
+        assert len(seen["cope"][split]) == 8
+        assert mean(seen["cope"][split]) < mean(seen["rope"][split]) / 2
 
 
 def test_flipflop_path_solves_it(tmp_path: Path) -> None:
