@@ -36,6 +36,20 @@ class Scratch {
 
 inline long whole(long count, long unit) { return (count + unit - 1) / unit * unit; }
 
+// Rows of a head lie far apart, and no processor guesses which comes next: they are fetched so many
+// rows before they are read, or written.
+constexpr long AHEAD = 12;
+
+template <class T>
+inline void fetch_to_read(const T* row, long columns) {
+  for (long c = 0; c < columns; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 0);
+}
+
+template <class T>
+inline void fetch_to_write(const T* row, long columns) {
+  for (long c = 0; c < columns; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 1);
+}
+
 // to[c] = factor from[c]
 template <class T>
 inline void copy_row(const T* from, long columns, T factor, T* to) {
@@ -60,6 +74,7 @@ inline T dot(const T* x, const T* y, long count) {
 template <class T>
 void copy_rows(const T* from, long stride, long rows, long columns, T factor, T* to, long filled) {
   for (long r = 0; r < rows; ++r) {
+    fetch_to_read(from + (r + AHEAD) * stride, columns);
     copy_row(from + r * stride, columns, factor, to + r * filled);
     for (long c = columns; c < filled; ++c) to[r * filled + c] = 0;
   }

@@ -8,11 +8,12 @@ class CopeBackward {
   static constexpr long N = Lanes<T>::count;
   Head<T> head_;
   Scratch<T> grad_k_, grad_v_, grad_gate_k_, grad_q_, grad_gate_q_;
-  Block<T> grad_out_, out_;
+  Block<T> grad_out_;
+  Scratch<T> out_;
   // (keys, ROWS): the gradients first of dropped weights, then of logits; of gates' logits.
   Scratch<T> grad_logits_, own_grad_gates_;
-  // (keys, N): a position's gradient, and what a gate's logit adds to the gate.
-  Scratch<T> grad_positions_, gate_slopes_;
+  // (keys, N): the positions' gradients, and the gates that they count.
+  Scratch<T> grad_positions_, gates_;
   Scratch<T> log_sum_{ROWS}, expected_{ROWS};
 
  public:
@@ -24,11 +25,11 @@ class CopeBackward {
         grad_q_(ROWS * head_.stride),
         grad_gate_q_(ROWS * head_.stride),
         grad_out_(p.width),
-        out_(p.width),
+        out_(ROWS * head_.stride),
         grad_logits_(p.keys * ROWS),
         own_grad_gates_(head_.own_gates ? p.keys * ROWS : 0),
         grad_positions_(p.keys * N),
-        gate_slopes_(p.keys * N) {}
+        gates_(p.keys * N) {}
 
   // ``grad_table`` (positions, stride) is added to.
   void run(long task, T* grad_table) {
@@ -81,16 +82,23 @@ class CopeBackward {
            p.softmax_scale);
   }
 
-  // The outputs' gradients, and what their weights' gradients are on average.
+  // The outputs' gradients, times dropout's 1 / (1 - p), and what those of the dropped weights
+  // are on average.
   void enter_outputs(long first, long count) {
     const Cope& p = head_.p;
-    grad_out_.take(p.grad_out, head_.b, head_.h, first, count, p.width, 1);
-    out_.take(p.out, head_.b, head_.h, first, count, p.width, 1);
+    grad_out_.take(p.grad_out, head_.b, head_.h, first, count, p.width, p.drop.scale);
+    take_rows(p.out, head_.b, head_.h, first, count, p.width, 1 / p.drop.scale,
+              out_ + 0);
     for (long lane = 0; lane < ROWS; lane += N) {
+      Vector<T> products[N] = {};
+      for (long d = 0; d < head_.stride; d += N)
+        for (long n = 0; n < N; ++n) {
+          const long at = (lane + n) * head_.stride + d;
+          products[n] += load(grad_out_.rows + at) * load(out_ + at);
+        }
+      transpose<T>(products);
       Vector<T> expected = {};
-      for (long d = 0; d < head_.stride; ++d)
-        expected +=
-            load(grad_out_.columns + d * ROWS + lane) * load(out_.columns + d * ROWS + lane);
+      for (const Vector<T>& part : products) expected += part;
       store(expected_ + lane, expected);
     }
     for (long i = 0; i < count; ++i) log_sum_[i] = head_.log_sum(first + i);
@@ -105,15 +113,15 @@ class CopeBackward {
     T* const grad_logits = grad_logits_ + lane;
     const T* const gates = head_.gate_logits() + lane;
     const Vector<T> log_sum = load(log_sum_ + lane), expected = load(expected_ + lane);
-    const Dropout& drop = head_.p.drop;
+    const Dropout drop = head_.p.drop;
     const Hashes<T> hashed = head_.hashed(seen, lane);
     const auto weigh = [&](long key, Vector<T> score) {
       const Vector<T> weight = softmax_weight<T>(load(logits + key * ROWS) + score - log_sum);
       Vector<T> dropped = weight, grad = load(grad_logits + key * ROWS);
       if (drop.threshold != 0) {
         const Integers<T> stays = kept<T>(drop, hashed, static_cast<uint32_t>(key));
-        dropped = stays ? weight * T(drop.scale) : Vector<T>{};
-        grad = stays ? grad * T(drop.scale) : Vector<T>{};
+        dropped = stays ? weight : Vector<T>{};
+        grad = stays ? grad : Vector<T>{};
       }
       grad = weight * (grad - expected);
       store(logits + key * ROWS, dropped);
@@ -128,9 +136,7 @@ class CopeBackward {
     long key = seen.seen(lane) - 1;
     while (key >= 0 && !positions.all_last()) {
       const long count = std::min(key + 1, positions.MOST);
-      positions.enter_keys(gates + key * ROWS, count);
-      scores.need(positions.reached() + 2);
-      positions.look_up(scores.at, count);
+      positions.enter_keys(gates + key * ROWS, count, scores);
       for (long n = 0; n < count; ++n, --key) {
         Integers<T> stays;
         const Vector<T> at = score.enter_key(positions, n, stays);
@@ -138,13 +144,11 @@ class CopeBackward {
         grad_below = (stays ? grad_below : grad_above) + (grad - upper);
         grad_above = (stays ? grad_above : Vector<T>{}) + upper;
         store(grads + n * N, grad_below);
-        const Vector<T> gate = load(positions.gate + n * N);
         store(grad_positions_ + key * N, grad * score.slope);
-        store(gate_slopes_ + key * N, (gate - gate * gate) * T(LN_2));
+        store(gates_ + key * N, load(positions.gate + n * N));
       }
-      // Of the keys of one position the last writes the sum.
-#pragma GCC unroll 8
-      for (long n = 0; n < count * N; ++n) scores.grad[positions.place[n]] = grads[n];
+      // Of the keys of one position the last has the sum.
+      positions.write(grads, count, scores.grad);
     }
     const long uncounted = key + 1;
     for (; key >= 0; --key) grad_below += weigh(key, score.below);
@@ -161,8 +165,9 @@ class CopeBackward {
       for (long key = 0; key < uncounted; ++key) store(grad_gates + key * ROWS, Vector<T>{});
     Vector<T> left = {};
     for (long key = uncounted; key < keys; ++key) {
-      left += load(grad_positions_ + key * N);
-      Vector<T> grad = left * load(gate_slopes_ + key * N);
+      left += load(grad_positions_ + key * N) * T(LN_2);
+      const Vector<T> gate = load(gates_ + key * N);
+      Vector<T> grad = left * (gate - gate * gate);
       if (!head_.own_gates) grad += load(grad_gates + key * ROWS);
       store(grad_gates + key * ROWS, grad);
     }

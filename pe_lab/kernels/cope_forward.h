@@ -35,7 +35,7 @@ class CopeForward {
   void weigh(const Triangle<T>& seen, long lane) {
     T* const x = head_.logits + lane;
     const Vector<T> largest = add_scores(x, seen.seen(lane), lane);
-    const Dropout& drop = head_.p.drop;
+    const Dropout drop = head_.p.drop;
     const Hashes<T> hashed = head_.hashed(seen, lane);
     Vector<T> sum = {};
     for (long key = 0; key < seen.seen(lane); ++key) {
@@ -58,9 +58,7 @@ class CopeForward {
     long key = keys - 1;
     while (key >= 0 && !positions.all_last()) {
       const long count = std::min(key + 1, positions.MOST);
-      positions.enter_keys(gates + key * ROWS, count);
-      head_.scores.need(positions.reached() + 2);
-      positions.look_up(head_.scores.at, count);
+      positions.enter_keys(gates + key * ROWS, count, head_.scores);
       for (long n = 0; n < count; ++n, --key) {
         Integers<T> stays;
         const Vector<T> logit = load(x + key * ROWS) + score.enter_key(positions, n, stays);

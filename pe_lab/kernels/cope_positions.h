@@ -69,20 +69,47 @@ class Positions {
   // Stand before a query's own key, in the vector from this lane on.
   Positions(long lane, const Scores<T>& scores)
       : place_(counting<T>() + Integer(lane)),
-        last_(place_ + Integer((scores.positions - 1) * ROWS)) {}
+        last_(place_ + Integer((scores.positions - 1) * ROWS)),
+        all_last_(scores.positions == 1) {}
 
   // Go on to ``count`` keys; the logits of the next one's gates stand at ``logits``, of the
   // following ones before them.
-  void enter_keys(const T* logits, long count) {
+  void enter_keys(const T* logits, long count, Scores<T>& scores) {
+    count_gates(logits, count);
+    const Integer* const now = place + (count - 1) * N;
+    Integer least = now[0], most = now[0];
+    for (long lane = 1; lane < N; ++lane) {
+      least = std::min(least, now[lane]);
+      most = std::max(most, now[lane]);
+    }
+    all_last_ = least / ROWS == scores.positions - 1;
+    scores.need(most / ROWS + 2);
+    look_up(scores.at + ROWS, count);
+  }
+
+  bool all_last() const { return all_last_; }
+
+  // to[place] = numbers; of the keys of one place the last one's number stays.
+  void write(const T* numbers, long count, T* to) const {
+    one_by_one(count, [=](long n) { const_cast<volatile T&>(to[place[n]]) = numbers[n]; });
+  }
+
+ private:
+  Vector<T> part_ = {};
+  Integers<T> place_, last_;
+  bool all_last_;
+
+  void count_gates(const T* logits, long count) {
     Vector<T> part = part_;
     Integers<T> at = place_;
+    const Integers<T> last = last_;
     for (long n = 0; n < count; ++n) {
       const Vector<T> open = sigmoid<T>(load(logits - n * ROWS));
       part += open;
       const Integers<T> carry = part >= 1;
       part = carry ? part - 1 : part;
       at = carry ? at + Integer(ROWS) : at;
-      at = at > last_ ? last_ : at;
+      at = at > last ? last : at;
       store(gate + n * N, open);
       store(fraction + n * N, part);
       __builtin_memcpy(place + n * N, &at, sizeof at);
@@ -91,27 +118,18 @@ class Positions {
     place_ = at;
   }
 
-  void look_up(const T* scores, long count) {
-#pragma GCC unroll 8
-    for (long n = 0; n < count * N; ++n) above[n] = scores[place[n] + ROWS];
+  void look_up(const T* from, long count) {
+    one_by_one(count, [=](long n) { const_cast<volatile T&>(above[n]) = from[place[n]]; });
   }
 
-  // The largest whole position reached.
-  long reached() const {
-    Integer most = 0;
-    for (long lane = 0; lane < N; ++lane) most = std::max<Integer>(most, place_[lane]);
-    return most / ROWS;
+  // f(n) for all numbers of ``count`` keys. What f writes is volatile: compilers would collect
+  // single numbers into vectors, which takes longer than to move each by itself.
+  template <class F>
+  static void one_by_one(long count, const F& f) {
+    for (long key = 0; key < count; ++key)
+#pragma GCC unroll 16
+      for (long lane = 0; lane < N; ++lane) f(key * N + lane);
   }
-
-  bool all_last() const {
-    bool all = true;
-    for (long lane = 0; lane < N; ++lane) all &= place_[lane] == last_[lane];
-    return all;
-  }
-
- private:
-  Vector<T> part_ = {};
-  Integers<T> place_, last_;
 };
 
 // The scores around the positions of a vector of queries, key after key.

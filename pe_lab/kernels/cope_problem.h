@@ -39,7 +39,16 @@ constexpr double LN_2 = 0.6931471805599453;
 // Queries of a block. Its logits are rows of so many, one for each key: lanes are queries.
 constexpr long ROWS = 32;
 
-// A block's queries (or what belongs to them) as rows and as columns, zero where there are none.
+// Rows of a block, filled up to whole vectors, zero where there are none.
+template <class T>
+void take_rows(const Strided& from, long b, long h, long first, long count, long width,
+               double factor, T* rows) {
+  const long stride = whole(width, Lanes<T>::count);
+  copy_rows(from.row<T>(b, h, first), from.token, count, width, T(factor), rows, stride);
+  std::fill(rows + count * stride, rows + ROWS * stride, T(0));
+}
+
+// A block's queries (or what belongs to them) as rows and as columns.
 template <class T>
 struct Block {
   static constexpr long N = Lanes<T>::count;
@@ -51,8 +60,7 @@ struct Block {
 
   void take(const Strided& from, long b, long h, long first, long count, long width,
             double factor) {
-    copy_rows(from.row<T>(b, h, first), from.token, count, width, T(factor), rows + 0, stride);
-    std::fill(rows + count * stride, rows + ROWS * stride, T(0));
+    take_rows(from, b, h, first, count, width, factor, rows + 0);
     for (long r = 0; r < ROWS; r += N)
       for (long d = 0; d < stride; d += N) {
         Vector<T> square[N];
@@ -69,6 +77,7 @@ void give(const T* from, long stride, const Strided& to, long b, long h, long fi
           long part, long width, double factor) {
   for (long i = 0; i < count; ++i) {
     T* const row = to.row<T>(b, h, first + i, part);
+    fetch_to_write(row + AHEAD * to.token, width);
     for (long d = 0; d < width; ++d) row[d] = from[i * stride + d] * T(factor);
   }
 }
