@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pe_lab.tracing import tracing
+
 GOLDEN = 0x9E3779B9
 _LOW = 0xFFFFFFFF
-IN_CACHE = 2**15
-"""Numbers that are hashed at once on a CPU: three such tensors fit into its cache."""
+IN_CACHE = 2**16
+"""Numbers that are hashed at once on a CPU: two such tensors fit into its cache."""
 
 
 def mix(x: Tensor) -> Tensor:
@@ -31,11 +33,25 @@ def mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def mix_int32_(x: Tensor) -> Tensor:
-    """``mix`` in place, of the same bits in int32: shifts fill up with the sign, hence masks."""
-    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(0x7FEB352D)
-    x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(0x846CA68B - 2**32)
-    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
+# Numbers of another type than a tensor's would be converted at every call.
+_STEPS_INT32 = tuple(
+    torch.tensor(step, dtype=torch.int32).unbind()
+    for step in ((16, 0xFFFF, 0x7FEB352D), (15, 0x1FFFF, 0x846CA68B - 2**32))
+)
+
+
+def reaches_int32_(x: Tensor, shifted: Tensor, threshold: int) -> Tensor:
+    """x becomes mix(x) >> 8 >= threshold, 1 or 0, of the same bits in int32, whose shifts fill up
+    with the sign; ``shifted``, like x, is written over."""
+    if threshold >> 24:
+        return x.zero_()
+    for shift, low, factor in _STEPS_INT32:
+        torch.bitwise_right_shift(x, shift, out=shifted)
+        x.bitwise_xor_(shifted.bitwise_and_(low)).mul_(factor)
+    # The last step leaves the upper half as it is, and the lower half counts only where the upper
+    # is the least one's, which may stand for it. With the sign turned, int32 compares as unsigned.
+    least = threshold << 8
+    return x.bitwise_xor_((least >> 16) - 2**31).ge_(least - 2**31)
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,8 @@ class Drop:
 
     Args:
         p: the share of elements that becomes zero; the others are multiplied by 1 / (1 - p).
-        key: 0 .. 2^63 - 1, a number or, where several models are trained at once, a tensor.
+        key: 0 .. 2^63 - 1, a number, or a tensor where the step is to be the same whatever its
+            keys, or where several models are trained at once.
     """
 
     p: float
@@ -78,24 +95,34 @@ class Drop:
         """
         row = mix((mix((rows + self.low) & _LOW) + self.high) & _LOW)
         column = (columns * GOLDEN) & _LOW
-        if isinstance(self.key, Tensor):
-            # torch.func maps over it, and knows no tensors changed in place.
+        if tracing() or mapped(self.key):
+            # torch.func knows no tensors changed in place, and a compiler wants no pieces.
             return (mix((row[..., None] + column) & _LOW) >> 8) >= self.threshold
         kept = torch.empty(row.numel(), len(column), dtype=torch.bool, device=row.device)
         row, column = row.flatten().int(), column.int()
         at_once = max(1, IN_CACHE // max(1, len(column))) if row.is_cpu else max(1, len(row))
         for start in range(0, len(row), at_once):
             some = slice(start, start + at_once)
-            bits = mix_int32_(row[some, None] + column)
-            torch.ge((bits >> 8).bitwise_and_(0xFFFFFF), self.threshold, out=kept[some])
+            x = row[some, None] + column
+            # Faster than a comparison that makes booleans.
+            kept[some] = reaches_int32_(x, torch.empty_like(x), self.threshold)
         return kept.view(*rows.shape, len(columns))
 
-    def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Drop elements of x, (.., C); ``rows`` (..) tells where its rows stand, if not in turn."""
+    def kept_of(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """True where an element of x, (.., C), stays; ``rows`` (..) tells where its rows stand, if
+        not in turn."""
         if rows is None:
             rows = torch.arange(x[..., 0].numel(), device=x.device).view(x.shape[:-1])
-        kept = self.kept(rows, torch.arange(x.shape[-1], device=x.device))
-        return torch.where(kept, x * self.scale, 0.0)
+        return self.kept(rows, torch.arange(x.shape[-1], device=x.device))
+
+    def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Drop elements of x; ``rows`` as in ``kept_of``."""
+        return torch.where(self.kept_of(x, rows), x * self.scale, 0.0)
+
+
+def mapped(x: object) -> bool:
+    """Whether torch.func maps over it: it stands for one of several then, and has no memory."""
+    return isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def attention_rows(weights_BHTS: Tensor) -> Tensor:

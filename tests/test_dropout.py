@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.dropout import Drop, attention_rows, mix, reaches_int32_
 
 LOW = 0xFFFFFFFF
 
@@ -77,3 +77,18 @@ def test_rows_of_attention_are_those_of_the_last_queries() -> None:
     rows = attention_rows(torch.zeros(b, h, s, s))
     assert rows.tolist() == np.arange(b * h * s).reshape(b, h, s).tolist()
     assert torch.equal(attention_rows(torch.zeros(b, h, 2, s)), rows[:, :, -2:])
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 0x19999A, 0x800000, 0xFFFFFF, 1 << 24])
+def test_in_32_bits_the_threshold_is_met_where_the_hash_meets_it(threshold: int) -> None:
+    # Hashes on both sides of the threshold, from the numbers that have them: the second product,
+    # undone, and the two steps before it.
+    bits = torch.arange(max(0, (threshold << 8) - 999), min(2**32, (threshold << 8) + 999))
+    x = bits ^ bits >> 16
+    for shift, factor in ((15, 0x846CA68B), (16, 0x7FEB352D)):
+        x = x * pow(factor, -1, 2**32) % 2**32
+        x = x ^ x >> shift ^ x >> 2 * shift
+    assert torch.equal(mix(x), bits)
+    small = torch.where(x < 2**31, x, x - 2**32).int()
+    found = reaches_int32_(small, torch.empty_like(small), threshold)
+    assert torch.equal(found == 1, bits >> 8 >= threshold)

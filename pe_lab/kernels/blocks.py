@@ -8,17 +8,16 @@ Shape letters besides the encodings': O those of heads and sequences that are ta
 I the others; G of these, R rows and C columns make a block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import GOLDEN, Drop, mix
+from pe_lab.dropout import GOLDEN, Drop, mix, reaches_int32_
 
 ROWS = 64
-# A dozen buffers of so many elements stay near a core; a GPU's launches want longer ones.
+# Of a block, whose operations are so many that a small one is all calls.
 ELEMENTS_CPU, ELEMENTS_ELSEWHERE = 1 << 17, 1 << 24
 LOW = 0xFFFFFFFF
 
@@ -29,10 +28,11 @@ class Scratch:
     def __init__(self, like: Tensor) -> None:
         self.like = like
         self.held: dict[str, Tensor] = {}
-        self.views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.views: dict[Hashable, Tensor] = {}
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of this shape with anything in it; the last one of this name is lost."""
+        """A tensor of this shape with anything in it, in the same place as all others of this name:
+        what they held is lost, or seen in another shape."""
         view = self.views.get((name, shape))
         if view is None:
             size = torch.Size(shape).numel()
@@ -40,9 +40,16 @@ class Scratch:
             if flat is None or len(flat) < size:
                 flat = self.like.new_empty(size, dtype=dtype or self.like.dtype)
                 self.held[name] = flat
-                self.views = {at: view for at, view in self.views.items() if at[0] != name}
+                self.views.clear()
             view = self.views[name, shape] = flat[:size].view(shape)
         return view
+
+    def once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` returned for this key; it may be a view of what ``self`` did."""
+        found = self.views.get(key)
+        if found is None:
+            found = self.views[key] = make()
+        return found
 
     def product(
         self, name: str, left_GRX: Tensor, right_GXC: Tensor, factor: float = 1.0
@@ -54,33 +61,24 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Block:
-    """Number ``outer`` of O, some of I, some rows, and the columns before ``columns``."""
+    """One of a walk's blocks: which, its (G, R, C), and whether no one before had these keys."""
 
-    outer: int
-    inner: slice
-    rows: slice
-    columns: int
+    number: int
+    shape: tuple[int, int, int]
+    first: bool
 
-    @cached_property
-    def shape(self) -> tuple[int, int, int]:
-        """(G, R, C)."""
-        return self.inner.stop - self.inner.start, self.rows.stop - self.rows.start, self.columns
-
-    def of_rows(self, x_OIT: Tensor) -> Tensor:
-        """(G, R, ..) of all queries."""
-        return x_OIT[self.outer, self.inner, self.rows]
-
-    def of_columns(self, x_OIS: Tensor) -> Tensor:
-        """(G, C, ..) of all keys."""
-        return x_OIS[self.outer, self.inner, : self.columns]
-
-    def corner(self, x_GRC: Tensor) -> Tensor:
-        """The columns that not every row sees, (G, R, R)."""
-        return x_GRC[..., self.columns - self.shape[1] :]
+    def give(self, to: Tensor, part: Tensor) -> None:
+        """Add to what all blocks of these keys give to; the first finds anything there."""
+        if self.first:
+            to.copy_(part)
+        else:
+            to.add_(part)
 
 
 class Walk:
     """The blocks of one attention, and what is masked and dropped in them.
+
+    The last rows come first: what they need is enough for all others.
 
     Args:
         q_BHTD, k_BHSD: what is compared; only their shape, type and device are looked at.
@@ -94,59 +92,86 @@ class Walk:
         self.new = Scratch(q_BHTD)
         self.rows = min(ROWS, self.queries)
         device = q_BHTD.device
-        self.elements = ELEMENTS_CPU if device.type == "cpu" else ELEMENTS_ELSEWHERE
-        self.seen = torch.ones(self.rows, self.rows, dtype=q_BHTD.dtype, device=device).tril()
-        self.unseen = torch.zeros_like(self.seen).masked_fill_(self.seen == 0, -torch.inf)
+        elements = ELEMENTS_CPU if device.type == "cpu" else ELEMENTS_ELSEWHERE
+        inner, outer = sorted((self.batch, self.heads), reverse=True)
+        # Some rows, the number of columns that they see, and how many of I go together.
+        self.spans: list[tuple[slice, int, int]] = []
+        self.blocks: list[Block] = []
+        for last in range(self.queries, 0, -self.rows):
+            rows, columns = slice(max(0, last - self.rows), last), self.keys - self.queries + last
+            r = rows.stop - rows.start
+            step = min(inner, max(1, elements // (r * columns)))
+            # Of one size, or nearly.
+            step = -(-inner // -(-inner // step))
+            self.spans.append((rows, columns, step))
+            for i in (i for _ in range(outer) for i in range(0, inner, step)):
+                shape = min(step, inner - i), r, columns
+                self.blocks.append(Block(len(self.blocks), shape, last == self.queries))
+        hidden = torch.full((self.rows, self.rows), -torch.inf, dtype=q_BHTD.dtype, device=device)
+        self.unseen = hidden.triu(1)
         if drop is not None:
             heads = torch.arange(self.batch * self.heads, device=device) * self.keys
             places = torch.arange(self.keys - self.queries, self.keys, device=device)
             row = mix((mix((heads[:, None] + places + drop.low) & LOW) + drop.high) & LOW)
-            self.row_hash = self.view(row.int().view(self.batch, self.heads, self.queries, 1))
+            self.row_hash = self.of_rows(row.int().view(self.batch, self.heads, self.queries, 1))
             self.column_hash = (torch.arange(self.keys, device=device) * GOLDEN).int()
 
-    def view(self, x_BHLD: Tensor) -> Tensor:
+    def of_rows(self, x_BHTD: Tensor) -> list[Tensor]:
+        """What each block has of all queries, (G, R, ..)."""
+        return [
+            x_GRD
+            for rows, _, step in self.spans
+            for x_IRD in self._in_turn(x_BHTD)[:, :, rows].unbind(0)
+            for x_GRD in torch.split(x_IRD, step)
+        ]
+
+    def of_columns(self, x_BHSD: Tensor) -> list[Tensor]:
+        """What each block has of all keys, (G, C, ..)."""
+        return [
+            x_GCD
+            for _, columns, step in self.spans
+            for x_ICD in self._in_turn(x_BHSD)[:, :, :columns].unbind(0)
+            for x_GCD in torch.split(x_ICD, step)
+        ]
+
+    def of_heads(self, x_HRS: Tensor) -> list[Tensor]:
+        """What each block has of something that all sequences share, (1 or G, R, C), if it stands
+        in the last rows and columns."""
+        parts = []
+        for rows, columns, step in self.spans:
+            part = x_HRS[:, self.rows - rows.stop + rows.start :, self.keys - columns :]
+            if self.by_head:
+                parts += [x for x in torch.split(part, 1) for _ in range(0, self.batch, step)]
+            else:
+                parts += torch.split(part, step) * self.batch
+        return parts
+
+    def _in_turn(self, x_BHLD: Tensor) -> Tensor:
         """(O, I, ..)"""
         return x_BHLD.transpose(0, 1) if self.by_head else x_BHLD
 
-    def zeros(self, like_BHLD: Tensor) -> Tensor:
-        """(B, H, L, D) as ``Attention`` wants it, the heads of a token side by side."""
-        b, h, length, d = like_BHLD.shape
-        return like_BHLD.new_zeros(b, length, h, d).transpose(1, 2)
-
-    def __iter__(self) -> Iterator[Block]:
-        """The last rows come first: what they need is enough for all others."""
-        inner, outer = sorted((self.batch, self.heads), reverse=True)
-        for last in range(self.queries, 0, -self.rows):
-            rows = slice(max(0, last - self.rows), last)
-            columns = self.keys - self.queries + last
-            step = max(1, self.elements // ((rows.stop - rows.start) * columns))
-            for o in range(outer):
-                for i in range(0, inner, step):
-                    yield Block(o, slice(i, min(inner, i + step)), rows, columns)
-
-    def mask(self, block: Block, logits_GRC: Tensor) -> Tensor:
-        """The logits, -inf where a row does not see the column; they are written over."""
-        r = block.shape[1]
-        block.corner(logits_GRC).add_(self.unseen[:r, :r])
+    def mask(self, name: str, logits_GRC: Tensor) -> Tensor:
+        """The logits, which stand in scratch memory of this name, -inf where a row does not see the
+        column; they are written over."""
+        g, r, c = logits_GRC.shape
+        corner = self.new.once((name, "corner", g, r, c), lambda: logits_GRC[:, :, c - r :])
+        corner.add_(self.new.once(("unseen", r), lambda: self.unseen[:r, :r]))
         return logits_GRC
 
-    def close(self, block: Block, gates_GRC: Tensor) -> Tensor:
-        """The gates, 0 where a row does not see the column; they are written over."""
-        r = block.shape[1]
-        block.corner(gates_GRC).mul_(self.seen[:r, :r])
-        return gates_GRC
-
     def kept(self, block: Block) -> Tensor:
-        """1 where a weight is kept, 0 where it is dropped: ``Drop.kept`` in 32-bit arithmetic,
-        where products wrap around as they should and shifts have to lose their sign."""
+        """1 where a weight is kept, 0 where it is dropped: ``Drop.kept``."""
         assert self.drop is not None
+        c = block.shape[2]
         x = self.new("hash", *block.shape, dtype=torch.int32)
-        shifted = self.new("shifted", *block.shape, dtype=torch.int32)
-        torch.add(block.of_rows(self.row_hash), self.column_hash[: block.columns], out=x)
-        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)), (16, 1)):
-            torch.bitwise_right_shift(x, shift, out=shifted).bitwise_and_((1 << 32 - shift) - 1)
-            x.bitwise_xor_(shifted)
-            if factor != 1:
-                x.mul_(factor)
-        torch.bitwise_right_shift(x, 8, out=shifted).bitwise_and_((1 << 24) - 1)
-        return torch.ge(shifted, self.drop.threshold, out=self.new("kept", *block.shape))
+        column = self.new.once(("column", c), lambda: self.column_hash[:c])
+        torch.add(self.row_hash[block.number], column, out=x)
+        shifted = self.new("narrow", *block.shape, dtype=torch.int32)
+        kept = reaches_int32_(x, shifted, self.drop.threshold)
+        return self.new("kept", *block.shape).copy_(kept)
+
+
+def by_token(like_BHLD: Tensor) -> Tensor:
+    """(B, H, L, D) with anything in it, as ``Attention`` wants it: the heads of a token side by
+    side."""
+    b, h, length, d = like_BHLD.shape
+    return like_BHLD.new_empty(b, length, h, d).transpose(1, 2)

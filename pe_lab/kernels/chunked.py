@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.dropout import Drop
-from pe_lab.kernels.blocks import Block, Walk
+from pe_lab.kernels.blocks import Block, Walk, by_token
 from pe_lab.kernels.chunked_logits import Biased, Content, Counted
 
 
@@ -47,44 +47,39 @@ def distance(
     return out
 
 
-def _mix(walk: Walk, logits: Content, v_BHSD: Tensor) -> Tensor:
-    """Values mixed by the weights that follow from the logits."""
-    v_OISD = walk.view(v_BHSD)
-    out = walk.zeros(v_BHSD[:, :, : walk.queries])
-    for block in walk:
+@torch.inference_mode()
+def _mix(walk: Walk, logits: Content, v_BHSD: Tensor, out_BHTD: Tensor) -> None:
+    """Fill ``out`` with the values mixed by the weights that follow from the logits."""
+    parts = walk.of_columns(v_BHSD), walk.of_rows(out_BHTD)
+    for block, v, out in zip(walk.blocks, *parts, strict=True):
         weights = _weights(logits, block)
         if walk.drop is not None:
             weights.mul_(walk.kept(block))
-        mixed = walk.new.product("for rows", weights, block.of_columns(v_OISD), _scale(walk))
-        block.of_rows(walk.view(out)).copy_(mixed)
-    return out
+        out.copy_(walk.new.product("for rows", weights, v, _scale(walk)))
 
 
+@torch.inference_mode()
 def _unmix(
-    walk: Walk, logits: Content, v_BHSD: Tensor, out_BHTD: Tensor, grad_BHTD: Tensor
-) -> Tensor:
-    """The backward of ``_mix``: the gradient of v; ``logits`` gathers its own."""
-    v_OIDS = walk.view(v_BHSD).transpose(2, 3)
-    grad_v = walk.zeros(v_BHSD)
-    grad_out_OITD = walk.view(grad_BHTD)
+    walk: Walk,
+    logits: Content,
+    v_BHSD: Tensor,
+    out_BHTD: Tensor,
+    grad_BHTD: Tensor,
+    grad_v_BHSD: Tensor,
+) -> None:
+    """The backward of ``_mix``: fill the gradient of v; ``logits`` gathers its own."""
     # The sum over keys of weight times its gradient.
-    inner_OIT1 = walk.view((out_BHTD * grad_BHTD).sum(-1, keepdim=True))
-    for block in walk:
+    inner_BHT1 = (out_BHTD * grad_BHTD).sum(-1, keepdim=True)
+    rows = walk.of_rows(grad_BHTD), walk.of_rows(inner_BHT1)
+    columns = walk.of_columns(v_BHSD), walk.of_columns(grad_v_BHSD)
+    for block, grad_out, inner, v, grad_v in zip(walk.blocks, *rows, *columns, strict=True):
         weights = _weights(logits, block)
-        grad_out = block.of_rows(grad_out_OITD)
-        v = v_OIDS[block.outer, block.inner, :, : block.columns]
-        grad = walk.new.product("grad", grad_out, v, _scale(walk))
-        used = weights
-        if walk.drop is not None:
-            kept = walk.kept(block)
-            grad.mul_(kept)
-            used = kept.mul_(weights)
-        grad.sub_(block.of_rows(inner_OIT1)).mul_(weights)
+        grad = walk.new.product("grad", grad_out, v.transpose(1, 2), _scale(walk))
+        used = weights if walk.drop is None else walk.kept(block).mul_(weights)
+        grad.mul_(used).addcmul_(weights, inner, value=-1)
         used = used.transpose(1, 2)
-        for_columns = walk.new.product("for columns", used, grad_out, _scale(walk))
-        block.of_columns(walk.view(grad_v)).add_(for_columns)
+        block.give(grad_v, walk.new.product("for columns", used, grad_out, _scale(walk)))
         logits.backward(block, grad)
-    return grad_v
 
 
 def _scale(walk: Walk) -> float:
@@ -103,7 +98,8 @@ class _Distance(torch.autograd.Function):
     ) -> Tensor:
         walk = Walk(q, k, drop)
         logits = Content(walk, q, k) if bias_HN is None else Biased(walk, q, k, bias_HN, False)
-        out = _mix(walk, logits, v)
+        out = by_token(v[:, :, : walk.queries])
+        _mix(walk, logits, v, out)
         ctx.save_for_backward(q, k, v, bias_HN, out)
         ctx.drop = drop
         return out
@@ -114,7 +110,9 @@ class _Distance(torch.autograd.Function):
         q, k, v, bias_HN, out = ctx.saved_tensors
         walk, learned = Walk(q, k, ctx.drop), ctx.needs_input_grad[3]
         logits = Content(walk, q, k) if bias_HN is None else Biased(walk, q, k, bias_HN, learned)
-        grad_v = _unmix(walk, logits, v, out, grad)
+        logits.expect_gradients()
+        grad_v = by_token(v)
+        _unmix(walk, logits, v, out, grad, grad_v)
         grad_bias = logits.grad_bias() if isinstance(logits, Biased) else None
         return logits.grad_q, logits.grad_k, grad_v, grad_bias, None
 
@@ -134,7 +132,8 @@ class _Cope(torch.autograd.Function):
     ) -> Tensor:
         walk = Walk(q, k, drop)
         gates = _gates(walk, gate_q, gate_k)
-        out = _mix(walk, Counted(walk, q, k, gates, table_ND * position_scale, False), v)
+        out = by_token(v[:, :, : walk.queries])
+        _mix(walk, Counted(walk, q, k, gates, table_ND * position_scale, False), v, out)
         ctx.save_for_backward(q, k, v, gate_q, gate_k, table_ND, out)
         ctx.drop, ctx.position_scale = drop, position_scale
         return out
@@ -146,13 +145,16 @@ class _Cope(torch.autograd.Function):
         walk, learned = Walk(q, k, ctx.drop), ctx.needs_input_grad[5]
         gates = _gates(walk, gate_q, gate_k)
         logits = Counted(walk, q, k, gates, table_ND * ctx.position_scale, learned)
-        grad_v = _unmix(walk, logits, v, out, grad)
+        logits.expect_gradients()
+        grad_v = by_token(v)
+        _unmix(walk, logits, v, out, grad, grad_v)
         grads: list[Tensor | None]
         grads = [logits.grad_q, logits.grad_k, grad_v, None, None, None, None, None]
         if gates is not None:
             grads[3:5] = gates.grad_q, gates.grad_k
-        if logits.grad_table_ND is not None:
-            grads[5] = logits.grad_table_ND * ctx.position_scale
+        grad_table_ND = logits.grad_table()
+        if grad_table_ND is not None:
+            grads[5] = grad_table_ND * ctx.position_scale
         return tuple(grads)
 
 

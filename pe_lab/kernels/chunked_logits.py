@@ -1,53 +1,53 @@
 """The logits of a block of query rows, and what their gradient means for what they are made of."""
 
 import math
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.kernels.blocks import Block, Walk
+from pe_lab.kernels.blocks import Block, Walk, by_token
+
+# Products like even sizes, and few of them leave fewer views to make.
+EVEN = 16
 
 
 class Content:
     """q.k / sqrt(D).
 
     ``backward`` of this and the other classes serves the block that ``logits`` was last asked for,
-    may write over its argument, and adds to the gradients.
+    and may write over its argument; every block has to come, in turn.
     """
 
     def __init__(self, walk: Walk, q_BHTD: Tensor, k_BHSD: Tensor, name: str = "logits") -> None:
         self.walk, self.name = walk, name
         self.scale = q_BHTD.shape[-1] ** -0.5
-        self.q_OITD, self.k_OISD = walk.view(q_BHTD), walk.view(k_BHSD)
-        self.k_OIDS = self.k_OISD.transpose(2, 3)
+        self.q, self.k = walk.of_rows(q_BHTD), walk.of_columns(k_BHSD)
+        self.like_q, self.like_k = q_BHTD, k_BHSD
 
-    @cached_property
-    def grad_q(self) -> Tensor:
-        """(B, H, T, D)"""
-        return self.walk.zeros(self.walk.view(self.q_OITD))
-
-    @cached_property
-    def grad_k(self) -> Tensor:
-        """(B, H, S, D)"""
-        return self.walk.zeros(self.walk.view(self.k_OISD))
+    def expect_gradients(self) -> None:
+        """Make ``grad_q`` and ``grad_k``, as ``by_token`` does; the backward fills them."""
+        self.grad_q, self.grad_k = by_token(self.like_q), by_token(self.like_k)
+        self.grads_q = self.walk.of_rows(self.grad_q)
+        self.grads_k = self.walk.of_columns(self.grad_k)
 
     def products(self, block: Block) -> Tensor:
         """The logits without the mask."""
-        k = self.k_OIDS[block.outer, block.inner, :, : block.columns]
-        return self.walk.new.product(self.name, block.of_rows(self.q_OITD), k, self.scale)
+        q, k = self.q[block.number], self.k[block.number]
+        return self.walk.new.product(self.name, q, k.transpose(1, 2), self.scale)
 
     def logits(self, block: Block) -> Tensor:
-        return self.walk.mask(block, self.products(block))
+        return self.walk.mask(self.name, self.products(block))
 
-    def backward(self, block: Block, grad_GRC: Tensor) -> None:
-        product, view = self.walk.new.product, self.walk.view
-        q, k = block.of_rows(self.q_OITD), block.of_columns(self.k_OISD)
-        for_rows = product("for rows", grad_GRC, k, self.scale)
-        block.of_rows(view(self.grad_q)).add_(for_rows)
-        for_columns = product("for columns", grad_GRC.transpose(1, 2), q, self.scale)
-        block.of_columns(view(self.grad_k)).add_(for_columns)
+    def backward(self, block: Block, grad_GRC: Tensor, *more: Tensor) -> None:
+        """``more``: two factors of which the product is part of the gradient of q."""
+        product, n = self.walk.new.product, block.number
+        for_rows = product("for rows", grad_GRC, self.k[n], self.scale)
+        if more:
+            for_rows.baddbmm_(*more)
+        self.grads_q[n].copy_(for_rows)
+        for_columns = product("for columns", grad_GRC.transpose(1, 2), self.q[n], self.scale)
+        block.give(self.grads_k[n], for_columns)
 
 
 class Biased(Content):
@@ -62,30 +62,24 @@ class Biased(Content):
         self, walk: Walk, q_BHTD: Tensor, k_BHSD: Tensor, bias_HN: Tensor, learned: bool
     ) -> None:
         super().__init__(walk, q_BHTD, k_BHSD)
-        self.learned, self.n = learned, bias_HN.shape[1]
+        self.n = bias_HN.shape[1]
         # What stands in the last block, and in part in every other: row r and column c are at
         # distance S - R + r - c, so that each row is the one below it moved by a column.
         h, r, s = len(bias_HN), walk.rows, walk.keys
         back = F.pad(bias_HN[:, :s].flip(-1), (0, r), value=-math.inf)
         bias_HRS = back.as_strided((h, r, s), (back.stride(0), 1, 1)).flip(1)
-        self.bias_OIRS = walk.view(bias_HRS.expand(walk.batch, h, r, s))
+        self.bias = walk.of_heads(bias_HRS)
         self.grad_HRS = torch.zeros_like(bias_HRS) if learned else None
+        self.grads = None if self.grad_HRS is None else walk.of_heads(self.grad_HRS)
 
     def logits(self, block: Block) -> Tensor:
-        bias_IRC = self._part(self.bias_OIRS[block.outer, block.inner], block)
-        return self.products(block).add_(bias_IRC)
+        return self.products(block).add_(self.bias[block.number])
 
-    def backward(self, block: Block, grad_GRC: Tensor) -> None:
-        if self.grad_HRS is not None:
-            if self.walk.by_head:
-                self._part(self.grad_HRS[block.outer], block).add_(grad_GRC.sum(0))
-            else:
-                self._part(self.grad_HRS[block.inner], block).add_(grad_GRC)
-        super().backward(block, grad_GRC)
-
-    def _part(self, x_XRS: Tensor, block: Block) -> Tensor:
-        _, r, c = block.shape
-        return x_XRS[..., self.walk.rows - r :, self.walk.keys - c :]
+    def backward(self, block: Block, grad_GRC: Tensor, *more: Tensor) -> None:
+        if self.grads is not None:
+            part = grad_GRC.sum(0, keepdim=True) if self.walk.by_head else grad_GRC
+            self.grads[block.number].add_(part)
+        super().backward(block, grad_GRC, *more)
 
     def grad_bias(self) -> Tensor | None:
         """(H, N), when every block has added to it."""
@@ -117,61 +111,79 @@ class Counted(Content):
     ) -> None:
         super().__init__(walk, q_BHTD, k_BHSD)
         self.gates = self if gates is None else gates
-        self.table_ND, self.most = table_ND, len(table_ND) - 1
-        self.grad_table_ND = torch.zeros_like(table_ND) if learned else None
+        self.most = len(table_ND) - 1
+        # Above the last row stands itself: no slope there, and no fraction.
+        self.table_MD = torch.cat((table_ND, table_ND[-1:]))
+        self.grad_table_MD = torch.zeros_like(self.table_MD) if learned else None
+
+    def expect_gradients(self) -> None:
+        super().expect_gradients()
+        if self.gates is not self:
+            self.gates.expect_gradients()
 
     def logits(self, block: Block) -> Tensor:
-        new, shape = self.walk.new, block.shape
-        logits = self.products(block)
-        gate_logits = logits if self.gates is self else self.gates.products(block)
-        self.open = self.walk.close(block, torch.sigmoid(gate_logits, out=new("gates", *shape)))
-        p = torch.cumsum(self.open.flip(-1), -1, out=new("positions", *shape)).flip(-1)
-        p.clamp_(max=self.most)
-        furthest = float(p[..., 0].max())
+        new, (g, r, c) = self.walk.new, block.shape
+        logits = super().logits(block)
+        gate_logits = logits if self.gates is self else self.gates.logits(block)
+        self.open = torch.sigmoid(gate_logits, out=new("gates", g, r, c))
+        p = self.open.flip(-1).cumsum_(-1).flip(-1)
+        if c > self.most:
+            p.clamp_(max=self.most)
+        furthest = float(p[:, :, 0].max())
         if math.isnan(furthest):
             # A place has to be found all the same; the logits are no numbers either.
             p.nan_to_num_(nan=0.0)
             furthest = self.most
-        self.used = self.table_ND[: int(furthest) + 2].expand(shape[0], -1, -1)
-        gate_q = block.of_rows(self.gates.q_OITD)
-        scores = new.product("scores", gate_q, self.used.transpose(1, 2))
-        slopes = new("slopes", *scores.shape)
-        torch.sub(scores[..., 1:], scores[..., :-1], out=slopes[..., :-1])
-        slopes[..., -1] = 0
-        # By way of 32 bits, which vector instructions convert to.
-        self.whole = new("whole", *shape, dtype=torch.int64)
-        self.whole.copy_(new("whole, narrow", *shape, dtype=torch.int32).copy_(p))
-        self.fraction = p.frac_()
-        self.slope = torch.gather(slopes, -1, self.whole, out=new("slope", *shape))
-        term = torch.gather(scores, -1, self.whole, out=new("term", *shape))
-        logits.add_(term.addcmul_(self.fraction, self.slope))
-        return self.walk.mask(block, logits)
+        # Twice 16: one for what is cut off, one for the row above.
+        self.m = m = min(int(furthest) // EVEN * EVEN + 2 * EVEN, self.most + 2)
+        used = new.once(("used", g, m), lambda: self.table_MD[:m].T.expand(g, -1, -1))
+        new.product("scores", self.gates.q[block.number], used)
+        # In one piece: what this makes of a row's last number is never looked up.
+        size = g * r * m
+        scores, slopes = new("scores", size), new("slopes", size)
+        upper = new.once(("upper", size), lambda: scores[1:])
+        lower = new.once(("lower", size), lambda: scores[:-1])
+        torch.sub(upper, lower, out=new.once(("steps", size), lambda: slopes[:-1]))
+        # In 32 bits, which vector instructions convert to.
+        whole = new("whole", g, r, c, dtype=torch.int32).copy_(p)
+        whole.add_(new.once(("starts", g, r, m), lambda: self._starts(g, r, m)))
+        at, slope, term = (new(name, g * r * c) for name in ("whole", "slope", "term"))
+        torch.index_select(slopes, 0, at, out=slope)
+        torch.index_select(scores, 0, at, out=term)
+        self.fraction, self.slope = p.frac_(), new("slope", g, r, c)
+        return logits.add_(new("term", g, r, c)).addcmul_(self.fraction, self.slope)
 
-    def backward(self, block: Block, grad_GRC: Tensor) -> None:
-        below = self.walk.new("term", *block.shape)
+    def _starts(self, g: int, r: int, m: int) -> Tensor:
+        """Where the rows of (G, R, M) begin."""
+        at = torch.arange(0, g * r * m, m, dtype=torch.int32, device=self.table_MD.device)
+        return at.view(g, r, 1)
+
+    def backward(self, block: Block, grad_GRC: Tensor, *more: Tensor) -> None:
         # The gate at k is part of p_ij for every j <= k.
-        steep = torch.mul(self.slope, grad_GRC, out=below)
-        grad = torch.cumsum(steep, -1, out=self.slope)
-        grad.mul_(self.open.addcmul_(self.open, self.open, value=-1))
-        self._to_table(block, grad_GRC, below)
+        grad = self.slope.mul_(grad_GRC).cumsum_(-1)
+        grad = torch.ops.aten.sigmoid_backward.grad_input(grad, self.open, grad_input=grad)
+        more = self._to_table(block, grad_GRC)
         if self.gates is self:
-            grad_GRC.add_(grad)
+            super().backward(block, grad_GRC.add_(grad), *more)
         else:
-            self.gates.backward(block, grad)
-        super().backward(block, grad_GRC)
+            self.gates.backward(block, grad, *more)
+            super().backward(block, grad_GRC)
 
-    def _to_table(self, block: Block, grad_GRC: Tensor, below: Tensor) -> None:
-        """The gradient of gate_q_i . e[n], shared by the two whole numbers around a position."""
-        n = self.used.shape[1]
-        above = self.fraction.mul_(grad_GRC)
-        torch.sub(grad_GRC, above, out=below)
-        # Nothing is above the last row: its column is cut off.
-        both = self.walk.new("grad scores", *block.shape[:2], n + 1).zero_()
-        both.scatter_add_(-1, self.whole, below)
-        both[..., 1:].scatter_add_(-1, self.whole, above)
-        grad = both[..., :n]
-        for_rows = self.walk.new.product("for rows", grad, self.used)
-        block.of_rows(self.walk.view(self.gates.grad_q)).add_(for_rows)
-        if self.grad_table_ND is not None:
-            gate_q = block.of_rows(self.gates.q_OITD).flatten(0, 1)
-            self.grad_table_ND[:n].addmm_(grad.flatten(0, 1).T, gate_q)
+    def _to_table(self, block: Block, grad_GRC: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of gate_q_i . e[n], shared by the two whole numbers around a position; what
+        of it is to be multiplied for the gradient of gate_q."""
+        new, (g, r, c), m = self.walk.new, block.shape, self.m
+        at = new("at", g * r * c, dtype=torch.int64).copy_(new("whole", g * r * c))
+        grad, above = new("scores", g * r * m), new("slopes", g * r * m)
+        grad.zero_().scatter_add_(0, at, grad_GRC.view(-1))
+        above.zero_().scatter_add_(0, at, self.fraction.mul_(grad_GRC).view(-1))
+        grad.sub_(above)[1:].add_(above[:-1])
+        grad_GRM = new("scores", g, r, m)
+        if self.grad_table_MD is not None:
+            gate_q = self.gates.q[block.number].flatten(0, 1)
+            self.grad_table_MD[:m].addmm_(grad_GRM.flatten(0, 1).T, gate_q)
+        return grad_GRM, new.once(("table", g, m), lambda: self.table_MD[:m].expand(g, -1, -1))
+
+    def grad_table(self) -> Tensor | None:
+        """(N, D), when every block has added to it."""
+        return None if self.grad_table_MD is None else self.grad_table_MD[:-1]

@@ -23,8 +23,11 @@ def dropped(
         from pe_lab.kernels import compiled
 
         return compiled.dropped(x, drop, rows, residual)
-    left = drop(x, rows)
-    return left if residual is None else residual + left
+    if residual is None:
+        return drop(x, rows)
+    # One pass forward, and one back.
+    kept = drop.kept_of(x, rows).view(torch.uint8).to(x.dtype)
+    return torch.addcmul(residual, x, kept, value=drop.scale)
 
 
 def _serves(drop: Drop, x: Tensor, *others: Tensor | None) -> bool:

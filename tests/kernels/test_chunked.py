@@ -6,15 +6,18 @@ from held import DROP, Attend, Size, cope_inputs, distance_inputs, hold_cope, ho
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pe_lab.dropout import attention_rows
-from pe_lab.kernels import blocks, chunked
+from pe_lab.kernels import blocks, chunked, chunked_logits
 
 
 @pytest.mark.parametrize(("rows", "elements"), [(3, 1000), (7, 1), (7, 300), (64, 1 << 24)])
 def test_blocks_of_any_size(rows: int, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "ROWS", rows)
     monkeypatch.setattr(blocks, "ELEMENTS_CPU", elements)
+    # As little of the table as the positions of a block need.
+    monkeypatch.setattr(chunked_logits, "EVEN", 1)
     for size, gates in ((Size(3, 2, 13, 20, 4), "rope"), (Size(2, 3, 21, 21, 4), "keys")):
-        hold_cope(chunked.cope, size, gates, 5, torch.float64)
+        for npos in (5, 30):
+            hold_cope(chunked.cope, size, gates, npos, torch.float64)
         hold_distance(chunked.distance, size, torch.float64)
 
 
@@ -24,9 +27,8 @@ def test_the_mask_is_that_of_drop(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     b, h, t, s = 2, 3, 17, 31
     walk = blocks.Walk(torch.empty(b, h, t, 4), torch.empty(b, h, s, 4), DROP)
     expected = DROP.kept(attention_rows(torch.empty(b, h, t, s)), torch.arange(s))
-    for block in walk:
-        where = walk.view(expected)[block.outer, block.inner, block.rows, : block.columns]
-        assert torch.equal(walk.kept(block) == 1, where)
+    for block, rows in zip(walk.blocks, walk.of_rows(expected), strict=True):
+        assert torch.equal(walk.kept(block) == 1, rows[..., : block.shape[2]])
 
 
 class Largest(TorchDispatchMode):
