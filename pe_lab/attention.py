@@ -14,6 +14,7 @@ from pe_lab.cache import LayerCache
 from pe_lab.dropout import Drop, attention_rows
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.heads import projected
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 from pe_lab.wanted import Wanted
 
@@ -55,9 +56,12 @@ class Attention(nn.Module, ABC):
         """What it remembers of no tokens."""
         return LayerCache()
 
-    def normalised(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def normalised(self, logits_BHTS: Tensor, scene: Scene) -> Tensor:
         """Attention weights from logits."""
-        return self.encoding.weights(logits_BHTS, mask_TS)
+        if scene.sees_all and "weights" not in self.encoding.hooks():
+            # A decoded token would wait longer for the mask than for the softmax.
+            return logits_BHTS.softmax(-1)
+        return self.encoding.weights(logits_BHTS, scene.mask_TS)
 
     def forward(
         self,
@@ -68,6 +72,7 @@ class Attention(nn.Module, ABC):
         cache: LayerCache | None,
         drop: Drop | None = None,
         wanted: Wanted | None = None,
+        out: bool = True,
     ) -> tuple[Tensor, Any]:
         """What ``out`` makes of the mixed values, (B, T, ..), or (N, ..) of the wanted places;
         and what the next layer's encoding finds in ``Scene.carried``.
@@ -75,9 +80,14 @@ class Attention(nn.Module, ABC):
         Args:
             queries: how many of the T tokens, the last, ask; all, or those from the first wanted
                 place on.
+            out: False: the mixed values, which the caller hands to ``out``.
         """
-        q, k, scene = self.sight(x_BTE, pos_BS, queries, carried, cache)
-        mixed, carried = self.in_one_go(q, k, scene, drop), scene.carried
+        mixed, scene = None, self.given(x_BTE, pos_BS, queries, carried)
+        if cache is None and self.kernels_serve(scene):
+            mixed, carried = self.encoding.attend_turning(scene, drop), scene.carried
+        if mixed is None:
+            q, k, scene = self.compared(scene, pos_BS, cache)
+            mixed, carried = self.in_one_go(q, k, scene, drop), scene.carried
         if mixed is None:
             mixed, carried = self._eager(q, k, scene, drop)
         if isinstance(carried, Tensor):
@@ -87,23 +97,47 @@ class Attention(nn.Module, ABC):
         if wanted is not None:
             rows = wanted.of_rows_from(x_BTE.shape[1] - queries, x_BTE.shape[1])
             mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, rows)
-        return self.out(mixed_BTE), carried
+        return self.out(mixed_BTE) if out else mixed_BTE, carried
 
     def sight(
         self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor, Scene]:
         """Queries and keys as they are compared, and what the encoding can see."""
+        return self.compared(self.given(x_BTE, pos_BS, queries, carried), pos_BS, cache)
+
+    def given(self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any) -> Scene:
+        """What the encoding can see of the given tokens alone."""
         q, k, v = self.project(x_BTE, queries)
-        x_BSE = x_BTE
-        if cache is not None:
-            k, v, x_BSE = cache.extend(k, v, x_BTE)
-            carried = cache.extend_carried(carried)
         # The same tensor where it is the same, so that an encoding sees that.
-        pos_q = pos_BS if queries == pos_BS.shape[1] else pos_BS[:, -queries:]
+        pos_T = pos_BS if x_BTE.shape[1] == pos_BS.shape[1] else pos_BS[:, -x_BTE.shape[1] :]
+        pos_q = pos_T if queries == x_BTE.shape[1] else pos_BS[:, -queries:]
+        return Scene(x_BTE, q, k, v, pos_q, pos_T, carried, self.window)
+
+    def compared(
+        self, given: Scene, pos_BS: Tensor, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, Scene]:
+        """``sight`` of what is given, and of what the cache remembers."""
+        if cache is None:
+            return *self._rotated(given), given
+        k, v, x_BSE = cache.extend(given.k_BHSD, given.v_BHSD, given.x_BSE)
+        if (len(k), k.shape[2]) != (len(given.k_BHSD), pos_BS.shape[1]):
+            raise ValueError(
+                f"the cache holds {k.shape[2]} tokens of {len(k)} sequences with those given, and "
+                f"there are {pos_BS.shape[1]} positions of {len(given.k_BHSD)}: begin another "
+                "sequence with an empty cache"
+            )
+        carried = cache.extend_carried(given.carried)
+        # replace() would take four times as long for each token that is decoded.
+        q, pos_q = given.q_BHTD, given.pos_q_BT
         scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried, self.window)
+        if not self.encoding.turns_alone:
+            return *self._rotated(scene), scene
+        q, new = self._rotated(given)
+        return q, k if new is given.k_BHSD else cache.extend_turned(new), scene
+
+    def _rotated(self, scene: Scene) -> tuple[Tensor, Tensor]:
         with roads.taken(self.fast):
-            q, k = self.encoding.rotate(q, k, scene)
-        return q, k, scene
+            return self.encoding.rotate(scene.q_BHTD, scene.k_BHSD, scene)
 
     def wide(self, x: Tensor) -> Tensor:
         """On a CPU, small products in half precision are slow."""
@@ -111,16 +145,20 @@ class Attention(nn.Module, ABC):
             return x.to(torch.promote_types(x.dtype, torch.float32))
         return x
 
+    def kernels_serve(self, scene: Scene) -> bool:
+        """Whether an encoding's may: none knows of windows, or of values of another width, and for
+        the last token alone, as it is decoded, what PyTorch has is the fastest."""
+        decoded = scene.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
+        like_keys = scene.v_BHSD.shape[-1] == scene.k_BHSD.shape[-1]
+        return self.fast and self.window is None and like_keys and not decoded
+
     def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
         """``_eager`` by a fused kernel; None where there is none."""
         if not self.fast:
             return None
         like_keys = scene.v_BHSD.shape[-1] == k.shape[-1]
-        # The last token alone, as it is decoded: what PyTorch has is the fastest there.
-        sees_all = q.shape[2] == 1 and self.window is None
-        decoded = sees_all and torch.is_inference_mode_enabled()
-        if self.window is None and like_keys and not decoded:
-            # No kernel of an encoding's knows of windows, or of values of another width.
+        sees_all = scene.sees_all
+        if self.kernels_serve(scene):
             mixed = self.encoding.attend(q, k, scene, drop)
             if mixed is not None:
                 return mixed
@@ -152,7 +190,7 @@ class Attention(nn.Module, ABC):
         bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
         if bias is not None:
             logits = logits + bias
-        return logits, self.normalised(logits, scene.mask_TS)
+        return logits, self.normalised(logits, scene)
 
     def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
         pe = self.encoding
@@ -176,6 +214,9 @@ class MultiHeadAttention(Attention):
 
     def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
         if queries == x_BTE.shape[1]:
+            found = self._projected(x_BTE)
+            if found is not None:
+                return found
             q, k, v = self.wide(self.qkv(x_BTE)).chunk(3, -1)
         else:
             e = x_BTE.shape[-1]
@@ -183,6 +224,13 @@ class MultiHeadAttention(Attention):
             q = self.wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
             k, v = self.wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
         return self._heads(q), self._heads(k), self._heads(v)
+
+    def _projected(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """By a kernel, where there is one."""
+        # Who measures attention alone puts something without weights there.
+        if not self.fast or not isinstance(self.qkv, nn.Linear):
+            return None
+        return projected(x_BTE, self.qkv.weight, self.qkv.bias, self.n_heads)
 
     def _heads(self, x_BTE: Tensor) -> Tensor:
         return x_BTE.view(*x_BTE.shape[:2], self.n_heads, -1).transpose(1, 2)

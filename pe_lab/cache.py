@@ -37,17 +37,24 @@ class Rows:
 
 @dataclass
 class LayerCache:
-    """What one layer remembers of the tokens before: keys not yet rotated, values, inputs."""
+    """What one layer remembers of the tokens before: keys not yet rotated, values, inputs, and
+    turned keys where each turns by its own position alone."""
 
     parts: tuple[Rows, Rows, Rows] = field(
         default_factory=lambda: (Rows(dim=-2), Rows(dim=-2), Rows(dim=-2))
     )
     carried: Rows = field(default_factory=lambda: Rows(dim=1))
+    turned: Rows = field(default_factory=lambda: Rows(dim=-2))
 
     @torch.no_grad()
     def extend(self, k: Tensor, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keys, values, inputs = self.parts
         return keys.extend(k), values.extend(v), inputs.extend(x)
+
+    @torch.no_grad()
+    def extend_turned(self, k: Tensor) -> Tensor:
+        """All turned keys: those before have the positions that they were given with."""
+        return self.turned.extend(k)
 
     @torch.no_grad()
     def extend_carried(self, carried: Any) -> Any:

@@ -2,12 +2,23 @@
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from input_output import (
+    MAX_LEN,
+    SEPARATOR,
+    VOCAB,
+    assert_cache_changes_nothing,
+    assert_dropout_follows_its_key,
+    assert_is_the_formula,
+    assert_refuses_what_it_cannot_read,
+    assert_sees_nothing_ahead,
+    assert_wanted_places_are_those_of_all,
+    sequences,
+)
 from program import Here, summary, the_run, tiny
 from torch import Tensor
 
@@ -22,20 +33,13 @@ from pe_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pe_lab.models.encoder_decoder_layers import Everywhere
 from pe_lab.models.input_output import Parts
 from pe_lab.pe.none import NoPE
-from pe_lab.wanted import Wanted
 
-VOCAB, SEPARATOR, WIDTH, HEADS, LAYERS, MAX_LEN = 9, 8, 12, 3, 2, 40
+WIDTH, HEADS, LAYERS = 12, 3, 2
+pytestmark = pytest.mark.usefixtures("float64")
 PLAIN: dict[str, Any] = {
     "n_layers": LAYERS, "n_heads": HEADS, "d_model": WIDTH, "d_ff": 10, "dropout": 0.0,
     "norm": "layernorm", "norm_position": "pre", "activation": "relu", "tied_embeddings": False,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def section(pe: str) -> dict[str, Any]:
@@ -58,15 +62,6 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> EncoderDecoder
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model
-
-
-def sequences(places: list[int], length: int, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Rows with their separator at these places, and scattered positions."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, SEPARATOR, (len(places), length), generator=generator)
-    tokens[torch.arange(len(places)), places] = SEPARATOR
-    keys = torch.rand(len(places), MAX_LEN, generator=generator)
-    return tokens, keys.argsort(-1)[:, :length].sort(-1).values
 
 
 # One vector at a time, from the formula.
@@ -231,27 +226,10 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("pe", "changes"), FORMS, ids=[pe for pe, _ in FORMS])
 @pytest.mark.parametrize("places", [[3, 1, 3], [2, 2]], ids=["apart", "in line"])
 def test_is_the_formula(places: list[int], pe: str, changes: dict[str, Any]) -> None:
-    tokens, pos = sequences(places, 6)
-    direction = torch.randn(len(places), 6, WIDTH + VOCAB)
+    def naive(model: EncoderDecoder) -> Naive:
+        return Naive(model, config(**changes), pe)
 
-    def gradients(model: EncoderDecoder, hidden: Tensor) -> tuple[Tensor, ...]:
-        told = torch.cat([hidden, model.unembed(hidden)], -1)
-        leaves = list(model.parameters())
-        return torch.autograd.grad((told * direction).sum(), leaves, materialize_grads=True)
-
-    model = built(pe, **changes)
-    naive = Naive(model, config(**changes), pe)
-    slow = torch.stack([
-        torch.cat([torch.zeros(place, WIDTH), naive(row.tolist(), at.tolist())])
-        for place, row, at in zip(places, tokens, pos, strict=True)
-    ])  # fmt: skip
-    slow_gradients = gradients(model, slow)
-    for fast in (True, False):
-        model = built(pe, fast, **changes)
-        hidden = model(tokens, pos)
-        torch.testing.assert_close(hidden, slow, rtol=1e-10, atol=1e-10)
-        found = gradients(model, hidden)
-        torch.testing.assert_close(found, slow_gradients, rtol=1e-9, atol=1e-9)
+    assert_is_the_formula(lambda fast: built(pe, fast, **changes), naive, places, 1e-9)
 
 
 def fitting() -> list[str]:
@@ -269,23 +247,7 @@ def whole(pe: str) -> bool:
 
 @pytest.mark.parametrize("pe", fitting())
 def test_nothing_is_seen_ahead(pe: str) -> None:
-    """The input part knows nothing of the output, an output place nothing of those after it, and
-    a row nothing of the others."""
-    model = built(pe)
-    tokens, pos = sequences([4, 2, 4], 9)
-    before = model(tokens, pos)
-    changed = tokens.clone()
-    changed[:, 6:] = (changed[:, 6:] + 1) % SEPARATOR
-    after = model(changed, pos)
-    torch.testing.assert_close(after[:, :6], before[:, :6], rtol=1e-10, atol=1e-10)
-    assert not torch.allclose(after[:, 6], before[:, 6])
-    assert not before[0, :4].any()
-    for row in range(3):
-        alone = model(tokens[row : row + 1], pos[row : row + 1])
-        torch.testing.assert_close(alone[0], before[row], rtol=1e-10, atol=1e-10)
-    seen = changed.clone()
-    seen[:, 0] = (seen[:, 0] + 1) % SEPARATOR
-    assert not torch.allclose(model(seen, pos)[:, 4], after[:, 4])
+    assert_sees_nothing_ahead(built(pe))
 
 
 def test_the_encoder_sees_what_comes_later() -> None:
@@ -304,14 +266,7 @@ def test_a_cache_changes_nothing(pe: str) -> None:
         with pytest.raises(ValueError, match="cannot serve"):
             model.empty_cache()
         return
-    tokens, pos = sequences([3, 3], 9)
-    expected = model(tokens, pos)
-    for prompt in (4, 6):
-        cache = model.empty_cache()
-        steps = [model(tokens[:, :prompt], pos[:, :prompt], cache)]
-        for end in range(prompt + 1, 10):
-            steps.append(model(tokens[:, end - 1 : end], pos[:, :end], cache))
-        torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
+    assert_cache_changes_nothing(model)
 
 
 def test_writes_what_it_would_read() -> None:
@@ -330,33 +285,18 @@ def test_writes_what_it_would_read() -> None:
 
 @pytest.mark.parametrize(("pe", "dropout"), [("rope", 0.0), ("rope", 0.4), ("dynamic_ntk", 0.0)])
 def test_wanted_places(pe: str, dropout: float) -> None:
-    model = built(pe, dropout=dropout)
-    tokens, pos = sequences([4, 2, 3], 9)
-    everywhere = model(tokens, pos, key=5)
-    for places in ([(0, 5), (0, 6), (1, 2), (2, 4)], [(1, 1), (2, 3)], [(0, 0)], []):
-        chosen = torch.zeros(3, 9, dtype=torch.bool)
-        for place in places:
-            chosen[place] = True
-        wanted = Wanted.of(chosen.numpy(), tokens.device)
-        some = model(tokens, pos, wanted=wanted, key=5)
-        torch.testing.assert_close(some, everywhere[chosen], rtol=1e-10, atol=1e-10)
+    assert_wanted_places_are_those_of_all(built(pe, dropout=dropout))
 
 
 def test_dropout_follows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plain = built("rope", dropout=0.3), built("rope", fast=False, dropout=0.3)
-    tokens, pos = sequences([4, 2, 3], 9)
-    first = model(tokens, pos, key=5)
-    assert torch.equal(first, model(tokens, pos, key=5))
-    assert not torch.allclose(first, model(tokens, pos, key=6))
-    torch.testing.assert_close(plain(tokens, pos, key=5), first, rtol=1e-10, atol=1e-10)
-    without = built("rope")(tokens, pos)
-    torch.testing.assert_close(model.eval()(tokens, pos), without, rtol=0, atol=0)
+    assert_dropout_follows_its_key(model, plain, built("rope"))
     # Both inputs, three places in each layer of the encoder and five in each of the decoder, none
     # with the mask of another.
     keys: list[Any] = []
-    call = Drop.__call__
-    monkeypatch.setattr(Drop, "__call__", lambda d, *given: keys.append(d.key) or call(d, *given))
-    plain(tokens, pos, key=5)
+    kept = Drop.kept_of
+    monkeypatch.setattr(Drop, "kept_of", lambda d, *given: keys.append(d.key) or kept(d, *given))
+    plain(*sequences([4, 2, 3], 9), key=5)
     assert len(keys) == len(set(keys)) == 2 + 8 * LAYERS
 
 
@@ -381,14 +321,7 @@ def test_parts_of_rows_with_separators_apart() -> None:
 
 
 def test_sequences_that_it_cannot_read() -> None:
-    model = built()
-    tokens, pos = sequences([4, 2], 6)
-    with pytest.raises(ValueError, match="different places in these rows"):
-        model(tokens, pos, model.empty_cache())
-    tokens[0, 4] = 0
-    for cache in (None, model.empty_cache()):
-        with pytest.raises(ValueError, match="holds no separator"):
-            model(tokens, pos, cache)
+    assert_refuses_what_it_cannot_read(built())
 
 
 REFUSED = {

@@ -1,7 +1,6 @@
 """Linear attention: the formula in loops, chunks, what it remembers, and what turns with it."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,11 +21,7 @@ from pe_lab.pe.rope import RoPE
 HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
 
 
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def config(**changes: Any) -> LinearAttentionConfig:

@@ -1,7 +1,6 @@
 """What every model of conf/model must keep; a new yaml is tested by existing."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -39,13 +38,6 @@ LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
 FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=None, splits={})
 
 every_model = pytest.mark.parametrize("name", MODELS)
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def config(name: str, **changes: Any) -> ModelConfig:

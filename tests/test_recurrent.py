@@ -1,7 +1,6 @@
 """LSTM and GRU: the formulas one number at a time, and a state that does not grow."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,8 @@ from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
 WIDTH, VOCAB, LENGTH = 3, 5, 6
 CONFIGS = {"lstm": LSTMConfig, "gru": GRUConfig}
 
+pytestmark = pytest.mark.usefixtures("float64")
 every_kind = pytest.mark.parametrize("kind", CONFIGS)
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def built(kind: str, pe: str = "none", fast: bool = True, **changes: Any) -> Recurrent:

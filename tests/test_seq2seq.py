@@ -1,11 +1,23 @@
 """GRUs that write with attention: the formula in loops, what they must not see, and the cache."""
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from input_output import (
+    MAX_LEN,
+    SEPARATOR,
+    VOCAB,
+    assert_cache_changes_nothing,
+    assert_dropout_follows_its_key,
+    assert_is_the_formula,
+    assert_refuses_what_it_cannot_read,
+    assert_sees_nothing_ahead,
+    assert_wanted_places_are_those_of_all,
+    sequences,
+)
 from program import Here, summary, the_run, tiny
 from torch import Tensor
 
@@ -15,20 +27,13 @@ from pe_lab.dropout import Drop
 from pe_lab.generate import written
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from pe_lab.wanted import Wanted
 
-VOCAB, SEPARATOR, WIDTH, MAX_LEN = 9, 8, 6, 40
+WIDTH = 6
+pytestmark = pytest.mark.usefixtures("float64")
 AT_INPUT = (
     "binary", "complex_order", "conv", "floater", "hierarchical", "integer", "learned",
     "multiplicative", "none", "normalized", "recurrent", "sinusoidal",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def config(**changes: Any) -> Seq2SeqConfig:
@@ -45,15 +50,6 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> Seq2Seq:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)
     return model
-
-
-def sequences(places: list[int], length: int, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Rows with their separator at these places, and scattered positions."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, SEPARATOR, (len(places), length), generator=generator)
-    tokens[torch.arange(len(places)), places] = SEPARATOR
-    keys = torch.rand(len(places), MAX_LEN, generator=generator)
-    return tokens, keys.argsort(-1)[:, :length].sort(-1).values
 
 
 # One vector at a time, from the formula.
@@ -115,60 +111,22 @@ def embedded(model: Seq2Seq, tokens: list[int], pos: list[int]) -> list[Tensor]:
 @pytest.mark.parametrize(("pe", "n_layers"), [("none", 1), ("learned", 2)])
 @pytest.mark.parametrize("places", [[3, 1, 3], [2, 2], [0, 1]], ids=["apart", "in line", "empty"])
 def test_is_the_formula(places: list[int], pe: str, n_layers: int) -> None:
-    tokens, pos = sequences(places, 6)
-    direction = torch.randn(len(places), 6, WIDTH + VOCAB)
-
-    def gradients(model: Seq2Seq, hidden: Tensor) -> tuple[Tensor, ...]:
-        told = torch.cat([hidden, model.unembed(hidden)], -1)
-        return torch.autograd.grad((told * direction).sum(), list(model.parameters()))
-
-    model = built(pe, n_layers=n_layers)
-    slow = torch.stack([
-        torch.cat([torch.zeros(place, WIDTH), naive(model, row.tolist(), at.tolist())])
-        for place, row, at in zip(places, tokens, pos, strict=True)
-    ])  # fmt: skip
-    slow_gradients = gradients(model, slow)
-    for fast in (True, False):
-        model = built(pe, fast, n_layers=n_layers)
-        hidden = model(tokens, pos)
-        torch.testing.assert_close(hidden, slow, rtol=1e-10, atol=1e-10)
-        found = gradients(model, hidden)
-        torch.testing.assert_close(found, slow_gradients, rtol=1e-10, atol=1e-10)
+    assert_is_the_formula(
+        lambda fast: built(pe, fast, n_layers=n_layers),
+        lambda model: partial(naive, model),
+        places,
+        1e-10,
+    )
 
 
 @pytest.mark.parametrize("pe", AT_INPUT)
 def test_nothing_is_seen_ahead(pe: str) -> None:
-    """The input part knows nothing of the output, an output place nothing of those after it, and
-    a row nothing of the others."""
-    model = built(pe)
-    tokens, pos = sequences([4, 2, 4], 9)
-    before = model(tokens, pos)
-    changed = tokens.clone()
-    changed[:, 6:] = (changed[:, 6:] + 1) % SEPARATOR
-    after = model(changed, pos)
-    torch.testing.assert_close(after[:, :6], before[:, :6], rtol=1e-10, atol=1e-10)
-    assert not torch.allclose(after[:, 6], before[:, 6])
-    assert not before[0, :4].any()
-    for row in range(3):
-        alone = model(tokens[row : row + 1], pos[row : row + 1])
-        torch.testing.assert_close(alone[0], before[row], rtol=1e-10, atol=1e-10)
-    for place in range(4):
-        other = changed[:1].clone()
-        other[:, place] = (other[:, place] + 1) % SEPARATOR
-        assert not torch.isclose(model(other, pos[:1])[0, 4], after[0, 4]).any()
+    assert_sees_nothing_ahead(built(pe))
 
 
 @pytest.mark.parametrize("pe", AT_INPUT)
 def test_a_cache_changes_nothing(pe: str) -> None:
-    model = built(pe, n_layers=2)
-    tokens, pos = sequences([3, 3], 9)
-    expected = model(tokens, pos)
-    for prompt in (4, 6):
-        cache = model.empty_cache()
-        steps = [model(tokens[:, :prompt], pos[:, :prompt], cache)]
-        for end in range(prompt + 1, 10):
-            steps.append(model(tokens[:, end - 1 : end], pos[:, :end], cache))
-        torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
+    assert_cache_changes_nothing(built(pe, n_layers=2))
 
 
 def test_writes_what_it_would_read() -> None:
@@ -185,26 +143,12 @@ def test_writes_what_it_would_read() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_wanted_places(dropout: float) -> None:
-    model = built(n_layers=2, dropout=dropout)
-    tokens, pos = sequences([4, 2, 3], 9)
-    everywhere = model(tokens, pos, key=5)
-    for places in ([(0, 5), (0, 6), (1, 2), (2, 4)], [(1, 1), (2, 3)], [(0, 0)], []):
-        chosen = torch.zeros(3, 9, dtype=torch.bool)
-        for place in places:
-            chosen[place] = True
-        some = model(tokens, pos, wanted=Wanted.of(chosen.numpy(), tokens.device), key=5)
-        torch.testing.assert_close(some, everywhere[chosen], rtol=1e-10, atol=1e-10)
+    assert_wanted_places_are_those_of_all(built(n_layers=2, dropout=dropout))
 
 
 def test_dropout_follows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plain = (built(fast=fast, n_layers=2, dropout=0.3) for fast in (True, False))
-    tokens, pos = sequences([4, 2, 3], 9)
-    first = model(tokens, pos, key=5)
-    assert torch.equal(first, model(tokens, pos, key=5))
-    assert not torch.allclose(first, model(tokens, pos, key=6))
-    torch.testing.assert_close(plain(tokens, pos, key=5), first, rtol=1e-10, atol=1e-10)
-    without = built(n_layers=2)(tokens, pos)
-    torch.testing.assert_close(model.eval()(tokens, pos), without, rtol=0, atol=0)
+    assert_dropout_follows_its_key(model, plain, built(n_layers=2))
     # The inputs of each layer and what is written; between the layers that write for every token.
     masks: list[Tensor] = []
     keys: list[Any] = []
@@ -216,7 +160,7 @@ def test_dropout_follows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
         return masks[-1]
 
     monkeypatch.setattr(Drop, "kept", recorded)
-    plain(tokens, pos, key=5)
+    plain(*sequences([4, 2, 3], 9), key=5)
     assert len(masks) == 2 + 1 + 7 + 1
     assert len(set(keys)) == 2 + 1 + 1 + 1
     shown = {bytes(mask.numpy()) for mask in masks}
@@ -224,14 +168,7 @@ def test_dropout_follows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sequences_that_it_cannot_read() -> None:
-    model = built()
-    tokens, pos = sequences([4, 2], 6)
-    with pytest.raises(ValueError, match="different places in these rows"):
-        model(tokens, pos, model.empty_cache())
-    tokens[0, 4] = 0
-    for cache in (None, model.empty_cache()):
-        with pytest.raises(ValueError, match="holds no separator"):
-            model(tokens, pos, cache)
+    assert_refuses_what_it_cannot_read(built())
 
 
 def small(*words: str) -> list[str]:

@@ -28,7 +28,7 @@ class Dropout(ctypes.Structure):
         if drop is None:
             super().__init__(0, 0, 0, 1.0)
         else:
-            super().__init__(drop.low, drop.high, drop.threshold, drop.scale)
+            super().__init__(int(drop.low), int(drop.high), drop.threshold, drop.scale)
 
 
 class Strided(ctypes.Structure):
@@ -41,6 +41,15 @@ class Strided(ctypes.Structure):
             strides = tensor.stride()[:-1]
             # One without elements may have no address, and is not none.
             super().__init__(tensor.data_ptr() or 64, ((0,) * (4 - len(strides)) + strides))
+
+
+class Turn(ctypes.Structure):
+    """turn.h: real numbers (B, H, T, D) by which pairs are turned, or none."""
+
+    _fields_ = (("by", Strided), ("halves", ctypes.c_int64))
+
+    def __init__(self, by: Tensor | None = None, halves: bool = False) -> None:
+        super().__init__(Strided(by), int(halves))
 
 
 @functools.cache
@@ -90,3 +99,11 @@ def by_token(*shape: int, like: Tensor) -> Tensor:
     """(.., H, T, D) that lies as (.., T, H, D)."""
     *outer, h, t, d = shape
     return like.new_empty(*outer, t, h, d).transpose(-2, -3)
+
+
+def thirds(like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Three of the shape (B, H, T, D) that lie side by side, token by token, as queries, keys and
+    values come from one linear map (heads.py)."""
+    b, h, t, d = like.shape
+    q, k, v = like.new_empty(b, t, 3, h, d).permute(2, 0, 3, 1, 4)
+    return q, k, v

@@ -10,7 +10,17 @@ from torch.autograd.function import once_differentiable
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import build
-from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows
+from pe_lab.kernels.calling import (
+    Dropout,
+    Strided,
+    Turn,
+    by_token,
+    call,
+    check,
+    contiguous_rows,
+    thirds,
+)
+from pe_lab.kernels.turns import Turns, real
 
 BLOCK = 64
 # Work is cut into about so many parts, whatever the number of threads: results do not depend on it.
@@ -32,6 +42,7 @@ class Distance(ctypes.Structure):
         ("sum", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("bias_stride", ctypes.c_int64),
+        *((name, Turn) for name in ("turn_q", "turn_k")),
         *((name, Strided) for name in ("grad_out", "grad_q", "grad_k", "grad_v")),
         ("grad_bias", ctypes.c_void_p),
     )
@@ -48,7 +59,14 @@ class Dropped(ctypes.Structure):
     )
 
 
-def _problem(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: Drop | None) -> Distance:
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    turns: tuple[Tensor, Tensor, bool] | None,
+    drop: Drop | None,
+) -> Distance:
     b, h, t, d = q.shape
     parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
     problem = Distance(
@@ -61,25 +79,34 @@ def _problem(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: Drop | 
     problem.q, problem.k, problem.v = Strided(q), Strided(k), Strided(v)
     if bias is not None:
         problem.bias, problem.bias_stride = bias.data_ptr(), bias.stride(0)
+    if turns is not None:
+        turn_q, turn_k, halves = turns
+        problem.turn_q, problem.turn_k = Turn(turn_q, halves), Turn(turn_k, halves)
     return problem
 
 
 class _Distance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: Drop | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        drop: Drop | None,
+        turns: tuple[Tensor, Tensor, bool] | None = None,
     ) -> Tensor:
         q, k, v = contiguous_rows(q), contiguous_rows(k), contiguous_rows(v)
         bias = None if bias is None else contiguous_rows(bias)
         out = by_token(*q.shape, like=q)
         # Of each query's logits: the largest, and the sum of the powers.
         seen = q.new_empty(2, *q.shape[:-1])
-        problem = _problem(q, k, v, bias, drop)
+        problem = _problem(q, k, v, bias, turns, drop)
         problem.out = Strided(out)
         problem.largest, problem.sum = seen[0].data_ptr(), seen[1].data_ptr()
         call("distance", "distance_forward", q.dtype, problem)
         ctx.save_for_backward(q, k, v, bias, out, seen)
-        ctx.drop = drop
+        ctx.turns, ctx.drop = turns, drop
         return out
 
     @staticmethod
@@ -87,14 +114,21 @@ class _Distance(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out, seen = ctx.saved_tensors
         grad_out = contiguous_rows(grad_out)
-        problem = _problem(q, k, v, bias, ctx.drop)
+        problem = _problem(q, k, v, bias, ctx.turns, ctx.drop)
         problem.out = Strided(out)
         problem.largest, problem.sum = seen[0].data_ptr(), seen[1].data_ptr()
         problem.grad_out = Strided(grad_out)
         wanted = ctx.needs_input_grad
-        grad_q = by_token(problem.parts, *q.shape, like=q) if wanted[0] else None
-        grad_k = by_token(*k.shape, like=k) if wanted[1] else None
-        grad_v = by_token(*v.shape, like=v) if wanted[2] else None
+        grad_q: Tensor | None
+        grad_k: Tensor | None
+        grad_v: Tensor | None
+        if problem.parts == 1 and q.shape == k.shape and all(wanted[:3]):
+            one, grad_k, grad_v = thirds(q)
+            grad_q = one[None]
+        else:
+            grad_q = by_token(problem.parts, *q.shape, like=q) if wanted[0] else None
+            grad_k = by_token(*k.shape, like=k) if wanted[1] else None
+            grad_v = by_token(*v.shape, like=v) if wanted[2] else None
         problem.grad_q, problem.grad_k = Strided(grad_q), Strided(grad_k)
         problem.grad_v = Strided(grad_v)
         grad_bias = None
@@ -108,7 +142,7 @@ class _Distance(torch.autograd.Function):
             grad_bias = torch.nn.functional.pad(
                 grad_bias.sum((0, 1)), (0, bias.shape[-1] - k.shape[-2])
             )
-        return grad_q, grad_k, grad_v, grad_bias, None
+        return grad_q, grad_k, grad_v, grad_bias, None, None
 
 
 def distance(
@@ -123,13 +157,32 @@ def distance(
     The T queries are the last of the S tokens. Memory grows with T + S; the backward pass makes
     the weights again. float32 and float64; tensors with a contiguous last dimension are not copied.
     """
+    return turned_distance(q_BHTD, k_BHSD, v_BHSD, bias_HN, None, drop)
+
+
+def turned_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    turns: Turns | None,
+    drop: Drop | None,
+) -> Tensor:
+    """``distance`` of queries and keys that are turned on the way."""
     others = {"v": (v_BHSD, tuple(k_BHSD.shape))}
     if bias_HN is not None:
         bias_HN = bias_HN.to(q_BHTD.dtype)
         columns = max(bias_HN.shape[-1], k_BHSD.shape[-2])
         others["bias"] = (bias_HN, (q_BHTD.shape[1], columns))
     check(q_BHTD, k_BHSD, **others)
-    out: Tensor = _Distance.apply(q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)  # type: ignore[no-untyped-call]
+    by = None
+    if turns is not None:
+        turn_q, turn_k = (
+            real(turn.to(x.dtype.to_complex()), turns.halves).expand(x.shape)
+            for turn, x in ((turns.q, q_BHTD), (turns.k, k_BHSD))
+        )
+        by = turn_q, turn_k, turns.halves
+    out: Tensor = _Distance.apply(q_BHTD, k_BHSD, v_BHSD, bias_HN, drop, by)  # type: ignore[no-untyped-call]
     return out
 
 

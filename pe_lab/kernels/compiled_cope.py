@@ -10,12 +10,13 @@ from torch.autograd.function import once_differentiable
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import build
-from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows
+from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows, thirds
 
 BLOCK = 32
 # Work is cut into about so many parts, and the table's gradient added up in so many strands,
-# whatever the number of threads: results do not depend on it.
-PARTS, STRANDS = 16, 64
+# whatever the number of threads: results do not depend on it. Each part has gradients of keys and
+# each strand one of the table, so more of them would take memory that grows with the length.
+PARTS, STRANDS = 8, 32
 
 
 class Cope(ctypes.Structure):
@@ -105,7 +106,12 @@ class _Cope(torch.autograd.Function):
             return by_token(problem.parts, *k.shape, like=k)
 
         own_gates = gate_q is not None or gate_k is not None
-        grads = {"grad_q": by_token(*q.shape, like=q), "grad_k": for_keys(), "grad_v": for_keys()}
+        if problem.parts == 1 and q.shape == k.shape:
+            grad_q, grad_k, grad_v = thirds(q)
+            grads = {"grad_q": grad_q, "grad_k": grad_k[None], "grad_v": grad_v[None]}
+        else:
+            grad_q = by_token(*q.shape, like=q)
+            grads = {"grad_q": grad_q, "grad_k": for_keys(), "grad_v": for_keys()}
         if gate_q is not None:
             grads["grad_gate_q"] = by_token(*q.shape, like=q)
         if own_gates:

@@ -91,18 +91,16 @@ class DistanceBackward {
         meeting.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
       if (p_.grad_q.data != nullptr) meeting.gather(slopes_, head_.k + key * stride, stride, grad_q_);
     }
-    for (long i = 0; i < count && p_.grad_q.data != nullptr; ++i) {
-      T* const to = p_.grad_q.template row<T>(head_.b, head_.h, query + i, part);
-      copy_row(grad_q_ + i * stride, p_.width, T(p_.softmax_scale), to);
-    }
+    if (p_.grad_q.data != nullptr)
+      write(p_.grad_q, p_.turn_q, query, count, part, T(p_.softmax_scale), grad_q_ + 0);
   }
 
   void enter_queries(long query, long count) {
-    head_.enter_queries(query);
+    const auto rows = head_.enter_queries(query);
     const long stride = head_.stride;
     const Strided& grad_out = p_.grad_out;
-    copy_rows(p_.q.template row<T>(head_.b, head_.h, query), p_.q.token, count, p_.width,
-              T(p_.softmax_scale), query_rows_ + 0, stride);
+    copy_rows(rows.first, rows.stride, count, p_.width, T(p_.softmax_scale), query_rows_ + 0,
+              stride);
     // Lanes beyond the last query get weight zero.
     std::fill_n(largest_ + 0, BLOCK, T(INFINITY));
     std::fill_n(through_sum_ + 0, BLOCK, T(0));
@@ -150,14 +148,21 @@ class DistanceBackward {
   }
 
   void write_keys(long first) {
-    const long last = std::min<long>(first + BLOCK, p_.keys);
-    for (long key = first; key < last; ++key) {
-      if (p_.grad_k.data != nullptr)
-        copy_row(grad_k_ + key * head_.stride, p_.width, T(1),
-                 p_.grad_k.template row<T>(head_.b, head_.h, key));
-      if (p_.grad_v.data != nullptr)
-        copy_row(grad_v_ + key * head_.stride, p_.width, T(1),
-                 p_.grad_v.template row<T>(head_.b, head_.h, key));
-    }
+    const long count = std::min(BLOCK, p_.keys - first), at = first * head_.stride;
+    if (p_.grad_k.data != nullptr)
+      write(p_.grad_k, p_.turn_k, first, count, 0, T(1), grad_k_ + at);
+    if (p_.grad_v.data != nullptr) write(p_.grad_v, Turn{}, first, count, 0, T(1), grad_v_ + at);
+  }
+
+  // factor times rows, turned back, from token t on.
+  void write(const Strided& to, const Turn& turn, long t, long count, long part, T factor,
+             const T* rows) {
+    T* const out = to.template row<T>(head_.b, head_.h, t, part);
+    if (turn.by.data != nullptr)
+      turn_rows(turn, head_.b, head_.h, t, true, factor, count, p_.width, rows, head_.stride, out,
+                to.token);
+    else
+      for (long r = 0; r < count; ++r)
+        copy_row(rows + r * head_.stride, p_.width, factor, out + r * to.token);
   }
 };

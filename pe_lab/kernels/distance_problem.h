@@ -6,6 +6,7 @@
 #include "dropout.h"
 #include "softmax.h"
 #include "team.h"
+#include "turn.h"
 
 struct Distance {
   Fork fork;
@@ -17,6 +18,7 @@ struct Distance {
   void *largest, *sum;  // (batch, heads, queries): of the logits / ln 2; of 2^(that - largest)
   const void* bias;  // (heads, bias_stride), by distance; null: none
   int64_t bias_stride;
+  Turn turn_q, turn_k;  // by which queries and keys are turned first; null: as they are
   // Null where nobody wants the gradient. To a query several parts of a head may add: grad_q has
   // room for each part, and grad_bias is (parts, batch, heads, keys).
   Strided grad_out, grad_q, grad_k, grad_v;
@@ -32,7 +34,7 @@ struct Head {
   const long stride;  // of a row of keys, filled up to whole vectors
   const long offset;  // the first query's place
   long b = 0, h = 0;
-  Scratch<T> k, v, bias, query_columns;
+  Scratch<T> k, v, bias, turned, query_columns;
   Scratch<uint32_t> hashed;
 
   explicit Head(const Distance& p)
@@ -42,13 +44,18 @@ struct Head {
         k(p.keys * stride),
         v(p.keys * stride),
         bias(p.keys + 2 * BLOCK),
+        turned(BLOCK * stride),
         query_columns(p.width * BLOCK),
         hashed(BLOCK) {}
 
   void enter(long head) {
     b = head / p.heads;
     h = head % p.heads;
-    copy_rows(p.k.row<T>(b, h, 0), p.k.token, p.keys, p.width, T(1), k + 0, stride);
+    const T* const keys = p.k.row<T>(b, h, 0);
+    if (p.turn_k.by.data == nullptr || stride != p.width)
+      copy_rows(keys, p.k.token, p.keys, p.width, T(1), k + 0, stride);
+    if (p.turn_k.by.data != nullptr)
+      turn_rows(p.turn_k, b, h, 0, false, T(1), p.keys, p.width, keys, p.k.token, k + 0, stride);
     copy_rows(p.v.row<T>(b, h, 0), p.v.token, p.keys, p.width, T(1), v + 0, stride);
     // Lanes that do not see a key, or are none of the queries, read beyond both ends.
     std::fill_n(bias + 0, p.keys + 2 * BLOCK, T(0));
@@ -58,11 +65,24 @@ struct Head {
 
   long count(long query) const { return std::min<long>(BLOCK, p.queries - query); }
 
-  void enter_queries(long query) {
-    copy_transposed(p.q.row<T>(b, h, query), p.q.token, count(query), p.width,
-                    T(p.softmax_scale * LOG2_E), query_columns + 0, BLOCK);
+  struct Rows {
+    const T* first;
+    long stride;
+  };
+
+  // The queries as they meet the keys.
+  Rows enter_queries(long query) {
+    Rows rows{p.q.row<T>(b, h, query), p.q.token};
+    if (p.turn_q.by.data != nullptr) {
+      turn_rows(p.turn_q, b, h, query, false, T(1), count(query), p.width, rows.first,
+                rows.stride, turned + 0, stride);
+      rows = {turned, stride};
+    }
+    copy_transposed(rows.first, rows.stride, count(query), p.width, T(p.softmax_scale * LOG2_E),
+                    query_columns + 0, BLOCK);
     const uint32_t row = (b * p.heads + h) * p.keys + offset + query;
     for (uint32_t i = 0; i < BLOCK; ++i) hashed[i] = hashed_rows<uint32_t>(p.drop, row + i);
+    return rows;
   }
 
   // The number of a query among those of all heads.

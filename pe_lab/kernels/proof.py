@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pe_lab.dropout import Drop, attention_rows
 from pe_lab.kernels import build
+from pe_lab.kernels.turns import Turns, in_pytorch
 
 logger = logging.getLogger("pe_lab")
 
@@ -28,7 +29,7 @@ def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dty
     value or in a gradient, in a few words; empty: nowhere.
 
     Args:
-        attend: what ``kind`` names, ``cope`` or ``distance``, as roads.py describes it. Where it
+        attend: what ``kind`` names, a key of EAGER, as roads.py describes it. Where it
             returns None it does not serve, and nothing is compared.
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -37,8 +38,7 @@ def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dty
             found = _tried(attend, {name: x.to(device) for name, x in leaves.items()}, call)
             if found is None:
                 continue
-            eager = eager_cope if kind == "cope" else eager_distance
-            expected = _tried(eager, {name: x.double() for name, x in leaves.items()}, call)
+            expected = _tried(EAGER[kind], {name: x.double() for name, x in leaves.items()}, call)
             assert expected is not None
             for name, x, y in zip(("value", *drawn), found, expected, strict=True):
                 error = float((x.cpu().double() - y).abs().max() / y.abs().max().clamp(min=1))
@@ -115,7 +115,8 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
 
         def by_distance(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
             q, k, v = parts(of["qkv"], 3)
-            return attend(q[:, :, -t:], k, v, of.get("bias"), drop)
+            turns = () if kind == "distance" else (_turns(k, t),)
+            return attend(q[:, :, -t:], k, v, of.get("bias"), *turns, drop)
 
         if kind == "cope":
             table = drawn(POSITIONS, WIDTH)
@@ -156,6 +157,36 @@ def eager_distance(
         place = torch.arange(s)
         logits = logits + bias_HN[:, (place[s - t :, None] - place).clamp(min=0)]
     return _mixed(logits, v_BHSD, drop)
+
+
+def eager_turned_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    turns: Turns,
+    drop: Drop | None,
+) -> Tensor:
+    """What ``roads.turned_distance`` computes."""
+    q, k = (
+        in_pytorch(x, turn.to(x.dtype.to_complex()), turns.halves)
+        for x, turn in ((q_BHTD, turns.q), (k_BHSD, turns.k))
+    )
+    return eager_distance(q, k, v_BHSD, bias_HN, drop)
+
+
+EAGER: dict[str, Attend] = {
+    "cope": eager_cope,
+    "distance": eager_distance,
+    "turned_distance": eager_turned_distance,
+}
+
+
+def _turns(k_BHSD: Tensor, t: int) -> Turns:
+    """Some for these keys and the last t queries."""
+    angle = torch.arange(k_BHSD.shape[2] * WIDTH // 2, device=k_BHSD.device).view(-1, WIDTH // 2)
+    turn = torch.polar(1 + angle.double() / angle.max(), angle.double())[None, None]
+    return Turns(turn[:, :, -t:], turn, halves=t == k_BHSD.shape[2])
 
 
 def _mask(t: int, s: int) -> Tensor:

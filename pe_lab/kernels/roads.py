@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.dropout import Drop, mapped
+from pe_lab.kernels.turns import Turns
+from pe_lab.tracing import tracing
 
 logger = logging.getLogger("pe_lab")
 
@@ -58,7 +60,7 @@ class Road:
             from pe_lab.kernels import build
 
             # It has told why.
-            if build.library(kind) is None:
+            if build.library(kind.removeprefix("turned_")) is None:
                 return None
         found: Attend = getattr(importlib.import_module(self.modules[kind]), kind)
         return found
@@ -94,7 +96,10 @@ def _several_queries(kind: str, given: Given, drop: Drop | None) -> bool:
 ROADS = (
     Road(
         "compiled",
-        {"cope": _in("compiled_cope"), "distance": _in("compiled")},
+        {
+            "cope": _in("compiled_cope"),
+            **dict.fromkeys(("distance", "turned_distance"), _in("compiled")),
+        },
         "cpu",
         pays=_several_queries,
     ),
@@ -160,6 +165,34 @@ def distance(
     return _serve("distance", (q_BHTD, k_BHSD, v_BHSD, bias_HN), drop)
 
 
+def turned_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    turns: Turns,
+    drop: Drop | None,
+) -> Tensor | None:
+    """``distance`` of queries and keys that are turned on the way; None where who asks turns them
+    and then asks for ``distance``."""
+    learned = turns.q.requires_grad or turns.k.requires_grad
+    if _asked.get() is not None or learned or not reachable(drop, turns.q, turns.k):
+        return None
+    given = (q_BHTD, k_BHSD, v_BHSD, bias_HN)
+    return _serve("turned_distance", given, turns, drop)
+
+
+def turns_on_the_way(q_BHTD: Tensor) -> bool:
+    """Whether ``turned_distance`` may serve such queries: without a road that turns them, who asks
+    need not make the turns."""
+    device, dtype = q_BHTD.device.type, q_BHTD.dtype
+    return reachable(None, q_BHTD) and any(
+        dtype in FULL and proved(road, "turned_distance", device, dtype) is not None
+        for road in allowed(device)
+        if "turned_distance" in road.modules
+    )
+
+
 def named(device: torch.device, kinds: Iterable[str] = KINDS) -> dict[str, str]:
     """The road that serves each kind of attention in float32 on a device."""
     return {kind: _first(kind, device.type) for kind in sorted(kinds)}
@@ -178,6 +211,8 @@ def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     if (kinds := _asked.get()) is not None:
         kinds.add(kind)
         return None
+    if tracing():
+        return _traced(kind, given, *rest)
     if not reachable(drop, *given):
         return None
     with torch.autocast(q.device.type, enabled=False):
@@ -192,15 +227,30 @@ def _serve(kind: str, given: Given, *rest: Any) -> Tensor | None:
     return None
 
 
+def _traced(kind: str, given: Given, *rest: Any) -> Tensor | None:
+    """``_serve`` where the step is traced: a kernel is written down, which was proved before."""
+    from pe_lab.kernels import traced
+
+    q, scale, drop = given[0], 1.0 if len(rest) == 1 else rest[0], rest[-1]
+    assert q is not None
+    with torch.autocast(q.device.type, enabled=False):
+        for road in allowed(q.device.type):
+            kernel = traced.KERNELS.get((road.name, kind))
+            known = q.dtype in FULL or (road.half and q.dtype in HALF)
+            if kernel is None or not known or not road.pays(kind, given, drop):
+                continue
+            served = proved(road, kind, q.device.type, q.dtype) is not None
+            if served and kernel.serves(given, drop):
+                return traced.attended(road.name, kind, given, scale, drop)
+    return None
+
+
 def reachable(drop: Drop | None, *given: Tensor | None) -> bool:
-    """Whether a kernel can read these: what torch.func maps over has no memory of its own, and
-    several models trained at once have several keys."""
-    several = drop is not None and not isinstance(drop.key, int)
-    return not (
-        several
-        or torch.compiler.is_compiling()
-        or any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in given if x is not None)
-    )
+    """Whether a kernel can read these: what is traced has no values, what torch.func maps over has
+    no memory of its own, and several models trained at once have several keys."""
+    several = drop is not None and mapped(drop.key)
+    compiling = tracing() or torch.compiler.is_compiling()
+    return not (several or compiling or any(map(mapped, given)))
 
 
 def compiled_may(x: Tensor, *others: Tensor | None, drop: Drop | None = None) -> bool:

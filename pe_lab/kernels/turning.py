@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.kernels import build, roads
-from pe_lab.kernels.calling import Strided, by_token, call, contiguous_rows
+from pe_lab.kernels.calling import Strided, Turn, by_token, call, contiguous_rows
 from pe_lab.kernels.proof import small_kernel
+from pe_lab.kernels.turns import in_pytorch, real
 
 
 class Turned(ctypes.Structure):
@@ -18,8 +19,9 @@ class Turned(ctypes.Structure):
     _fields_ = (
         ("fork", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "tokens", "width")),
-        *((name, ctypes.c_int64) for name in ("halves", "back")),
-        *((name, Strided) for name in ("x", "out", "turn")),
+        ("back", ctypes.c_int64),
+        *((name, Strided) for name in ("x", "out")),
+        ("turn", Turn),
     )
 
 
@@ -43,29 +45,15 @@ def turned(x_BHTD: Tensor, turn: Tensor, *, halves: bool) -> Tensor:
             return _compiled(x_BHTD, turn, halves, back=False)
         out: Tensor = _Turned.apply(x_BHTD, turn, halves)  # type: ignore[no-untyped-call]
         return out
-    return _in_pytorch(x_BHTD.to(wide), turn, halves).to(x_BHTD.dtype)
-
-
-def in_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Features m and m + D/2 turned by the angle with cos[.., m] and sin[.., m], in PyTorch."""
-    a, b = x_BHTD.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
-def _in_pytorch(x_BHTD: Tensor, turn: Tensor, halves: bool) -> Tensor:
-    if halves:
-        return in_halves(x_BHTD, turn.real, turn.imag)
-    # Complex numbers take a third of the time of strided halves.
-    pairs = torch.view_as_complex(x_BHTD.reshape(*x_BHTD.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(-2)
+    return in_pytorch(x_BHTD.to(wide), turn, halves).to(x_BHTD.dtype)
 
 
 def _compiled(x: Tensor, turn: Tensor, halves: bool, back: bool) -> Tensor:
     x = contiguous_rows(x)
     out = by_token(*x.shape, like=x)
-    numbers = torch.view_as_real(turn.contiguous()).flatten(-2).expand(x.shape)
-    problem = Turned(build.fork(), torch.get_num_threads(), *x.shape, int(halves), int(back))
-    problem.x, problem.out, problem.turn = Strided(x), Strided(out), Strided(numbers)
+    numbers = real(turn, halves).expand(x.shape)
+    problem = Turned(build.fork(), torch.get_num_threads(), *x.shape, int(back))
+    problem.x, problem.out, problem.turn = Strided(x), Strided(out), Turn(numbers, halves)
     call("turned", "turned", x.dtype, problem)
     return out
 
@@ -90,7 +78,7 @@ def _proved(dtype: torch.dtype) -> bool:
     turn = torch.polar(1 + angle / 95, angle)
 
     def same(turn: Tensor, halves: bool, back: bool) -> bool:
-        expected = _in_pytorch(x, turn.conj() if back else turn, halves)
+        expected = in_pytorch(x, turn.conj() if back else turn, halves)
         return torch.allclose(_compiled(x, turn, halves, back), expected, atol=1e-5)
 
     ways = (False, True)

@@ -9,7 +9,7 @@ N wanted places, V vocabulary.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -87,6 +87,15 @@ class Model(nn.Module, ABC):
         the model has none."""
         return None
 
+    def names_of_parameters(self) -> dict[int, list[str]]:
+        """The names of each parameter, by its id: several where modules hold it together, one where
+        layers share the module."""
+        names: dict[int, list[str]] = {}
+        for path, module in self.named_modules():
+            for name, p in module.named_parameters(recurse=False):
+                names.setdefault(id(p), []).append(f"{path}.{name}".lstrip("."))
+        return names
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
@@ -99,6 +108,11 @@ class ModelConfig(ABC):
     A subclass is a frozen keyword-only dataclass that raises ValueError in ``__post_init__`` for
     values that do not fit together.
     """
+
+    one_by_one: ClassVar[bool] = False
+    """True: tokens are computed one after another."""
+    sizes_by_tokens: ClassVar[bool] = False
+    """True: how much is computed follows from the values of the tokens."""
 
     n_layers: PositiveInt
     d_model: PositiveInt

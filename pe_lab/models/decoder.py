@@ -24,6 +24,7 @@ from pe_lab.cache import Cache, LayerCache
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.joining import normed
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.wanted import Wanted
@@ -65,13 +66,6 @@ class Layer(nn.Module, ABC):
     @abstractmethod
     def initialise(self, n_layers: int) -> None:
         """Draw the initial weights from torch's generator."""
-
-    def add(self, x: Tensor, branch: Tensor, drop: Drop | None, rows: Tensor | None) -> Tensor:
-        """x + branch, of which some is dropped; ``rows`` tells where theirs stand, if not in
-        turn."""
-        if drop is None:
-            return x + branch
-        return dropped(branch, drop, rows, x, fast=self.attention.fast)
 
 
 def draw(linear: nn.Linear) -> None:
@@ -174,7 +168,9 @@ class Decoder(Model):
                 x, carried = layer(x, pos_BS, t, carried, *given)
         if wanted is not None:
             x = x.flatten(0, 1).index_select(0, wanted.at_N)
-        hidden: Tensor = self.norm(x)
+        if not isinstance(self.norm, nn.Identity):
+            _, x = normed(x, self.norm, fast=self.fast)
+        hidden: Tensor = x
         return hidden
 
     def unembed(self, hidden: Tensor) -> Tensor:

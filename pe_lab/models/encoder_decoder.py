@@ -17,6 +17,7 @@ from pe_lab.cache import Cache, LayerCache
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.joining import normed
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
 from pe_lab.models.fitting import fitting
@@ -160,7 +161,7 @@ class EncoderDecoder(InputOutput):
         x = self._embedded(tokens_BP, tokens_BP, pos_BP, drop)
         for i, layer in enumerate(self.readers, 1):
             x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
-        x = self.encoded(x)
+        _, x = normed(x, self.encoded, fast=self.fast)
         return Memory([layer.cross.known(x) for layer in self.writers], seen_BP)
 
     def decode(
@@ -177,8 +178,7 @@ class EncoderDecoder(InputOutput):
         for i, layer in enumerate(self.writers):
             own = drop and drop.at(8 * (first + 1 + i)), cache and cache.layers[i]
             y = layer(y, pos_BS, memory.known[i], memory.seen_BP, *own)
-        hidden: Tensor = self.decoded(y)
-        return hidden
+        return normed(y, self.decoded, fast=self.fast)[1]
 
     def _embedded(
         self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None

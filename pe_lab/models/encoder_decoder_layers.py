@@ -16,6 +16,7 @@ from pe_lab.cache import LayerCache
 from pe_lab.dropout import Drop, attention_rows
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.joining import joined, normed
 from pe_lab.models.decoder import draw
 from pe_lab.models.transformer import FeedForward, TransformerConfig
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
@@ -46,7 +47,7 @@ class Everywhere(nn.Module):
         encoding: PositionalEncoding | None = None,
         pos_BS: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, E) of (B, T, E).
+        """The mixed values, (B, T, E), which ``out`` maps.
 
         Args:
             known: of ``known``.
@@ -64,9 +65,7 @@ class Everywhere(nn.Module):
                 # What it makes of j - i stands at the query's and the key's places exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        mixed = self._mixed(q, k, v, mask, drop)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
-        return out
+        return self._mixed(q, k, v, mask, drop).transpose(1, 2).flatten(-2)
 
     def initialise(self, branches: int) -> None:
         draw(self.q)
@@ -112,11 +111,17 @@ class Residual(nn.Module):
         super().__init__()
         self.pre, self.fast, self.norm = cfg.norm_position == "pre", fast, cfg.new_norm()
 
-    def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor], drop: Drop | None) -> Tensor:
-        made = branch(self.norm(x) if self.pre else x)
-        x = x + made if drop is None else dropped(made, drop, None, x, fast=self.fast)
-        out: Tensor = x if self.pre else self.norm(x)
-        return out
+    def forward(
+        self,
+        x: Tensor,
+        join: Callable[[Tensor, Tensor, nn.Module | None], tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        """
+        Args:
+            join: of x, the branch's input and the norm after the sum: what ``joined`` returns.
+        """
+        x, seen = normed(x, self.norm, fast=self.fast) if self.pre else (x, x)
+        return join(x, seen, None if self.pre else self.norm)[1]
 
 
 class EncoderLayer(nn.Module):
@@ -131,14 +136,14 @@ class EncoderLayer(nn.Module):
     ) -> Tensor:
         drops = [drop and drop.at(place) for place in (1, 2, 3)]
         x = self.encoding.enter(x_BPE, pos_BP)
-        x = self.attended(
-            x,
-            lambda x: self.attention(
-                x, self.attention.known(x), seen_BP, drops[0], self.encoding, pos_BP
-            ),
-            drops[1],
-        )
-        out: Tensor = self.fed(x, self.ff, drops[2])
+
+        def attended(x: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+            known = self.attention.known(seen)
+            mixed = self.attention(seen, known, seen_BP, drops[0], self.encoding, pos_BP)
+            return joined(x, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
+
+        x = self.attended(x, attended)
+        out: Tensor = self.fed(x, lambda x, h, norm: self.ff.join(x, h, norm, drops[2]))
         return out
 
     def initialise(self, n_layers: int) -> None:
@@ -169,11 +174,17 @@ class DecoderLayer(nn.Module):
         u = y_BUE.shape[1]
         drops = [drop and drop.at(place) for place in (1, 2, 3, 4, 5)]
         y = self.attention.encoding.enter(y_BUE, pos_BS[:, -u:])
-        y = self.attended(
-            y, lambda y: self.attention(y, pos_BS, u, None, cache, drop=drops[0])[0], drops[1]
-        )
-        y = self.crossed(y, lambda y: self.cross(y, known, seen_BP, drops[2]), drops[3])
-        out: Tensor = self.fed(y, self.ff, drops[4])
+
+        def attended(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+            mixed, _ = self.attention(seen, pos_BS, u, None, cache, drop=drops[0], out=False)
+            return joined(y, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
+
+        def crossed(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+            mixed = self.cross(seen, known, seen_BP, drops[2])
+            return joined(y, mixed, self.cross.out, norm, drops[3], fast=self.ff.fast)
+
+        y = self.crossed(self.attended(y, attended), crossed)
+        out: Tensor = self.fed(y, lambda y, h, norm: self.ff.join(y, h, norm, drops[4]))
         return out
 
     def initialise(self, n_layers: int) -> None:

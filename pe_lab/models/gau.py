@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pe_lab.attention import Attention
 from pe_lab.cache import LayerCache
 from pe_lab.dropout import Drop
+from pe_lab.kernels.joining import joined, normed
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
@@ -117,12 +118,16 @@ class SharedKeyAttention(Attention):
         q = self.gamma[0] * z[:, :, -queries:] + self.beta[0]
         return q, self.gamma[1] * z + self.beta[1], v
 
+    def kernels_serve(self, scene: Scene) -> bool:
+        return not self.squared and super().kernels_serve(scene)
+
     def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
         return None if self.squared else super().in_one_go(q, k, scene, drop)
 
-    def normalised(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def normalised(self, logits_BHTS: Tensor, scene: Scene) -> Tensor:
         if not self.squared:
-            return super().normalised(logits_BHTS, mask_TS)
+            return super().normalised(logits_BHTS, scene)
+        mask_TS = scene.mask_TS
         seen_T1 = mask_TS.sum(-1, keepdim=True)
         return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
 
@@ -152,7 +157,8 @@ class Unit(Layer):
         wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
         x = self.attention.encoding.enter(x, pos_BS[:, -x.shape[1] :])
-        seen = self.norm(x) if self.pre else x
+        fast = self.attention.fast
+        x, seen = normed(x, self.norm, fast=fast) if self.pre else (x, x)
         drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
         mixed, carried = self.attention(
             seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted
@@ -161,9 +167,10 @@ class Unit(Layer):
         if wanted is not None:
             rows = wanted.at_N
             x, seen = (part.flatten(0, 1).index_select(0, rows) for part in (x, seen))
-        branch = self.out(self.activation(self.gate(seen)) * mixed)
-        x = self.add(x, branch, drops[1], rows)
-        return x if self.pre else self.norm(x), carried
+        gated = self.activation(self.gate(seen)) * mixed
+        after = None if self.pre else self.norm
+        _, x = joined(x, gated, self.out, after, drops[1], rows, fast=fast)
+        return x, carried
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.gate, self.attention.vz, self.out):

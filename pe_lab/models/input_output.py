@@ -26,6 +26,8 @@ from pe_lab.wanted import Wanted
 class InputOutputConfig(ModelConfig):
     """What the two models have in common: the tasks that they are for."""
 
+    sizes_by_tokens = True
+
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:
             names = ", ".join(_separated())

@@ -119,6 +119,7 @@ class LinearAttention(MultiHeadAttention):
         cache: LayerCache | None,
         drop: Drop | None = None,
         wanted: Wanted | None = None,
+        out: bool = True,
     ) -> tuple[Tensor, Any]:
         t = x_BTE.shape[1]
         # Half precision is too narrow for sums over a sequence.
@@ -129,7 +130,7 @@ class LinearAttention(MultiHeadAttention):
         mixed_BTE = mixed.transpose(1, 2).flatten(-2)
         if wanted is not None:
             mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, wanted.at_N)
-        return self.out(mixed_BTE), carried
+        return self.out(mixed_BTE) if out else mixed_BTE, carried
 
     def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Similarities over sqrt(D), which weigh no less as logits do, and what values are mixed

@@ -16,7 +16,7 @@ from pe_lab.attention import MultiHeadAttention
 from pe_lab.cache import LayerCache
 from pe_lab.config import closed
 from pe_lab.dropout import Drop
-from pe_lab.kernels.feeding import fed
+from pe_lab.kernels.joining import joined, normed
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -112,17 +112,30 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(cfg.d_model, gates * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.fast and self.activation == "relu":
-            return fed(x, self.up.weight, self.up.bias, self.out.weight, self.out.bias)
-        h = self.up(x)
-        if self.activation == "swiglu":
-            gate, value = h.chunk(2, -1)
-            h = F.silu(gate) * value
-        else:
-            h = F.relu(h) if self.activation == "relu" else F.gelu(h)
-        out: Tensor = self.out(h)
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.out(self.hidden(h))
         return out
+
+    def hidden(self, h: Tensor) -> Tensor:
+        """What ``out`` maps."""
+        wide: Tensor = self.up(h)
+        if self.activation == "swiglu":
+            gate, value = wide.chunk(2, -1)
+            return F.silu(gate) * value
+        return F.relu(wide) if self.activation == "relu" else F.gelu(wide)
+
+    def join(
+        self,
+        x: Tensor,
+        h: Tensor,
+        norm: nn.Module | None,
+        drop: Drop | None,
+        rows: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """``joined`` with x, of what it makes of h."""
+        if self.activation == "relu":
+            return joined(x, h, self.out, norm, drop, rows, up=self.up, fast=self.fast)
+        return joined(x, self.hidden(h), self.out, norm, drop, rows, fast=self.fast)
 
 
 class Block(Layer):
@@ -146,22 +159,21 @@ class Block(Layer):
         drop: Drop | None = None,
         wanted: Wanted | None = None,
     ) -> tuple[Tensor, Any]:
-        pe = self.attention.encoding
+        pe, fast = self.attention.encoding, self.attention.fast
         x = pe.enter(x, pos_BS[:, -x.shape[1] :])
-        seen = self.norm_attention(x) if self.pre else x
+        x, seen = normed(x, self.norm_attention, fast=fast) if self.pre else (x, x)
         drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
-        a, carried = self.attention(
-            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted
+        mixed, carried = self.attention(
+            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted, out=False
         )
         rows = None
         if wanted is not None:
             rows = wanted.at_N
             x = x.flatten(0, 1).index_select(0, rows)
-        x = self.add(x, a, drops[1], rows)
-        h = self.norm_ff(x) if self.pre else self.norm_attention(x)
-        x = self.add(x if self.pre else h, self.ff(h), drops[2], rows)
-        if not self.pre:
-            x = self.norm_ff(x)
+        after = self.norm_ff if self.pre else self.norm_attention
+        x, h = joined(x, mixed, self.attention.out, after, drops[1], rows, fast=fast)
+        end = None if self.pre else self.norm_ff
+        _, x = self.ff.join(x if self.pre else h, h, end, drops[2], rows)
         # No layer reads what the last one carries.
         return x, carried if wanted is not None else pe.pass_on(carried, h)
 

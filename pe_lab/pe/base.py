@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
+from pe_lab.kernels.turns import Turns
 from pe_lab.pe.functional import consecutive
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "weights", "values", "carry")
@@ -39,6 +40,15 @@ class Dims:
     """The heads of each layer, where they differ."""
     head_width: int | None = None
     """D, where it is not d_model / n_heads."""
+    test_len: int | None = None
+    """Tokens of the sequences, where a trained model is evaluated on those of one length."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: what is stretched is so by longest over trained length.
+        The largest position says nothing of it where positions are drawn from one range at every
+        length."""
+        return self.max_len if self.test_len is None else self.test_len
 
     @property
     def head_dim(self) -> int:
@@ -82,6 +92,11 @@ class Scene:
     pos_k_BS: Tensor
     carried: Any = None
     window: int | None = None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the mask leaves nothing out: the last token alone asks, as it is decoded."""
+        return self.q_BHTD.shape[2] == 1 and self.window is None
 
     @cached_property
     def mask_TS(self) -> Tensor:  # noqa: N802
@@ -144,8 +159,10 @@ class PositionalEncoding(nn.Module):
     """True: its rotation, or its bias, which then is one by |i - j|, holds for keys ahead of the
     query too, in attention that is not causal."""
     turns_alone: bool = False
-    """True: ``rotate`` turns each query and key by its own position alone, so that sums of turned
-    keys can be kept in the place of keys."""
+    """True: ``rotate`` turns each query and key by its own position alone, so that turned keys can
+    be kept, and sums of them in the place of keys."""
+    one_by_one: bool = False
+    """True: its vectors are made one position after another, up to the largest position."""
     bias_by_distance: bool = False
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 
@@ -164,6 +181,8 @@ class PositionalEncoding(nn.Module):
             cls.bias_by_distance = False
         if changed_since("turns_alone", ("rotate",)):
             cls.turns_alone = False
+        if changed_since("rotation", ("rotate",)):
+            cls.rotation = PositionalEncoding.rotation  # type: ignore[method-assign]
 
     def share(self, lower: "PositionalEncoding") -> None:
         """Take over the modules that the source shares among layers from ``lower``, which serves a
@@ -187,6 +206,11 @@ class PositionalEncoding(nn.Module):
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Queries and keys, turned by their positions."""
         return q_BHTD, k_BHSD
+
+    def rotation(self, scene: Scene) -> Turns | None:
+        """What ``rotate`` multiplies queries and keys by, where it does no more than that: a fused
+        kernel turns them on its way; None where it does."""
+        return None
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         """(1 or B, H, T, S), added to the logits; finite everywhere, the mask comes later."""
@@ -232,17 +256,34 @@ class PositionalEncoding(nn.Module):
             q_BHTD, k_BHSD: as ``rotate`` returned them.
             drop: what is dropped of the weights.
         """
-        if not self.fused():
+        if not self._by_distance(scene):
             return None
-        bias_HN = None
-        if "bias" in self.hooks():
-            if not (self.bias_by_distance and consecutive(scene.pos_k_BS)):
-                return None
-            bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
+        bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
         return roads.distance(q_BHTD, k_BHSD, scene.v_BHSD, bias_HN, drop)
+
+    def attend_turning(self, scene: Scene, drop: Drop | None) -> Tensor | None:
+        """``rotate`` and ``attend`` in one; None where there is no kernel for it."""
+        if "rotate" not in self.hooks() or not self._by_distance(scene):
+            return None
+        if not roads.turns_on_the_way(scene.q_BHTD):
+            return None
+        turns = self.rotation(scene)
+        if turns is None:
+            return None
+        q, k, v = scene.q_BHTD, scene.k_BHSD, scene.v_BHSD
+        bias_HN = self.bias_at_distances(k.shape[2], k.device)
+        return roads.turned_distance(q, k, v, bias_HN, turns, drop)
+
+    def _by_distance(self, scene: Scene) -> bool:
+        """Whether attention to the turned keys is by their heads and distances alone."""
+        if not self.fused() or "bias" not in self.hooks():
+            return self.fused()
+        return self.bias_by_distance and consecutive(scene.pos_k_BS)
 
     def bias_at_distances(self, n: int, device: torch.device) -> Tensor | None:
         """(H, n): ``bias`` at the distances 0 .. n - 1, where ``bias_by_distance``."""
+        if "bias" not in self.hooks():
+            return None
         pos_BS = torch.arange(n, device=device)[None]
         bias_BHTS = self.bias(pos_BS[:, -1:], pos_BS)
         return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)

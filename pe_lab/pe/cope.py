@@ -46,6 +46,7 @@ class CoPE(PositionalEncoding):
     """
 
     shift_invariant = True
+    turns_alone = True
 
     def __init__(
         self,
@@ -116,7 +117,8 @@ class CoPE(PositionalEncoding):
         gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, scene)
         # A running sum of many gates would drown its summands in half precision.
         wide = torch.promote_types(gate_logits_BHTS.dtype, torch.float32)
-        term_BHTS: Tensor = self.position(q_BHTD.to(wide), gate_logits_BHTS.to(wide), scene.mask_TS)
+        mask_TS = None if scene.sees_all else scene.mask_TS
+        term_BHTS: Tensor = self.position(q_BHTD.to(wide), gate_logits_BHTS.to(wide), mask_TS)
         if self.scale_positions:
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
@@ -175,12 +177,11 @@ class TablePositions(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(npos, head_dim))
 
-    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        scores_BHTR = q_BHTD @ self.table.T
-        given = gate_logits_BHTS, scores_BHTR.to(gate_logits_BHTS.dtype), mask_TS
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
+        scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
         if torch.is_inference_mode_enabled():
-            # A token that is decoded would wait longer for the call than for the work.
-            return CountAndPick.forward(*given)[0]
+            return picked(scores_BHTR, count(gate_logits_BHTS, mask_TS, len(self.table) - 1))
+        given = gate_logits_BHTS, scores_BHTR, mask_TS
         term: Tensor = CountAndPick.apply(*given)[0]  # type: ignore[no-untyped-call]
         return term
 
@@ -196,7 +197,7 @@ class MLPPositions(nn.Module):
         self.out = nn.Linear(MLP_WIDTH, head_dim, bias=False)
         nn.init.zeros_(self.out.weight)
 
-    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
         share_BHTS = count(gate_logits_BHTS, mask_TS, self.most) / max(self.most, 1)
         hidden_BHTSN = self.hidden(share_BHTS[..., None]).relu()
         # q . (W h) = (q W) . h: no (T, S, D) tensor of vectors e.
@@ -215,14 +216,28 @@ class SlopePositions(nn.Module):
         self.most = npos - 1
         self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
 
-    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
         return -self.slopes[:, None, None] * count(gate_logits_BHTS, mask_TS, self.most)
 
 
-def count(gate_logits_BHTS: Tensor, mask_TS: Tensor, most: int) -> Tensor:
-    """p_ij: the gates of row i summed from its last key back to j, at most ``most``."""
-    gates_BHTS = gate_logits_BHTS.sigmoid() * mask_TS
+def count(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor:
+    """p_ij: the gates of row i summed from its last key back to j, at most ``most``.
+
+    Args:
+        mask_TS: None: every key is seen.
+    """
+    gates_BHTS = gate_logits_BHTS.sigmoid()
+    if mask_TS is not None:
+        gates_BHTS = gates_BHTS * mask_TS
     return gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=most)
+
+
+def picked(scores_BHTR: Tensor, p_BHTS: Tensor) -> Tensor:
+    """scores[p], linear between whole positions, as ``CountAndPick``, without what its backward
+    wants: a token that is decoded waits longer for a call than for the work."""
+    below = p_BHTS.long()
+    above = (below + 1).clamp(max=scores_BHTR.shape[-1] - 1)
+    return torch.lerp(scores_BHTR.gather(-1, below), scores_BHTR.gather(-1, above), p_BHTS.frac())
 
 
 class CountAndPick(torch.autograd.Function):
@@ -236,9 +251,11 @@ class CountAndPick(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor
+        gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        gates = gate_logits_BHTS.sigmoid().mul_(mask_TS)
+        gates = gate_logits_BHTS.sigmoid()
+        if mask_TS is not None:
+            gates.mul_(mask_TS)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=scores_BHTR.shape[-1] - 1)
         whole = p.long()
         fraction = p.frac_()

@@ -35,6 +35,8 @@ class Floater(PositionalEncoding):
     causal.
     """
 
+    one_by_one = True
+
     def __init__(
         self,
         dims: Dims,

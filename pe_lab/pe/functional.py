@@ -1,32 +1,39 @@
 """Stateless maths that several encodings share. Shape letters as in base.py; R table rows."""
 
 import functools
-import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Fact = TypeVar("Fact")
+_FACTS: set[str] = set()
 
 
 def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
-    """Keeps the fact of the last positions it was asked about: the layers of a model ask about one
+    """Keeps a fact of positions with them, as an attribute: the layers of a model ask about one
     tensor, and to read a number from a GPU is to wait for all that the GPU has been given to do."""
-    last: tuple[weakref.ref[Tensor], int, Fact] | None = None
+    name = f"_{fact.__name__}"
+    _FACTS.add(name)
 
     @functools.wraps(fact)
     def known(pos_BS: Tensor) -> Fact:
-        nonlocal last
         version = _version(pos_BS)
-        if last is not None and last[0]() is pos_BS and last[1] == version:
-            return last[2]
-        found = fact(pos_BS)
-        last = weakref.ref(pos_BS), version, found
-        return found
+        kept: tuple[int, Fact] | None = getattr(pos_BS, name, None)
+        if kept is None or kept[0] != version:
+            kept = version, fact(pos_BS)
+            setattr(pos_BS, name, kept)
+        return kept[1]
 
     return known
+
+
+def tell_facts(pos_BS: Tensor, known_BS: Tensor) -> None:
+    """Have positions that are traced, and have no values, keep the facts that others keep."""
+    for name, kept in vars(known_BS).items():
+        if name in _FACTS:
+            setattr(pos_BS, name, (_version(pos_BS), kept[1]))
 
 
 def _version(tensor: Tensor) -> int:
@@ -46,36 +53,8 @@ def span(pos_BS: Tensor) -> int:
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
 
 
-_turning: tuple[weakref.ref[Tensor], tuple[Any, ...], Tensor, Tensor] | None = None
-
-
 def turning(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
-    """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex.
-
-    Sines and cosines of a whole context are dear where one token is decoded. So in inference on a
-    CPU the last ones of several tokens are kept: for other layers, which ask about the same
-    positions, for the query, whose is the last, and for the next token, which adds one.
-    """
-    global _turning
-    if not (torch.is_inference_mode_enabled() and pos_BT.is_cpu):
-        return _turns(pos_BT, frequencies_M)
-    told = (*frequencies_M.tolist(), _version(pos_BT))
-    known = None if _turning is None or _turning[1] != told else _turning
-    if known is not None and known[0]() is pos_BT:
-        return known[3]
-    if pos_BT.shape[-1] < 2:
-        if known is not None and torch.equal(known[2][:, -1:], pos_BT):
-            return known[3][:, :, -1:]
-        return _turns(pos_BT, frequencies_M)
-    if known is not None and torch.equal(known[2], pos_BT[:, :-1]):
-        found = torch.cat([known[3], _turns(pos_BT[:, -1:], frequencies_M)], 2)
-    else:
-        found = _turns(pos_BT, frequencies_M)
-    _turning = weakref.ref(pos_BT), told, pos_BT.clone(), found
-    return found
-
-
-def _turns(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
+    """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex."""
     angle = (pos_BT[..., None] * frequencies_M)[:, None]
     return torch.polar(torch.ones_like(angle), angle)
 

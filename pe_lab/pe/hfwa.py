@@ -21,6 +21,8 @@ class HFWA(RoPE):
     length. Absolute, by ``logn``; causal.
     """
 
+    turns_alone = True
+
     def __init__(
         self,
         dims: Dims,

@@ -7,7 +7,8 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.kernels.turning import in_halves, turned
+from pe_lab.kernels.turning import turned
+from pe_lab.kernels.turns import Turns, in_halves
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.pe.functional import frequencies, turning
 
@@ -69,10 +70,18 @@ class RoPE(PositionalEncoding):
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
     def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        pos_q, pos_k = scene.pos_q_BT, scene.pos_k_BS
-        turn_k = self.turns(pos_k)
-        turn_q = turn_k if pos_q is pos_k else self.turns(pos_q)
-        return self.turned(q_BHTD, self.grown(turn_q, pos_q)), self.turned(k_BHSD, turn_k)
+        turns = self._rotation(scene)
+        return self.turned(q_BHTD, turns.q), self.turned(k_BHSD, turns.k)
+
+    def rotation(self, scene: Scene) -> Turns | None:
+        # No kernel knows of a subclass that turns them in another way.
+        return self._rotation(scene) if type(self).turned is RoPE.turned else None
+
+    def _rotation(self, scene: Scene) -> Turns:
+        turn_k = self.turns(scene.pos_k_BS)
+        # The queries are the last of the keys.
+        turn_q = self.grown(turn_k[:, :, -scene.q_BHTD.shape[2] :], scene.pos_q_BT)
+        return Turns(turn_q, turn_k, halves=self.pairing == "half")
 
     def turns(self, pos_BT: Tensor) -> Tensor:
         """How the pairs turn at these positions, (B, 1, T, D/2), complex."""
@@ -94,7 +103,7 @@ class RoPE(PositionalEncoding):
 
 def scale(dims: Dims, k: float | None) -> float:
     """By how much a trained RoPE is stretched: k, or longest over trained length."""
-    return max(1.0, dims.max_len / dims.train_len) if k is None else k
+    return max(1.0, dims.longest / dims.train_len) if k is None else k
 
 
 def check_pairs(dims: Dims) -> None:

@@ -43,11 +43,11 @@ class SelfExtend(NearFar):
 
 def smallest_group(dims: Dims, window: int) -> int:
     """With which the longest sequence is within reach."""
-    if dims.max_len <= max(window, dims.train_len):
+    if dims.longest <= max(window, dims.train_len):
         return 1
     if window >= dims.train_len:
         raise ValueError(
             f"window={window} leaves no group large enough, as the trained length is "
             f"{dims.train_len}: set window below it, or group to a number"
         )
-    return -(-(dims.max_len - window) // (dims.train_len - window))
+    return -(-(dims.longest - window) // (dims.train_len - window))

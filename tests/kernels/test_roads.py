@@ -33,6 +33,8 @@ every_road = pytest.mark.parametrize("road", ON_CPU, ids=lambda road: road.name)
 every_size = pytest.mark.parametrize("size", SIZES, ids=str)
 both_types = pytest.mark.parametrize("dtype", roads.FULL, ids=str)
 
+KEY = 2**62 + 2**31 + 5
+
 
 @pytest.fixture
 def unproved() -> Iterator[None]:
@@ -162,8 +164,24 @@ def test_several_models_at_once_are_left_to_the_eager_code() -> None:
     with roads.only("chunked"):
         torch.func.vmap(one)(*many)
         assert seen == [None]
-        assert roads.cope(*given, 1.0, Drop(0.1, torch.tensor(5))) is None
-        assert roads.cope(*given, 1.0, Drop(0.1, 5)) is not None
+
+        def keyed(key: Tensor) -> Tensor:
+            seen.append(roads.cope(*given, 1.0, Drop(0.1, key)))
+            return key
+
+        torch.func.vmap(keyed)(torch.tensor([5, 6]))
+        assert seen == [None, None]
+
+
+@pytest.mark.parametrize("road", ON_CPU, ids=lambda road: road.name)
+def test_a_key_may_lie_in_memory(road: roads.Road) -> None:
+    given = cope_inputs(SIZES[1], "keys", 3, torch.float64)
+    with roads.only(road.name):
+        number, tensor = (
+            roads.cope(*given, 1.0, Drop(0.1, key)) for key in (KEY, torch.tensor(KEY))
+        )
+    assert number is not None
+    assert torch.equal(number, tensor)
 
 
 def test_half_precision_and_autocast() -> None:

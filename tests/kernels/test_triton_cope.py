@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from triton_cases import CASES, KEY, WEIGHTS, Case, expected, given, results, unit_values
+from triton_cases import CASES, KEY, WEIGHTS, Case, dropped, expected, given, results, unit_values
 
 from pe_lab.dropout import Drop, attention_rows
 
@@ -35,6 +35,7 @@ SIZES = [
     Case(1, 2, 2048, 2048, 64, 2049),
     Case(2, 2, 256, 256, 128, 257),
     Case(4, 4, 512, 512, 64, 513, dtype=torch.bfloat16),
+    Case(2, 4, 256, 256, 64, 257, keyed=True),
 ]
 
 
@@ -92,16 +93,18 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
 
     x = given(case)
     own = (x["gate_q"], x["gate_k"]) if case.gates == "own" else (None, None)
-    drop = Drop(case.p, KEY) if case.p else None
     tensors = x["q"], x["k"], x["v"], *own, x["table"]
-    call = triton_cope._Call(*tensors, case.scale, drop, "tf32x3")
+    call = triton_cope._Call(*tensors, case.scale, dropped(case))
     kind = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[case.dtype]
     types = {name: of for of, names in KINDS.items() for name in names}
     types |= dict.fromkeys(("q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"), kind)
     types |= dict.fromkeys(("gate_q", "gate_k", "d_gate_q", "d_gate_k"), kind)
     types |= {"scale": "fp32", "keep": "fp32"}
     options = {name: call.constants.pop(name) for name in ("num_warps", "num_stages")}
+    types["key"] = "*i64"
     fixed: dict[str, Any] = dict(call.constants)
+    if not case.keyed:
+        fixed["key"] = None
     if case.gates != "own":
         fixed |= dict.fromkeys(("gate_q", "gate_k", "d_gate_q", "d_gate_k"))
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
@@ -163,6 +166,14 @@ def test_every_size_compiles(
     assert report["STACK"] <= 512
     # The least that a card of these kinds has for a block (sm_86, sm_89).
     assert report["shared"] <= 99 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_key_in_memory_compiles(name: str) -> None:
+    report = compiled(KERNELS[name], Case(1, 1, 64, 64, 64, 65, keyed=True), 90)
+    assert report["STACK"] == 0
 
 
 def far(found: Tensor, known: Tensor) -> float:

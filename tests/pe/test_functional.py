@@ -27,10 +27,12 @@ def test_positions_are_read_once_for_all_layers(name: str) -> None:
         # The first time kernels are proved.
         built(seen, pos)
         again = pos.clone()
+        other = again + 1
         with Reads() as reads:
-            built(seen, again)
-            built(seen, again)
-        assert reads.count == 1
+            # Two models, or two threads, in turn.
+            for given in (again, other, again, other):
+                built(seen, given)
+        assert reads.count == 2
 
 
 @pytest.mark.parametrize("inference", [False, True])

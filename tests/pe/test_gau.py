@@ -301,11 +301,11 @@ def test_several_as_one(attention: str) -> None:
 
 def test_a_squared_row_is_divided_by_the_keys_that_its_query_sees() -> None:
     attention = gau(SECTIONS["none"], attention="relu2", window=3).layers[0].attention
-    mask = torch.ones(5, 5, dtype=torch.bool).tril().triu(-2)
+    *_, scene = attention.sight(torch.randn(1, 5, 16), sequential(5), 5, None, None)
     logits = torch.full((1, 1, 5, 5), 2.0)
-    rows = attention.normalised(logits, mask).sum(-1)
+    rows = attention.normalised(logits, scene).sum(-1)
     torch.testing.assert_close(rows, torch.full((1, 1, 5), 4.0))
-    assert not attention.normalised(-logits, mask).any()
+    assert not attention.normalised(-logits, scene).any()
 
 
 def test_what_is_dropped_where() -> None:

@@ -110,23 +110,57 @@ def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
     assert torch.equal(*kept)
 
 
-def test_turns_that_are_kept_are_those_of_the_positions() -> None:
-    """In inference sines and cosines are kept for the other layers and for the next token: not for
-    other frequencies, nor for the positions of another sequence, decoded in turn, a token ahead."""
+def test_turned_keys_are_those_of_their_own_sequence() -> None:
+    """Two sequences decoded in turn, one a token ahead, by layers that turn otherwise."""
     built = model(SECTIONS["rope"]).eval()
     other = model({**SECTIONS["rope"], "base": 50.0})
     built.blocks[1].attention.encoding = other.encodings[1]  # type: ignore[union-attr]
     seen = tokens(2, TRAIN_LEN)
     places = [sequential(TRAIN_LEN), sequential(TRAIN_LEN, 5)]
     whole = [built(seen, pos) for pos in places]
-    with torch.inference_mode():
-        caches = [built.empty_cache(), built.empty_cache()]
-        built(seen[:, :1], places[1][:, :1], caches[1])
-        for t in range(TRAIN_LEN - 1):
-            for ahead, pos, cache, expected in zip((0, 1), places, caches, whole, strict=True):
-                at = slice(t + ahead, t + ahead + 1)
-                step = built(seen[:, at], pos[:, : at.stop], cache)
-                torch.testing.assert_close(step, expected[:, at], rtol=1e-10, atol=1e-10)
+    caches = [built.empty_cache(), built.empty_cache()]
+    built(seen[:, :1], places[1][:, :1], caches[1])
+    for t in range(TRAIN_LEN - 1):
+        for ahead, pos, cache, expected in zip((0, 1), places, caches, whole, strict=True):
+            at = slice(t + ahead, t + ahead + 1)
+            step = built(seen[:, at], pos[:, : at.stop], cache)
+            torch.testing.assert_close(step, expected[:, at], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rope", "none", "cope", "combined"])
+def test_a_cache_serves_one_batch_from_its_first_token_on(name: str) -> None:
+    built, seen = model(VARIANTS[name]).eval(), tokens(2, 8)
+    # Begun again, one left out, another batch.
+    for more, n in ((seen, 8), (seen[:, :1], 10), (seen[:1, :1], 9)):
+        cache = built.empty_cache()
+        built(seen, sequential(8), cache)
+        with pytest.raises(ValueError, match="begin another sequence with an empty cache"):
+            built(more, sequential(n), cache)
+
+
+class Turns(TorchDispatchMode):
+    """Counts the pairs whose sines and cosines are made."""
+
+    pairs = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        self.pairs += out.numel() if op is torch.ops.aten.polar.default else 0
+        return out
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("rope", 3), ("yarn", 3), ("hfwa", 2), ("cope-combine=rope", 3), ("combined", 3)],
+)
+def test_a_key_turns_once(name: str, layers: int) -> None:
+    built, seen, pos = model(VARIANTS[name]).eval(), tokens(1, 12), sequential(12)
+    cache = built.empty_cache()
+    built(seen[:, :-1], pos[:, :-1], cache)
+    with Turns() as turns:
+        built(seen[:, -1:], pos, cache)
+    # Heads of width 8; queries turn as keys.
+    assert turns.pairs == 4 * layers
 
 
 def test_each_row_of_a_batch_by_itself() -> None:

@@ -44,7 +44,8 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         weights = trace.weights_BHTS
         added = pe.values(weights, scene.pos_q_BT, scene.pos_k_BS)
         mixed = weights @ scene.v_BHSD + (0 if added is None else added)
-        told = attention.out(mixed.transpose(1, 2).flatten(-2))
+        # Of ``out`` the layer takes care.
+        told = mixed.transpose(1, 2).flatten(-2)
         torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
         logits = trace.content_BHTS + trace.position_BHTS
         again = pe.weights(logits, scene.mask_TS)
