@@ -11,19 +11,25 @@ from pe_lab.errors import RunError, cannot_write
 
 log = logging.getLogger("pe_lab")
 
+REMEDY = "remove that line, or start the run anew with force=true"
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line that was cut off is left out."""
+
+def read_metrics(path: Path, remedy: str = REMEDY) -> list[Any]:
+    """The rows of a metrics.jsonl; a last line that was cut off is left out.
+
+    Args:
+        remedy: what to do about a line that cannot be read.
+
+    Raises:
+        RunError: a line cannot be read.
+    """
     *whole, _torn = path.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(whole, start=1):
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise RunError(
-                f"{path}: line {number} is no JSON ({error}): remove that line, or start the run "
-                "anew with force=true"
-            ) from error
+            raise RunError(f"{path}: line {number} is no JSON ({error}): {remedy}") from error
     return rows
 
 

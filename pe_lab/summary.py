@@ -8,8 +8,7 @@ from pe_lab.build import Plan
 from pe_lab.config import plain
 from pe_lab.data import evaluation_set
 from pe_lab.errors import UsageError
-from pe_lab.measure import place
-from pe_lab.task import IN_DOMAIN, Batch
+from pe_lab.task import IN_DOMAIN, Batch, place
 from pe_lab.train import Trainer
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pe_lab.evaluation.record import Evaluations, Wanted
 from pe_lab.identity import identity
 from pe_lab.runs import RunFolder
 
@@ -107,6 +108,42 @@ def made(
         },
     )
     return folder
+
+
+def evaluate(
+    run: RunFolder,
+    encoding: str,
+    errors: dict[int, float],
+    split: str = "in_domain",
+    sequences: int = 1000,
+    scale: float | None = None,
+    k: float | None = None,
+    **more: float,
+) -> None:
+    """Add to the record of a run that it has these errors by length with this encoding.
+
+    Args:
+        scale: that the encoding had.
+        k: that was given, to all encodings.
+    """
+    record = Evaluations(run.path)
+    for tokens, error in errors.items():
+        pe = {"_target_": f"pe_lab.pe.{encoding}.X", "k": k}
+        wanted = Wanted(
+            encoding == "trained", pe, tokens, split, tokens, sequences, "error_generated" in more
+        )
+        numbers = {
+            "error": error,
+            "error_low": max(0.0, error - 0.01),
+            "error_high": min(1.0, error + 0.01),
+            "error_seq": min(1.0, 2 * error),
+            "loss": 3 * error,
+            "n": 100,
+            "n_seq": sequences,
+            "guess": 0.5,
+            "seconds": 0.1,
+        }
+        record.add(wanted, {"encoding": encoding, "k": scale, **numbers, **more})
 
 
 def unfinished(state: Any, pe: str = "none", seed: int = 0, **changes: Any) -> RunFolder:

@@ -17,9 +17,9 @@ from pe_lab.errors import RunError, UsageError
 from pe_lab.evaluation import evaluate as evaluating
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.encodings import Yamls, asked
-from pe_lab.evaluation.evaluate import GENERATED, evaluate
+from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.memory import _peak, least_bytes, needed_bytes
-from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.evaluation.record import GENERATED, NAME, Evaluations
 from pe_lab.evaluation.targets import Sequences
 from pe_lab.launch import checked_jobs
 from pe_lab.measure import answer, fixed_positions
@@ -141,6 +141,34 @@ def test_the_scale_is_test_length_by_trained_length(run: Run) -> None:
     assert given["k"].to_list() == [None, 3, 2]
     assert errors(given, "pi") != errors(frame, "pi")[1:]
     assert errors(given, "yarn:k=2") == errors(frame, "yarn:k=2")[1:]
+
+
+@pytest.mark.parametrize("drawn", ["randomized", "offset"])
+def test_the_scale_counts_tokens_where_positions_are_drawn(run: Run, drawn: str) -> None:
+    """At the trained length nothing is stretched, however far apart the positions are."""
+    path = run(*rope(f"positions={drawn}", "positions.max=512", "positions.evaluation=true"))
+    words = ["pi", "leaky_rerope", "self_extend", "dynamic_ntk"]
+    frame = evaluate([path], words, lengths=[16, 60])
+    for encoding in ("pi", "leaky_rerope"):
+        assert errors(frame, encoding, "k") == [1, 59 / 15]
+    assert errors(frame, "dynamic_ntk", "k") == [None, None]
+    trained = errors(frame, "trained")
+    for encoding in ("pi", "leaky_rerope", "self_extend"):
+        short, long = errors(frame, encoding)
+        assert short == pytest.approx(trained[0], abs=1e-6)
+        assert long != pytest.approx(trained[1], abs=1e-6)
+
+
+def test_scales_by_positions_are_measured_again(run: Run) -> None:
+    """Rows from before k counted tokens, and was kept, stay only where both were one number."""
+    path = run(*rope("positions=randomized", "positions.max=512", "positions.evaluation=true"))
+    evaluate([path], ["pi"], lengths=[16])
+    before = [json.loads(line) for line in (path / NAME).open()]
+    for row in before:
+        del row["k"]
+    (path / NAME).write_text("".join(f"{json.dumps(row)}\n" for row in before))
+    assert evaluate([path], ["pi"], lengths=[16])["earlier"].to_list() == [True, False]
+    assert evaluate([path], ["pi"], lengths=[16])["earlier"].all()
 
 
 def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) -> None:

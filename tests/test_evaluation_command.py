@@ -156,12 +156,33 @@ def test_no_file_is_overwritten(here: Here, runs: Path) -> None:
     assert not (first(runs) / NAME).exists()
 
 
-def test_the_tables_of_runs_are_as_before(here: Here, runs: Path) -> None:
+def test_the_tables_of_runs_are_as_before_but_for_a_line(here: Here, runs: Path) -> None:
     before = here("results").out
     folders = [folder.path for folder in run_folders(Path("runs"))]
     assert here("eval", "run=runs/flipflop", "lengths=16").status == 0
-    assert here("results").out == before
+    told = "3 of these runs were evaluated: pe-lab results evaluations=true\n"
+    after = here("results").out
+    assert told in after
+    assert after.replace(told, "") == before
     assert [folder.path for folder in run_folders(Path("runs"))] == folders
+
+
+def test_results_have_what_was_printed(here: Here, runs: Path) -> None:
+    printed = here("eval", "run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=15,48")
+    assert printed.status == 0, printed.err
+    kept = here("results", "evaluations=true", "pe=rope", "task=flipflop")
+    wanted, found = (
+        {cells[0]: cells[-2:] for cells in _cells(ended.out)} for ended in (printed, kept)
+    )
+    # As asked for, and as read.
+    assert (wanted.pop("encoding"), found.pop("encoding")) == (["15", "48"], ["15", "47"])
+    assert found == wanted
+    assert "scale k of pi: 1 at 15, 3.133 at 47" in kept.out
+
+
+def _cells(out: str) -> list[list[str]]:
+    lines = [line.replace("┃", "│") for line in out.splitlines() if line[:1] in ("│", "┃")]
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
 
 
 def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ Screenshots and the printed page are kept in test-artefacts/ (not in git).
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from made import evaluate, made
 from program import ROOT, command
 from report_runs import ENCODINGS, SEEDS, error_of, shared_runs
 
@@ -53,7 +55,9 @@ def show(browser: Any, address: str) -> Iterator[Open]:
     said: list[str] = []
     contexts = []
 
-    def open_page(hash: str = "", width: int = 1280, scheme: str = "light") -> Any:
+    def open_page(
+        hash: str = "", width: int = 1280, scheme: str = "light", address: str = address
+    ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
@@ -380,6 +384,37 @@ def test_on_a_telephone_only_tables_scroll_sideways(show: Open) -> None:
     page.get_by_text("Filters", exact=True).click()
     assert page.get_by_label("Numbers", exact=True).is_visible()
     kept(page, "narrow")
+
+
+def test_what_runs_were_evaluated_on(
+    show: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    several = "combined:parts=[cope,rope]"
+    for seed in range(2):
+        run = made("rope", seed)
+        evaluate(run, "trained", {64: 0.1 + 0.1 * seed, 256: 0.75})
+        evaluate(run, several, {64: 0.25, 256: 0.5})
+        evaluate(run, "pi", {256: 0.625}, scale=4.0)
+    assert command("report", f"out={tmp_path}", cwd=tmp_path).returncode == 0
+    address = (tmp_path / "index.html").as_uri()
+    page = show(address=address)
+    heads = [f"{several}\nin place of rope", "pi\nin place of rope", "rope\nas trained"]
+    named = page.locator("#task-2 [data-table=results] tbody tr:visible th")
+    assert sorted(named.all_inner_texts()) == heads
+    assert series(page, "against-length", task=2) == [3]
+    first = page.locator("#task-2 .panels.against-length .mark-symbol path")
+    told = [point.get_attribute("aria-label") for point in first.all()]
+    assert sum(text.startswith("rope as trained, 64: 15 ± ") for text in told) == 1
+    page.get_by_role("checkbox", name=several, exact=True).check()
+    page.get_by_role("checkbox", name="256", exact=True).check()
+    drawn(page)
+    assert named.all_inner_texts() == heads[:1]
+    assert page.locator("#task-1").is_hidden()
+    again = show("#" + page.url.split("#")[1], address=address)
+    assert again.get_by_role("checkbox", name=several, exact=True).is_checked()
+    kept = again.locator("#task-2 [data-table=results] tbody tr:visible")
+    assert [row.inner_text().split("\t")[2].split() for row in kept.all()] == [["50.0", "±", "0.0"]]
 
 
 def test_printed_it_is_light_whole_and_without_controls(show: Open) -> None:

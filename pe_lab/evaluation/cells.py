@@ -10,10 +10,10 @@ import torch
 from pe_lab.build import Plan
 from pe_lab.config import Config, plain
 from pe_lab.errors import UsageError
-from pe_lab.evaluation.encodings import TRAINED, Asked, Yamls, scales
+from pe_lab.evaluation.encodings import Asked, Yamls, scales
 from pe_lab.evaluation.memory import needed_bytes, refuse_beyond
 from pe_lab.evaluation.placing import Placed, Untrained, at_length, place, refusal
-from pe_lab.evaluation.record import Wanted
+from pe_lab.evaluation.record import TRAINED, Wanted
 from pe_lab.evaluation.targets import Target, targets
 from pe_lab.identity import completed, identity
 from pe_lab.models.base import Model
@@ -118,7 +118,8 @@ class _OneSetting:
         """The plan for a target. Where parameters follow the length, as a table of positions does,
         the encoding is made for the length it was trained for."""
         plan = self.trained.plan
-        made = at_length(plan, config, target.positions or target.tokens)
+        tokens = target.tokens
+        made = at_length(plan, config, target.positions or tokens, tokens)
         try:
             place(self.trained.model, made)
         except Untrained:

@@ -6,7 +6,8 @@
     pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    encodings in the place of the trained
                                                    one, which always comes first; a key that both
                                                    have keeps its trained value unless it is given
-    pe-lab eval run=.. pe=yarn k=4                 their scale, else test length / trained length
+    pe-lab eval run=.. pe=yarn k=4                 their scale, else test length / trained length,
+                                                   both in tokens
     pe-lab eval run=.. splits=in_domain,sparse     in_domain without it; each at all lengths, or
                                                    at its own where lengths= is left out
     pe-lab eval run=.. sequences=200               in place of the run's eval.sequences

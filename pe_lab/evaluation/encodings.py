@@ -15,11 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import Config, plain, register_resolvers
 from pe_lab.errors import UsageError
+from pe_lab.evaluation.record import TRAINED
 from pe_lab.parts import encoding_section, fill_parts, repository_of
 from pe_lab.schema import check
 
-TRAINED = "trained"
-"""The word for the encoding as it was trained."""
 _OPEN, _CLOSE = "[{(", "]})"
 _NAME = re.compile(r"[\w/.-]+")
 

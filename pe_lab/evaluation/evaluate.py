@@ -24,7 +24,7 @@ from pe_lab.config import plain, validated
 from pe_lab.errors import UsageError
 from pe_lab.evaluation.cells import Cell, cells, check_memory
 from pe_lab.evaluation.encodings import Yamls, asked
-from pe_lab.evaluation.record import Evaluations
+from pe_lab.evaluation.record import FACTS, GENERATED, MEASURED, Evaluations
 from pe_lab.evaluation.targets import Sequences
 from pe_lab.generate import generated
 from pe_lab.machine import environment, prepare
@@ -32,23 +32,6 @@ from pe_lab.measure import answer, fixed_positions
 from pe_lab.signals import StopOnSignal, stopping
 from pe_lab.task import Batch
 from pe_lab.trained import Trained, load
-
-FACTS: dict[str, pl.DataType | type[pl.DataType]] = {
-    **dict.fromkeys(("path", "task", "pe"), pl.String),
-    "seed": pl.Int64,
-    **dict.fromkeys(("setting", "encoding"), pl.String),
-    "k": pl.Float64,
-    "split": pl.String,
-    **dict.fromkeys(("length", "tokens"), pl.Int64),
-}
-"""The columns that tell a cell."""
-MEASURED: dict[str, pl.DataType | type[pl.DataType]] = {
-    **dict.fromkeys(("error", "error_low", "error_high", "error_seq", "loss"), pl.Float64),
-    **dict.fromkeys(("n", "n_seq"), pl.Int64),
-    **dict.fromkeys(("guess", "seconds"), pl.Float64),
-}
-GENERATED = ("error", "error_low", "error_high", "error_seq")
-"""What is measured of the answers that the model writes by itself, under KIND_generated."""
 
 
 def evaluate(
@@ -77,7 +60,8 @@ def evaluate(
             trained with, unless it is given.
         lengths: tokens of a sequence, or the nearest number below that the task has; None: each
             split's own.
-        k: the scale of all encodings that have one; None: test length / trained length.
+        k: the scale of all encodings that have one; None: test length / trained length, in
+            tokens.
         sequences: of the training length, fewer of longer ones; None: the run's eval.sequences.
         generate: also let the model write the answers by itself.
         force: measure again what is recorded.
@@ -168,7 +152,8 @@ class _Measuring:
             written = asdict(generated(model, data, positions, **how).measured())
             found |= {f"{kind}_generated": written[kind] for kind in GENERATED}
         seconds = time.perf_counter() - began
-        return {"encoding": cell.encoding, **found, "seconds": seconds, **self._made_by(device)}
+        told = {"encoding": cell.encoding, "k": cell.scale}
+        return {**told, **found, "seconds": seconds, **self._made_by(device)}
 
     def _loaded(self, path: Path) -> Trained:
         if self.trained is None or self.trained.path != path:

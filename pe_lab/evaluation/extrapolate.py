@@ -122,8 +122,8 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
     import polars as pl
 
     from pe_lab.console import console
-    from pe_lab.evaluation.encodings import TRAINED as AS_TRAINED
     from pe_lab.evaluation.evaluate import evaluate
+    from pe_lab.evaluation.record import TRAINED as AS_TRAINED
     from pe_lab.evaluation.su import SPLITS, rows
 
     parts = []

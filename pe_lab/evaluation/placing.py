@@ -54,14 +54,17 @@ def place(trained: Model, plan: Plan) -> Placed:
     had = trained.state_dict()
     model.load_state_dict({weight: had[weight] for weight in model.state_dict()})
     read = dict(model.named_parameters())
+    whole = next((e.whole_sequence for e in encodings if e.whole_sequence), None)
+    # A factor makes another scale of it (dynamic_ntk), and drawn positions one for each sequence.
+    drawn = whole is not None and plan.dims.longest != plan.dims.max_len
+    scaled = "k" in pe and pe.get("factor", 1) == 1 and not drawn
     return Placed(
         plan,
         model,
         min((e.max_len for e in encodings if e.max_len is not None), default=None),
-        # A factor makes another scale of it (dynamic_ntk).
-        scale(plan.dims, pe["k"]) if "k" in pe and pe.get("factor", 1) == 1 else None,
+        scale(plan.dims, pe["k"]) if scaled else None,
         sum(p.numel() for weight, p in trained.named_parameters() if weight not in read),
-        next((e.whole_sequence for e in encodings if e.whole_sequence), None),
+        whole,
     )
 
 
@@ -73,9 +76,11 @@ class Untrained(Exception):  # noqa: N818
         self.names = names
 
 
-def at_length(plan: Plan, config: Config, positions: int) -> Plan:
-    """The run's plan with this configuration, its encoding made for so many positions."""
-    return replace(plan, config=config, dims=replace(plan.dims, max_len=positions))
+def at_length(plan: Plan, config: Config, positions: int, tokens: int | None = None) -> Plan:
+    """The run's plan with this configuration, its encoding made for so many positions and, where
+    they are known, tokens of a sequence."""
+    dims = replace(plan.dims, max_len=positions, test_len=tokens)
+    return replace(plan, config=config, dims=dims)
 
 
 def refusal(word: str, run: str, trained: Model, plan: Plan, names: list[str], yamls: Yamls) -> str:

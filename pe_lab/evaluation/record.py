@@ -7,11 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from pe_lab.errors import RunError
 from pe_lab.metrics_log import MetricsLog, read_metrics
 from pe_lab.runs import RunFolder
 
 NAME = "evaluations.jsonl"
+TRAINED = "trained"
+"""The word for the encoding as it was trained."""
+FACTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("path", "task", "pe"), pl.String),
+    "seed": pl.Int64,
+    **dict.fromkeys(("setting", "encoding"), pl.String),
+    "k": pl.Float64,
+    "split": pl.String,
+    **dict.fromkeys(("length", "tokens"), pl.Int64),
+}
+"""The columns that tell a cell."""
+MEASURED: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("error", "error_low", "error_high", "error_seq", "loss"), pl.Float64),
+    **dict.fromkeys(("n", "n_seq"), pl.Int64),
+    **dict.fromkeys(("guess", "seconds"), pl.Float64),
+}
+GENERATED = ("error", "error_low", "error_high", "error_seq")
+"""What is measured of the answers that the model writes by itself, under KIND_generated."""
 WAIT_S = 60.0
 """For the others that add a row to the same folder."""
 
@@ -42,8 +62,35 @@ _SAME = ("trained", "pe", "max_len", "split", "tokens", "sequences")
 """What cells that have the same numbers have in common."""
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record.
+
+    Raises:
+        RunError: a line is none.
+    """
+    rows = read_metrics(path, remedy="remove that line")
+    for number, row in enumerate(rows, start=1):
+        if not _is_row(row):
+            raise RunError(f"{path}: line {number} is no row that pe-lab eval wrote: remove it")
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    kinds = {"trained": bool, "pe": dict, "tokens": int, "sequences": int, "max_len": int}
+    kinds |= {"split": str, "encoding": str}
+    if not isinstance(row, dict) or any(type(row.get(name)) is not kinds[name] for name in kinds):
+        return False
+    numbers = ["k", *MEASURED, *(f"{kind}_generated" for kind in GENERATED)]
+    return all(type(row.get(name)) in (int, float, type(None)) for name in numbers)
+
+
 def _key(row: Mapping[str, Any]) -> str:
     return json.dumps([row.get(name) for name in _SAME], sort_keys=True)
+
+
+def _by_positions(row: Mapping[str, Any]) -> bool:
+    """Whether it may be from when the scale k counted positions, where it now counts tokens."""
+    return "k" not in row and not row["trained"] and row["max_len"] != row["tokens"]
 
 
 class Evaluations:
@@ -56,7 +103,7 @@ class Evaluations:
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.began = self._state()
-        self.rows = read_metrics(self.path) if self.path.exists() else []
+        self.rows = rows_of(self.path) if self.path.exists() else []
 
     @property
     def path(self) -> Path:
@@ -65,7 +112,8 @@ class Evaluations:
     def found(self, wanted: Wanted) -> dict[str, Any] | None:
         """The last row of this cell; with generated answers where those are wanted."""
         key = _key(vars(wanted))
-        whole = (row for row in reversed(self.rows) if _key(row) == key)
+        alike = (row for row in reversed(self.rows) if _key(row) == key)
+        whole = (row for row in alike if not _by_positions(row))
         return next((r for r in whole if r.get("generated") or not wanted.generated), None)
 
     def add(self, wanted: Wanted, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.errors import UsageError
-from pe_lab.evaluation.encodings import TRAINED
-from pe_lab.measure import place
+from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.columns import frame_of
 from pe_lab.results.frame import FACTS, labels
 from pe_lab.results.grouped import grouped
@@ -18,6 +17,7 @@ from pe_lab.results.sheets import sheets
 from pe_lab.results.tables import Sheet
 from pe_lab.runs import RunFolder
 from pe_lab.suggest import did_you_mean
+from pe_lab.task import place
 
 NUMBERS = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
 
@@ -39,7 +39,9 @@ def tables(
     Raises:
         UsageError: there is no such metric.
     """
-    frame, told, by = _as_runs(evaluated, splits_as_columns)
+    frame, told = as_runs(evaluated, splits_as_columns)
+    several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
+    by = ["encoding", *(["in place of"] if several else []), "setting"]
     groups = grouped(frame, by, metric)
     return [_in_order(sheet, evaluated) for sheet in sheets(groups, told, by, metric, spread)]
 
@@ -53,26 +55,31 @@ def check_metric(metric: str, generate: bool) -> str:
     return metric
 
 
-def _as_runs(
-    evaluated: pl.DataFrame, splits_as_columns: bool
-) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
-    """A run for each encoding that it was evaluated with, its splits the lengths: what the tables
-    of runs are made from. With the words for their settings, and the keys that tell them apart."""
+def as_runs(
+    evaluated: pl.DataFrame, splits_as_columns: bool = False
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """A run for each encoding that it was evaluated with, ``encoding`` and what it stands ``in
+    place of``, its task that and the split, its splits the lengths: what the tables of runs are
+    made from. With the words for their settings (``labels``)."""
     paths = evaluated["path"].unique(maintain_order=True)
     records = list(records_of(RunFolder(Path(path)) for path in paths))
     told = labels(frame_of(records, FACTS))
     known = dict(zip(paths, records, strict=True))
     rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for cell in evaluated.iter_rows(named=True):
-        title = cell["task"] if splits_as_columns else f"{cell['task']}, {cell['split']}"
+        title = cell["task"] if splits_as_columns else titled(cell["task"], cell["split"])
         rows.setdefault((cell["path"], cell["encoding"], title), []).append(cell)
     made = [
         _record(known[path], encoding, title, cells, splits_as_columns)
         for (path, encoding, title), cells in rows.items()
     ]
-    several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
-    by = ["encoding", *(["in place of"] if several else []), "setting"]
-    return frame_of(made, FACTS), told, by
+    # On how many each was measured is its own, n_seq.
+    return frame_of(made, FACTS).drop("eval.sequences"), told
+
+
+def titled(task: str, split: str) -> str:
+    """What a table of lengths is called."""
+    return f"{task}, {split}"
 
 
 def _record(
@@ -90,6 +97,7 @@ def _record(
         numbers = {name: cell.get(name) for name in cell if name.startswith(NUMBERS)}
         if cell["error"] is not None:
             numbers["accuracy"] = 1 - cell["error"]
+        numbers["k"] = cell["k"]
         metrics |= {f"{place(column)}/{name}": value for name, value in numbers.items()}
     facts = {
         **run.facts,
@@ -112,16 +120,19 @@ def _in_order(sheet: Sheet, evaluated: pl.DataFrame) -> Sheet:
     return replace(sheet, rows=sorted(sheet.rows, key=lambda row: order[row[0].text]))
 
 
-def notes(evaluated: pl.DataFrame) -> list[str]:
-    """What the tables do not say: scales, cells without numbers, parameters left out."""
-    found = []
+def scales(evaluated: pl.DataFrame) -> list[str]:
+    """The scale k of each encoding that has one, at each length."""
     given = evaluated.filter(pl.col("k").is_not_null(), pl.col("encoding") != TRAINED)
-    scales: dict[str, list[str]] = {}
+    words: dict[str, list[str]] = {}
     for (word,), rows in given.group_by("encoding", maintain_order=True):
         pairs = rows.select("k", "length").unique(maintain_order=True).rows()
-        ks = [f"{k:.4g} at {length}" for k, length in pairs]
-        scales.setdefault(", ".join(ks), []).append(word)
-    found += [f"scale k of {', '.join(words)}: {told}" for told, words in scales.items()]
+        words.setdefault(", ".join(f"{k:.4g} at {length}" for k, length in pairs), []).append(word)
+    return [f"scale k of {', '.join(alike)}: {told}" for told, alike in words.items()]
+
+
+def notes(evaluated: pl.DataFrame) -> list[str]:
+    """What the tables do not say: scales, cells without numbers, parameters left out."""
+    found = scales(evaluated)
     bare = evaluated.filter(pl.col("told").is_not_null())
     for (pe, encoding, split, told), rows in bare.group_by(
         "pe", "encoding", "split", "told", maintain_order=True

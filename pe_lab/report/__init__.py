@@ -6,6 +6,7 @@
     pe-lab report inspect=FOLDER,FOLDER                the runs to look into (none: no run;
                                                        else some of the best of each task)
 
+What pe-lab eval measured of the runs has sections of its own, one for each task and split.
 Runs are looked for in runs_dir=runs. Nothing but a page of its own is ever written over.
 """
 
@@ -21,6 +22,7 @@ import polars as pl
 
 from pe_lab.console import console
 from pe_lab.errors import RunError, UsageError
+from pe_lab.report.evaluated import against_length, evaluated
 from pe_lab.report.facts import provenance, settings, unfinished
 from pe_lab.report.inspected import inspected
 from pe_lab.report.page import Page, Part, render
@@ -80,15 +82,17 @@ def make(
     """
     finished = runs.filter(pl.col("state") == "finished")
     found = sections(finished, by_split(finished)) if len(finished) else []
+    since, unread = evaluated(finished) if len(finished) else ([], [])
     return render(
         Page(
             title=title or _title(found),
             command=f"pe-lab {command}",
             made=datetime.now().astimezone(),
             with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-            parts=[_part(section) for section in found],
+            parts=[_part(section) for section in sorted([*found, *since], key=_task)],
             states=_states(runs),
             unfinished=unfinished(runs),
+            unread=unread,
             provenance=provenance(finished["path"].to_list()),
             inspected=inspected(found, inspect),
         )
@@ -96,7 +100,14 @@ def make(
 
 
 def _part(section: Section) -> Part:
+    if section.note:
+        return Part(section, against_length(section), len(drawn(section)), None)
     return Part(section, groups(section), len(drawn(section)), settings(section.runs))
+
+
+def _task(section: Section) -> str:
+    """A task's evaluations, which are called after it, follow it."""
+    return section.task
 
 
 def _title(found: Sequence[Section]) -> str:

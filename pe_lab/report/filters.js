@@ -30,7 +30,7 @@
     const given = new URLSearchParams(location.hash.slice(1));
     for (const [key, value] of Object.entries(DEFAULTS)) {
       const text = given.get(key);
-      if (SEVERAL.includes(key)) state[key] = text ? text.split(",") : [];
+      if (SEVERAL.includes(key)) state[key] = text ? text.split(",").map(unescaped) : [];
       else state[key] = text ?? value;
     }
     toForm();
@@ -39,11 +39,16 @@
   function toAddress() {
     const kept = new URLSearchParams();
     for (const [key, value] of Object.entries(state))
-      if (String(value) !== String(DEFAULTS[key])) kept.set(key, value);
+      if (String(value) !== String(DEFAULTS[key]))
+        kept.set(key, SEVERAL.includes(key) ? value.map(escaped).join(",") : value);
     const hash = kept.toString().replaceAll("%2C", ",");
     // A link to a section is left in the address until there is something to keep.
     if (hash || location.hash.includes("=")) history.replaceState(null, "", `#${hash}`);
   }
+
+  // An encoding's name may hold commas: combined:parts=[cope,rope].
+  const escaped = (name) => name.replaceAll("%", "%25").replaceAll(",", "%2C");
+  const unescaped = (name) => name.replaceAll("%2C", ",").replaceAll("%25", "%");
 
   function toForm() {
     for (const field of form?.elements ?? []) {

@@ -31,7 +31,8 @@ class Part:
     section: Section
     groups: Sequence[Group]
     drawn: int
-    settings: Settings
+    settings: Settings | None
+    """None for evaluations, whose runs' settings are told elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Page:
     parts: Sequence[Part]
     states: Mapping[str, int]
     unfinished: Sequence[Mapping[str, Any]]
+    unread: Sequence[str]
     provenance: Mapping[str, Told]
     inspected: Inspected
 

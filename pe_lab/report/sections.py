@@ -69,7 +69,8 @@ class Setting:
 @dataclass(frozen=True)
 class Section:
     """One task: ``settings`` from the lowest to the highest mean error out of domain; the cells
-    of a setting are found by metric and split, and ``changes`` tells what a split changes."""
+    of a setting are found by metric and split, and ``changes`` tells what a split changes. With a
+    ``note`` it is of evaluations: its splits are lengths, all of them in the mean."""
 
     task: str
     splits: tuple[str, ...]
@@ -77,6 +78,7 @@ class Section:
     guess: Mapping[str, float | None]
     changes: Mapping[str, list[str]]
     runs: pl.DataFrame = field(repr=False)
+    note: str = ""
 
     @property
     def ood(self) -> tuple[str, ...]:
@@ -87,15 +89,28 @@ class Section:
 COSTS = {"time/train_s": "training time (s)", "params/total": "parameters"}
 
 
-def sections(runs: pl.DataFrame, splits: pl.DataFrame) -> list[Section]:
+def sections(
+    runs: pl.DataFrame,
+    splits: pl.DataFrame,
+    told: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> list[Section]:
     """One section for each task of the finished runs.
 
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
+        told: a setting's words; as in the tables of results without it.
+        notes: a task's note.
     """
     return [
-        _section(str(task), own, splits.filter(pl.col("task") == task))
+        _section(
+            str(task),
+            own,
+            splits.filter(pl.col("task") == task),
+            labels(own) if told is None else told,
+            (notes or {}).get(str(task), ""),
+        )
         for (task,), own in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]
 
@@ -104,8 +119,9 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-def _section(task: str, runs: pl.DataFrame, splits: pl.DataFrame) -> Section:
-    told = labels(runs)
+def _section(
+    task: str, runs: pl.DataFrame, splits: pl.DataFrame, told: Mapping[str, str], note: str
+) -> Section:
     names = splits["split"].unique(maintain_order=True).to_list()
     names.sort(key=lambda split: split != IN_DOMAIN)
     cells: dict[str, dict[str, dict[str, Band | None]]] = {}
@@ -136,7 +152,8 @@ def _section(task: str, runs: pl.DataFrame, splits: pl.DataFrame) -> Section:
     guess = dict(
         splits.group_by("split", maintain_order=True).agg(pl.col("guess").mean()).iter_rows()
     )
-    return Section(task, tuple(names), tuple(settings), guess, _changes(runs, names), runs)
+    changes = _changes(runs, names)
+    return Section(task, tuple(names), tuple(settings), guess, changes, runs, note)
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:

@@ -9,6 +9,7 @@ import polars as pl
 from pe_lab.errors import UsageError
 from pe_lab.results.frame import compared_keys, places
 from pe_lab.results.intervals import t_95
+from pe_lab.results.records import text
 from pe_lab.results.where import METRICS, unknown
 from pe_lab.suggest import did_you_mean
 
@@ -48,8 +49,8 @@ def grouped(
     long = pl.concat(
         lazy.filter(pl.col("task") == task, pl.col("splits").list.contains(split)).select(
             *group,
-            "seed",
-            "data",
+            pl.col("seed").alias("_seed"),
+            pl.struct("data", _number(runs, f"{place}/n_seq")).hash().alias("data"),
             pl.lit(split).alias("split"),
             pl.col("setting").alias("_setting"),
             _number(runs, f"{place}/{metric}").alias("value"),
@@ -64,7 +65,7 @@ def grouped(
     equal = value.min() == value.max()
     table = long.group_by(*group, "split", maintain_order=True).agg(
         n=value.count(),
-        seeds=pl.col("seed").unique().sort(),
+        seeds=pl.col("_seed").unique().sort(),
         mean=pl.when(equal).then(value.min()).otherwise(value.mean()),
         sd=pl.when(equal & (value.count() > 1)).then(0.0).otherwise(value.std()),
         settings=pl.col("_setting").n_unique(),
@@ -104,6 +105,21 @@ def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
     if any(key.startswith("task.") and not key.startswith("task.splits.") for key in found):
         follows.append("task.splits.")
     return {key: values for key, values in found.items() if not key.startswith(tuple(follows))}
+
+
+def pooled_told(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+    """The sentence for what is ``pooled``, if anything is."""
+    found = pooled(runs, by)
+    if not found:
+        return []
+    keys = ", ".join(
+        f"{key} ({', '.join(map(text, values[:5]))}{', ..' if len(values) > 5 else ''})"
+        for key, values in found.items()
+    )
+    return [
+        f"by={','.join(by)} pools runs that differ in {keys}: the spread is not one over seeds "
+        "alone; add these keys to by, or give them a value"
+    ]
 
 
 def _group(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:

@@ -1,0 +1,81 @@
+"""The report's sections of what runs were evaluated on."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import evaluate, made
+from program import Here
+
+from pe_lab.evaluation.record import NAME
+
+
+@pytest.fixture
+def runs(here: Here) -> None:
+    """rope with two seeds and learned with one, evaluated at lengths measured in any order."""
+    for seed in range(2):
+        run = made("rope", seed)
+        evaluate(run, "trained", {1024: 0.75 + 0.25 * seed, 64: 0.25})
+        evaluate(run, "pi", {64: 0.25}, scale=1.0)
+        evaluate(run, "pi", {256: 0.375 + 0.25 * seed}, scale=4.0)
+    evaluate(made("learned"), "trained", {64: 0.125}, split="sparse")
+    made("none", task="brackets")
+
+
+def page(here: Here, *words: str) -> tuple[str, dict[str, Any]]:
+    """The page, and the data of its sections."""
+    ended = here("report", *words)
+    assert ended.status == 0, ended.err
+    text = Path("runs/report/index.html").read_text()
+    found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return text, {section["task"]: section for section in json.loads(found[1])}
+
+
+def test_a_section_for_each_task_and_split(here: Here, runs: None) -> None:
+    text, sections = page(here)
+    assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain", "flipflop, sparse"]
+    titles = re.findall(r"<h2 id=\"task-\d+-title\">(.*?)</h2>", text)
+    assert titles == [*sections]
+    assert text.count("Scale k of pi: 1 at 64, 4 at 256.") == 1
+    assert text.count("Encoding by length") == text.count("Measured by pe-lab eval") == 2
+    # The title is of the tasks, and what they are trained with stands under them alone.
+    assert "<title>Positional encodings on brackets, flipflop</title>" in text
+    assert text.count("<h3>Settings</h3>") == 2
+
+
+def test_lines_are_encodings_at_test_time(here: Here, runs: None) -> None:
+    _, sections = page(here)
+    section = sections["flipflop, in_domain"]
+    assert section["splits"] == ["64", "256", "1024"]
+    named = [(setting["pe"], setting["label"]) for setting in section["settings"]]
+    assert named == [("pi", "pi in place of rope"), ("rope", "rope as trained")]
+    (group,) = section["groups"]
+    (panel,) = group["panels"]
+    # The place of the setting, tokens, mean and n.
+    points = [(place, x, band[0], band[5]) for place, x, band, _ in panel["points"]]
+    assert points == [
+        (0, 64, 0.25, 2), (0, 256, 0.5, 2), (1, 64, 0.25, 2), (1, 1024, 0.875, 2),
+    ]  # fmt: skip
+    assert panel["guess"] == 0.5
+    assert section["settings"][0]["cells"]["loss"][1][0] == 1.5
+    assert section["settings"][0]["ood"][0] == 0.375
+    assert sections["flipflop"]["splits"] == ["in_domain", "sparse"]
+
+
+def test_filters_choose_among_them_too(here: Here, runs: None) -> None:
+    _, sections = page(here, "pe=learned,none")
+    assert [*sections] == ["brackets", "flipflop", "flipflop, sparse"]
+    for path in Path("runs").rglob(NAME):
+        path.unlink()
+    assert [*page(here)[1]] == ["brackets", "flipflop"]
+
+
+def test_a_record_that_cannot_be_read_is_told(here: Here, runs: None) -> None:
+    (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
+    path.write_text("[]\n")
+    text, sections = page(here)
+    assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
+    assert f"{path}: line 1 is no row that pe-lab eval wrote: remove it; until then" in text

@@ -1,0 +1,270 @@
+"""``pe-lab results evaluations=true``: what pe-lab eval recorded, as tables over runs."""
+
+import csv
+import io
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import evaluate, made
+from program import Here
+from scipy import stats
+
+from pe_lab.errors import RunError
+from pe_lab.evaluation.record import NAME, Evaluations
+
+
+@pytest.fixture
+def runs(here: Here) -> None:
+    """rope with three seeds and cope with one, evaluated; alibi with one, not."""
+    for seed in range(3):
+        run = made("rope", seed)
+        evaluate(run, "trained", {64: 0.1 * (seed + 1), 256: 0.4 + 0.01 * seed})
+        evaluate(run, "pi", {64: 0.1 * (seed + 1)}, scale=1.0)
+        evaluate(run, "pi", {256: 0.2 + 0.05 * seed}, scale=4.0)
+        evaluate(run, "none", {64: 0.5}, split="sparse")
+    evaluate(made("cope"), "trained", {512: 0.0625, 64: 0.03125})
+    made("alibi")
+
+
+def rows(here: Here, *words: str) -> list[dict[str, str]]:
+    ended = here("results", "evaluations=true", "format=csv", *words)
+    assert ended.status == 0, ended.err
+    return list(csv.DictReader(io.StringIO(ended.out)))
+
+
+def row(found: list[dict[str, str]], **keys: Any) -> dict[str, str]:
+    (one,) = (r for r in found if all(r[key] == str(value) for key, value in keys.items()))
+    return one
+
+
+def cells(out: str) -> list[list[str]]:
+    """The rows of the tables printed, their heads too."""
+    lines = [line for line in out.splitlines() if line[:1] in ("│", "┃")]
+    return [[cell.strip() for cell in line.replace("┃", "│").split("│")[1:-1]] for line in lines]
+
+
+def test_the_tables_of_runs_stay_and_one_line_tells(here: Here, runs: None) -> None:
+    told = "4 of these runs were evaluated: pe-lab results evaluations=true"
+    out = here("results").out
+    assert out.splitlines()[-1] == told
+    for path in Path("runs").rglob(NAME):
+        path.unlink()
+    assert here("results").out == out.removesuffix(f"{told}\n")
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "markdown", "latex"])
+def test_the_line_stands_beside_other_formats(here: Here, runs: None, form: str) -> None:
+    words = ("task=flipflop", "where=pe = rope and seed < 1", "splits=sparse", f"format={form}")
+    ended = here("results", *words)
+    told = "1 of these runs was evaluated: "
+    told += "pe-lab results task=flipflop 'where=pe = rope and seed < 1' evaluations=true"
+    if form == "json":
+        assert json.loads(ended.out)["notes"] == [told]
+    else:
+        assert ended.err == f"{told}\n"
+        assert told not in ended.out
+
+
+def test_means_over_seeds_by_encoding_and_length(here: Here, runs: None) -> None:
+    found = rows(here)
+    values = [0.2, 0.25, 0.3]
+    one = row(found, encoding="pi", length=256)
+    assert (one["task"], one["split"], one["in place of"]) == ("flipflop", "in_domain", "rope")
+    assert (one["n"], one["seeds"], float(one["k"])) == ("3", "0 1 2", 4.0)
+    assert float(one["mean"]) == pytest.approx(0.25)
+    assert float(one["sd"]) == pytest.approx(statistics.stdev(values))
+    interval = stats.t.interval(0.95, 2, 0.25, stats.sem(values))
+    assert (float(one["low"]), float(one["high"])) == pytest.approx(interval)
+    assert float(row(found, encoding="pi", length=64)["k"]) == 1
+    assert row(found, encoding="rope (trained)", length=64)["k"] == ""
+    alone = row(found, encoding="cope (trained)", length=512)
+    assert (alone["mean"], alone["sd"], alone["n"]) == ("0.0625", "", "1")
+    assert row(found, encoding="none", split="sparse")["mean"] == "0.5"
+    # Nothing was measured there.
+    assert not [r for r in found if r["encoding"].startswith("cope") and r["length"] == "256"]
+
+
+def test_a_table_for_each_split_with_a_column_for_each_length(here: Here, runs: None) -> None:
+    out = here("results", "evaluations=true", "spread=sd").out
+    titles = [line.strip() for line in out.splitlines() if "error in %" in line]
+    assert titles == ["flipflop, in_domain: error in %", "flipflop, sparse: error in %"]
+    head, *body = cells(out)
+    assert head == ["encoding", "in place of", "n", "seeds", "64", "256", "512"]
+    named = {line[0]: line for line in body}
+    assert named["pi"][1:] == ["rope", "3", "0,1,2", "20.0 ± 10.0", "25.0 ± 5.0 *", ""]
+    assert named["cope (trained)"][4:] == ["3.12", "", "6.25"]
+    assert "scale k of pi: 1 at 64, 4 at 256" in out
+    order = [line[0] for line in body if line[0] in ("rope (trained)", "pi", "cope (trained)")]
+    assert order == ["cope (trained)", "rope (trained)", "pi"]
+    sorted_ = cells(here("results", "evaluations=true", "splits=in_domain", "sort=-256").out)
+    assert [line[0] for line in sorted_[1:4]] == ["rope (trained)", "pi", "cope (trained)"]
+
+
+def test_what_stands_in_place_of_one_encoding_stands_together(here: Here, runs: None) -> None:
+    again = made("alibi")
+    evaluate(again, "trained", {64: 0.5})
+    evaluate(again, "pi", {64: 0.5})
+    named = [
+        line[:2] for line in cells(here("results", "evaluations=true", "splits=in_domain").out)
+    ]
+    assert named[1:-1] == [
+        ["alibi (trained)", "alibi"], ["pi", "alibi"], ["cope (trained)", "cope"],
+        ["rope (trained)", "rope"], ["pi", "rope"],
+    ]  # fmt: skip
+
+
+def test_filters_and_metrics(here: Here, runs: None) -> None:
+    assert {r["in place of"] for r in rows(here, "pe=cope")} == {"cope"}
+    assert {r["seeds"] for r in rows(here, "where=seed>=1")} == {"1 2"}
+    assert {r["split"] for r in rows(here, "splits=sparse")} == {"sparse"}
+    loss, accuracy = (
+        float(row(rows(here, f"metric={metric}"), encoding="pi", length=256)["mean"])
+        for metric in ("loss", "accuracy")
+    )
+    assert (loss, accuracy) == (pytest.approx(0.75), pytest.approx(0.75))
+    content = json.loads(here("results", "evaluations=true", "format=json").out)
+    assert len(content["rows"]) == len(rows(here))
+    assert content["metric"] == "error"
+    for form, sign in (("markdown", "| encoding | in place of | n |"), ("latex", r"\toprule")):
+        assert sign in here("results", "evaluations=true", f"format={form}").out
+
+
+def test_rows_of_other_keys(here: Here) -> None:
+    for width in (64, 128):
+        for lr in (0.1, 0.2):
+            run = made("rope", **{"model.d_model": width, "train.lr": lr})
+            evaluate(run, "trained", {64: lr * width / 128})
+    apart = rows(here)
+    assert {r["differs"] for r in apart} == {
+        f"model.d_model={width} train.lr={lr}" for width in (64, 128) for lr in (0.1, 0.2)
+    }
+    ended = here("results", "evaluations=true", "by=model.d_model", "format=csv")
+    found = {r["model.d_model"]: float(r["mean"]) for r in csv.DictReader(io.StringIO(ended.out))}
+    assert found == {"64": pytest.approx(0.075), "128": pytest.approx(0.15)}
+    assert "pools runs that differ in train.lr (0.1, 0.2)" in ended.err
+
+
+def test_what_was_measured_several_times_counts_once(here: Here) -> None:
+    run = made("rope")
+    evaluate(run, "pi", {64: 0.5}, sequences=1000, error_generated=0.9)
+    evaluate(run, "pi", {64: 0.25}, sequences=1000)
+    evaluate(run, "pi", {64: 0.125}, sequences=100)
+    evaluate(run, "pi", {64: 0.75}, scale=3.0, k=3.0)
+    found = rows(here)
+    assert [(r["encoding"], r["mean"], r["k"]) for r in found] == [
+        ("pi", "0.25", ""), ("pi:k=3", "0.75", "3.0"),
+    ]  # fmt: skip
+    (generated,) = (r for r in rows(here, "metric=error_generated") if r["encoding"] == "pi")
+    assert generated["mean"] == "0.9"
+
+
+def test_the_best_is_marked_on_the_same_sequences_only(here: Here) -> None:
+    for seed in range(2):
+        run = made("rope", seed)
+        evaluate(run, "trained", {64: 0.5 + 0.001 * seed, 128: 0.5 + 0.001 * seed})
+        evaluate(run, "pi", {64: 0.1 + 0.001 * seed})
+        evaluate(run, "pi", {128: 0.1 + 0.001 * seed}, sequences=200)
+    found = rows(here)
+    assert row(found, encoding="pi", length=64)["best"] == "true"
+    assert row(found, encoding="pi", length=128)["best"] == "false"
+
+
+ROW = {
+    "trained": False, "pe": {"k": None}, "max_len": 64, "split": "in_domain", "tokens": 64,
+    "sequences": 10, "generated": False, "encoding": "pi", "error": 0.5, "n": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"trained"', "[1]", "7", "\udcff",
+        *(json.dumps(ROW | changed) for changed in (
+            {"tokens": "64"}, {"tokens": None}, {"tokens": 64.5}, {"error": "x"}, {"k": "x"},
+            {"sequences": "10"}, {"split": None}, {"split": ["a"]}, {"pe": None},
+            {"encoding": None}, {"trained": None}, {"error_generated": []},
+        )),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_told(here: Here, broken: str) -> None:
+    evaluate(made("rope"), "pi", {64: 0.25})
+    path = made("cope").path / NAME
+    lines = f"{json.dumps(ROW)}\n{broken}\n{json.dumps(ROW)}\n"
+    path.write_text(lines, errors="surrogateescape")
+    ended = here("results", "evaluations=true", "format=csv")
+    assert (ended.status, ended.err.count("\n")) == (0, 1)
+    assert f"{path}: line 2 is no" in ended.err
+    assert "what it holds is left out" in ended.err
+    assert "anew" not in ended.err
+    assert "cope" not in ended.out
+    assert "pi" in ended.out
+    # Nor does eval build on it.
+    with pytest.raises(RunError, match="line 2 is no"):
+        Evaluations(path.parent)
+    # No word of there being none.
+    alone = here("results", "evaluations=true", "pe=cope")
+    assert (alone.status, alone.out.count("\n")) == (0, 1)
+    assert f"{path}: line 2 is no" in alone.out
+
+
+def test_a_row_that_was_cut_off_is_none(here: Here) -> None:
+    path = made("cope").path / NAME
+    path.write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW | {'error': 1})[:40]}")
+    (one,) = rows(here)
+    assert (one["encoding"], one["mean"], one["k"]) == ("pi", "0.5", "")
+
+
+def test_each_seed_by_itself(here: Here, runs: None) -> None:
+    found = rows(here, "by=seed", "splits=in_domain")
+    alone = [float(r["mean"]) for r in found if (r["encoding"], r["length"]) == ("pi", "256")]
+    assert alone == pytest.approx([0.2, 0.25, 0.3])
+    ended = here("results", "by=pe,seed", "format=csv")
+    told = {
+        (r["seed"], r["n"]) for r in csv.DictReader(io.StringIO(ended.out)) if r["pe"] == "rope"
+    }
+    assert told == {(str(seed), "1") for seed in range(3)}
+
+
+def test_scales_that_differ_by_little_are_apart(here: Here) -> None:
+    run = made("rope")
+    for k in (1.2345678, 1.2345679):
+        evaluate(run, "pi", {64: k - 1}, k=k)
+    assert [(r["encoding"], float(r["mean"])) for r in rows(here)] == [
+        (f"pi:k={k}", pytest.approx(k - 1)) for k in (1.2345678, 1.2345679)
+    ]
+
+
+def test_nothing_was_evaluated(here: Here) -> None:
+    made("rope")
+    ended = here("results", "evaluations=true")
+    assert (ended.status, ended.out.count("\n")) == (0, 1)
+    assert "none of these runs was evaluated: pe-lab eval run=FOLDER" in ended.out
+    assert "evaluated" not in here("results").out
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("format=xml", ["format=xml"]),
+        ("metric=errors", ["metric=errors", "did you mean error?"]),
+        ("metric=error_generated", ["metric=error_generated"]),
+        ("splits=in_domian", ["splits=in_domian", "in_domain"]),
+        ("sort=128", ["sort=128", "256"]),
+        ("by=model.d_modle", ["by=", "model.d_model"]),
+    ],
+)
+def test_one_sentence(here: Here, runs: None, word: str, parts: list[str]) -> None:
+    ended = here("results", "evaluations=true", word)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+    for part in parts:
+        assert part in ended.err
+
+
+def test_evaluations_are_asked_for_or_not(here: Here, runs: None) -> None:
+    ended = here("results", "evaluations=yes")
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "evaluations=yes" in ended.err
+    assert here("results", "evaluations=false").out == here("results").out
