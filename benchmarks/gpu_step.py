@@ -1,61 +1,61 @@
-"""On a GPU: the whole training step of every encoding, eager, fast, and as torch.compile has it.
+"""On a GPU: the whole training step of every encoding, as each key of ``train`` takes it.
 
-A step is forward, cross-entropy at the places that flip-flop scores, backward, clipping and fused
-AdamW, on one batch that stays on the CPU between steps, as a run's batches come. ``graphs`` is
-torch.compile with CUDA graphs; it and ``compiled`` are of the eager model.
+A step is a run's: forward, cross-entropy at the places that flip-flop scores, backward, clipping
+and fused AdamW, on one batch that stays on the CPU between steps, as a run's batches come.
 """
 
 import time
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from benchmarks.found import Found, table
 from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
-from benchmarks.ours import dims, flipflop, sized, transformer
-from pe_lab.build import build_encodings
-from pe_lab.models.transformer import Transformer
-from pe_lab.optimizer import Adam
-from pe_lab.train import summed_loss
+from benchmarks.ours import sized
+from pe_lab.build import plan
+from pe_lab.captured import Captured, FixedStep
+from pe_lab.compiled_loss import CompiledLoss
+from pe_lab.padded_steps import PaddedSteps
+from pe_lab.runs import RunFolder
+from pe_lab.train import Trainer
 
 ENCODINGS = ("none", "rope", "alibi", "t5", "relative", "transformer_xl", "cope")
-SIDES = ("eager", "fast", "compiled", "graphs")
+SIDES = {
+    "eager": ("train.fast=false",),
+    "fast": (),
+    "fast + compile": ("train.compile=true",),
+    "fast + graphs": ("train.cuda_graphs=true",),
+}
 SIZES = {"small": (128, 32), "paper": (512, 16), "tiny": (16, 2)}
 """Length and batch."""
 
 
+class _Unrecorded(Captured):
+    """A dry run takes the step that would be recorded."""
+
+    def capture(self, fixed: FixedStep) -> Step:
+        return fixed.run
+
+
 def made(encoding: str, size: str, precision: str, side: str, clock: Clock) -> Step:
     """A step of a new model."""
-    fast = "true" if side == "fast" else "false"
-    also = (f"train.precision={precision}", f"train.fast={fast}")
-    config = sized(encoding, size, 0.0, *also)
-    length, batch = SIZES[size]
-    data, vocab_size = flipflop(length, batch, "reads")
-    torch.manual_seed(0)
-    cfg = transformer(config)
-    encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
-    model = Transformer(cfg, vocab_size, encodings, config.train.fast).to(clock.device)
-    if side in ("compiled", "graphs"):
-        torch.compiler.reset()
-        on_gpu = clock.device.type == "cuda"
-        mode = "reduce-overhead" if side == "graphs" and on_gpu else None
-        model.compile(mode=mode, backend="inductor" if on_gpu else "eager")
-    model.train()
-    optimizer = Adam(config.train, model.parameters())
-    pos, counted = torch.arange(length, device=clock.device)[None], data.scored
-    half = precision == "bfloat16"
-
-    def step() -> None:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        with torch.autocast(clock.device.type, torch.bfloat16, enabled=half):
-            loss = summed_loss(model, data, counted, pos) / int(counted.sum())
-        torch.autograd.backward(loss)
-        optimizer.clip(config.train.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    (length, batch), dry = SIZES[size], clock.device.type == "cpu"
+    words = [f"task.length={length}", f"train.batch_size={batch}", f"train.precision={precision}"]
+    recorded = side.endswith("graphs")
+    if not (dry and recorded):
+        words += SIDES[side]
+    config = sized(encoding, size, 0.0, "task=flipflop", f"device={clock.device.type}", *words)
+    planned = plan(config)
+    trainer = Trainer(planned, clock.device, RunFolder(Path()), {}, lambda: None)
+    if dry and trainer.padded is not None and isinstance(trainer.padded.loss, CompiledLoss):
+        # Inductor takes a minute to build what is measured in a millisecond.
+        trainer.padded.loss.backend = "aot_eager"
+    if dry and recorded:
+        padded = PaddedSteps(planned, trainer.model, trainer.optimizer, trainer.data)
+        padded.captured = _Unrecorded(padded.loss, trainer.optimizer, config.train.clip)
+        trainer.padded = padded
+    parts = trainer.parts()
+    return lambda: trainer.train_on(parts)
 
 
 def measure(sizes: list[str], clock: Clock, encodings: list[str], seconds: float) -> Found:
@@ -76,13 +76,12 @@ def _measured(encoding: str, size: str, precision: str, clock: Clock) -> dict[st
     """Each side by itself, one after another: compiled code is dropped before the next."""
     row: dict[str, Any] = {"ms": {}, "peak_mb": {}, "failed": {}}
     for side in SIDES:
-        # Graphs are for models whose kernels are shorter than their launches.
-        if side == "graphs" and size == "paper":
-            continue
         try:
             step = made(encoding, size, precision, side, clock)
             row["ms"][side] = clock.medians({side: step})[side]
-            row["peak_mb"][side] = clock.peak_mb(step)
+            # A step that is replayed takes no memory: what it needs is set aside beforehand.
+            if not side.endswith("graphs"):
+                row["peak_mb"][side] = clock.peak_mb(step)
         except Exception as error:  # what a compiler cannot do is a finding, not an end
             row["failed"][side] = f"{type(error).__name__}: {error}".splitlines()[0]
     return row

@@ -16,6 +16,7 @@ from pe_lab.build import build_encodings
 from pe_lab.config import Config, TrainConfig, register_resolvers
 from pe_lab.dropout import Drop
 from pe_lab.kernels import roads
+from pe_lab.loss import summed_loss
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.optimizer import Adam
@@ -25,7 +26,6 @@ from pe_lab.schema import check, instantiate
 from pe_lab.streams import generator
 from pe_lab.task import Batch, Bools
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.train import summed_loss
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pe_lab.attention import Attention
+from pe_lab.loss import Part, first_counted, padded_places, wide
 from pe_lab.models.base import Model
 from pe_lab.optimizer import EPS
-from pe_lab.train import Part, Taken, Trainer, learning_rate, wide
+from pe_lab.train import Taken, Trainer, learning_rate
 from pe_lab.wanted import Wanted
 
 
@@ -49,9 +50,9 @@ class Batched:
         self.leaves, self.gradients = (
             self._stacked(rows_MP) for rows_MP in (self.values_MP, self.gradient_MP)
         )
-        names = _names(trainers[0].model)
+        names = trainers[0].model.names_of_parameters()
         self.parameters = {
-            name: leaf.requires_grad_()
+            f"model.{name}": leaf.requires_grad_()
             for p, leaf in zip(first.parameters, self.leaves, strict=True)
             for name in names[id(p)]
         }
@@ -113,11 +114,12 @@ class Batched:
         )
         shared = all(torch.equal(part.pos, parts[0].pos) for part in parts)
         pos = parts[0].pos if shared else torch.stack([part.pos for part in parts])
-        places, weight, first = _places(parts)
+        places, counts = padded_places([part.counted for part in parts])
+        first = min(first_counted(part.counted) for part in parts)
         keys = torch.tensor([part.key for part in parts])
-        asked = [t.to(self.device) for t in (tokens, targets.flatten(1), pos, places, weight, keys)]
+        asked = [t.to(self.device) for t in (tokens, targets.flatten(1), pos, places, counts, keys)]
 
-        def one(parameters, buffers, tokens_BT, targets_N, pos, at_N, weight_N, key):  # type: ignore[no-untyped-def]
+        def one(parameters, buffers, tokens_BT, targets_N, pos, at_N, counts_N, key):  # type: ignore[no-untyped-def]
             wanted = Wanted(at_N, first)
             logits = functional_call(
                 self.model, (parameters, buffers), (tokens_BT, pos, wanted, key), tie_weights=False
@@ -125,7 +127,7 @@ class Batched:
             losses = F.cross_entropy(
                 wide(logits), targets_N.index_select(0, at_N), reduction="none"
             )
-            return (losses * weight_N).sum()
+            return (losses * counts_N).sum()
 
         dims = (0, self.buffer_dims, 0, 0, None if shared else 0, 0, 0, 0)
         losses: Tensor = vmap(one, dims)(self.parameters, self.buffers, *asked)
@@ -168,29 +170,3 @@ class _Logits(nn.Module):
 
     def forward(self, tokens_BT: Tensor, pos_BT: Tensor, wanted: Wanted, key: Tensor) -> Tensor:
         return self.model.unembed(self.model(tokens_BT, pos_BT, wanted=wanted, key=key))
-
-
-def _names(model: Model) -> dict[int, list[str]]:
-    """The names of each parameter: several where modules hold it together, one where layers
-    share the module."""
-    names: dict[int, list[str]] = {}
-    for path, module in model.named_modules(prefix="model"):
-        for name, p in module.named_parameters(recurse=False):
-            names.setdefault(id(p), []).append(f"{path}.{name}")
-    return names
-
-
-def _places(parts: Sequence[Part]) -> tuple[Tensor, Tensor, int]:
-    """Where the loss is taken: the numbers of the places, (M, N), their weight, and the first.
-    Models with fewer of them than others have their last one again, with weight 0."""
-    chosen = [np.flatnonzero(part.counted) for part in parts]
-    most = max(map(len, chosen))
-    at = torch.empty(len(parts), most, dtype=torch.int64)
-    weight = torch.zeros(len(parts), most)
-    for i, places in enumerate(chosen):
-        # A part of a batch may have none.
-        at[i] = int(places[-1]) if len(places) else parts[i].counted.size - 1
-        at[i, : len(places)] = torch.from_numpy(places)
-        weight[i, : len(places)] = 1
-    first = min(int(part.counted.any(0).argmax()) for part in parts)
-    return at, weight, first

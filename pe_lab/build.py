@@ -13,6 +13,7 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.positions import Positions
 from pe_lab.schema import instantiate
+from pe_lab.step_checks import check_step
 from pe_lab.streams import torch_seed
 from pe_lab.task import IN_DOMAIN, TRAIN, Task
 
@@ -103,6 +104,7 @@ def plan(config: Config) -> Plan:
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    check_step(config, model_config, encodings, positions)
     splits = [name for name in task.evaluated() if name not in too_long]
     return Plan(config, task, positions, model_config, dims, splits, too_long)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pe_lab.models.base import Model
 from pe_lab.positions import Positions
 from pe_lab.streams import generator
-from pe_lab.task import IN_DOMAIN, Batch, Ints, Task
+from pe_lab.task import Batch, Ints, Task, place
 from pe_lab.wanted import Wanted
 
 Z_95 = 1.959963984540054
@@ -47,11 +47,6 @@ class Measured:
     def metrics(self, split: str) -> dict[str, float]:
         """Under the names of the metrics: in_domain/error, ood/<split>/error, ..."""
         return {f"{place(split)}/{name}": value for name, value in asdict(self).items()}
-
-
-def place(split: str) -> str:
-    """Where a split's metrics are found."""
-    return split if split == IN_DOMAIN else f"ood/{split}"
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,13 @@ class Adam:
     a model before, never after.
 
     Attributes:
-        lr: the rate of the next step.
+        lr: the rate of the next step; a tensor on the device where the step is to be the same
+            whatever it is.
     """
 
     def __init__(self, cfg: TrainConfig, parameters: Iterable[nn.Parameter]) -> None:
-        self.decoupled, self.betas, self.lr = cfg.optimizer == "adamw", cfg.betas, cfg.lr
+        self.decoupled, self.betas = cfg.optimizer == "adamw", cfg.betas
+        self.lr: float | Tensor = cfg.lr
         known = list(parameters)
         matrices = [p for p in known if p.dim() >= 2]
         self.parameters = [*matrices, *(p for p in known if p.dim() < 2)]

@@ -22,6 +22,11 @@ WORDS_TOLD = 100
 """Of a vocabulary, in a message: a text in Chinese has thousands."""
 
 
+def place(split: str) -> str:
+    """Where a split's metrics are found."""
+    return split if split == IN_DOMAIN else f"ood/{split}"
+
+
 @dataclass(frozen=True)
 class Batch:
     """N sequences. The model reads ``tokens`` and at position t is to answer ``targets[:, t]``.

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab import checkpoint
@@ -19,13 +18,13 @@ from pe_lab.config import TrainConfig
 from pe_lab.data import TrainData
 from pe_lab.errors import RunError
 from pe_lab.generate import generated
+from pe_lab.loss import Part, summed_loss
 from pe_lab.measure import Answers, answer, fixed_positions
-from pe_lab.models.base import Model
 from pe_lab.optimizer import Adam
+from pe_lab.padded_steps import PaddedSteps
 from pe_lab.runs import RunFolder
 from pe_lab.streams import generator, torch_seed
-from pe_lab.task import IN_DOMAIN, Batch, Bools, Ints
-from pe_lab.wanted import Wanted
+from pe_lab.task import IN_DOMAIN, Batch, Ints
 
 logger = logging.getLogger("pe_lab")
 
@@ -39,42 +38,6 @@ def learning_rate(cfg: TrainConfig, step: int) -> float:
     if cfg.schedule == "cosine":
         return cfg.lr * (1 + math.cos(math.pi * done)) / 2
     return cfg.lr * (1 - done) if cfg.schedule == "linear" else cfg.lr
-
-
-def summed_loss(
-    model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
-) -> Tensor:
-    """Cross-entropy summed over the counted places; the last layer and the logits are computed
-    there only. ``key`` is that of the dropout masks."""
-    device = model.device
-    targets = torch.from_numpy(batch.targets[counted]).to(device)
-    tokens = torch.from_numpy(batch.tokens).to(device)
-    if counted.all():
-        hidden = model(tokens, pos, key=key).flatten(0, 1)
-    else:
-        hidden = model(tokens, pos, wanted=Wanted.of(counted, device), key=key)
-    return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
-
-
-def wide(logits: Tensor) -> Tensor:
-    """What a loss is taken of: half precision is too narrow for it."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a training step reads at once; a step has ``train.accumulate`` of them.
-
-    Args:
-        counted: the places that the loss is taken over, (B, T).
-        pos: (1 or B, T).
-        key: of the dropout masks.
-    """
-
-    batch: Batch
-    counted: Bools
-    pos: Tensor
-    key: int
 
 
 @dataclass(frozen=True)
@@ -128,6 +91,9 @@ class Trainer:
         self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.positions_rng = generator(plan.config.seed, "train positions", 0)
+        self.padded: PaddedSteps | None = None
+        if self.config.compile or self.config.cuda_graphs:
+            self.padded = PaddedSteps(plan, self.model, self.optimizer, self.data)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.loss_steps = 0
@@ -262,22 +228,35 @@ class Trainer:
         return parts
 
     def train_step(self) -> None:
-        cfg = self.config
-        parts = self.parts()
+        self.train_on(self.parts())
+
+    def train_on(self, parts: list[Part]) -> None:
+        """One step."""
+        cfg, rate = self.config, learning_rate(self.config, self.step)
         total = sum(int(part.counted.sum()) for part in parts)
+        if self.padded is not None and self.padded.captured is not None:
+            told = self.padded.step(parts, total, rate)
+            self._check_finite(*told)
+            return self._count(told[0])
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in parts:
-            pos = part.pos.to(self.device)
-            with self.autocast():
-                part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
+            part_loss = self.summed_loss(part)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
         norm = self.optimizer.clip(cfg.clip)
         self._check_finite(float(loss), float(norm))
-        self.optimizer.lr = learning_rate(cfg, self.step)
+        self.optimizer.lr = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self._count(loss)
+        return self._count(loss)
+
+    def summed_loss(self, part: Part) -> Tensor:
+        """Cross-entropy summed over the places of a part that count."""
+        if self.padded is not None:
+            return self.padded.summed_loss(part)
+        pos = part.pos.to(self.device)
+        with self.autocast():
+            return summed_loss(self.model, part.batch, part.counted, pos, part.key)
 
     def _check_finite(self, loss: float, norm: float) -> None:
         if not math.isfinite(loss) or not math.isfinite(norm):

@@ -43,13 +43,6 @@ from pe_lab.train import Trainer
 BATCHED = ("-m", "hydra/launcher=batched", "hydra.launcher.how=batched")
 
 
-@pytest.fixture
-def in_float64() -> Any:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 CASES = {
     "cope": ("pe=cope", "model.dropout=0.1", "model.n_layers=2"),
     "rope": ("pe=rope", "train.clip=null", "task.loss_on=all", "model.norm=rmsnorm"),
@@ -66,7 +59,7 @@ CASES = {
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
 def test_a_step_is_that_of_each_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_float64: None, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, float64: None, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     (config,) = checked_jobs(tiny(*words))
@@ -404,6 +397,9 @@ def test_what_the_launcher_refuses(here: Here, tmp_path: Path) -> None:
     ended = here("-m", "hydra/launcher=batched", *tiny("seed=0,1", "hydra.launcher.how=fast"))
     assert ended.status == 2
     assert "hydra.launcher.how=fast is not allowed: set it to measure, batched or a" in ended.err
+    ended = here("-m", "hydra/launcher=batched", *tiny("train.compile=true,false"))
+    assert ended.status == 2
+    assert "train.compile=true is not allowed with hydra/launcher=batched, which" in ended.err
     assert not folders(tmp_path)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from pe_lab.compiled_loss import CompiledLoss
 
 
 @pytest.fixture
@@ -37,7 +38,10 @@ def test_kernels_and_steps(dry: Any) -> None:
     assert_attention(found["cope"]["rows"])
     for row in found["step"]["rows"]:
         assert row["failed"] == {}
-        assert row["ms"].keys() == {"eager", "fast", "compiled", "graphs"}
+        assert row["ms"].keys() == {"eager", "fast", "fast + compile", "fast + graphs"}
+        assert row["peak_mb"].keys() == row["ms"].keys() - {"fast + graphs"}
+    # A dry run leaves it to other tests what they compile with.
+    assert CompiledLoss.backend == "inductor"
 
 
 @pytest.mark.slow

@@ -13,10 +13,11 @@ from pe_lab.checked import checked
 from pe_lab.compose import compose
 from pe_lab.config import register_resolvers
 from pe_lab.data import TrainData, evaluation_set
-from pe_lab.kernels import dropping, feeding, roads, turning
+from pe_lab.kernels import dropping, feeding, heads, joining, roads, turning
 from pe_lab.launch import _arguments
+from pe_lab.loss import summed_loss
 from pe_lab.task import IN_DOMAIN
-from pe_lab.train import Trainer, summed_loss
+from pe_lab.train import Trainer
 from pe_lab.wanted import Wanted
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -31,7 +32,11 @@ TRUNKS = {
 def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     register_resolvers()
-    (cfg,) = compose(_arguments(tiny(*words)))
+    given = tiny(*words)
+    if any(word.startswith("model=") for word in words):
+        # Not every model has it.
+        given.remove("model.n_heads=2")
+    (cfg,) = compose(_arguments(given))
     return plan(checked(cfg))
 
 
@@ -105,7 +110,9 @@ FAST_FORMS = {
     "kernels of attention": (roads, "_serve"),
     "a kernel of dropout": (dropping, "_serves"),
     "the kernel of rotation": (turning._Turned, "apply"),
-    "the kernel of the feed-forward": (feeding._Fed, "apply"),
+    "the kernel of branches and norms": (joining._Joined, "apply"),
+    "the kernel of the feed-forward": (feeding, "rectify"),
+    "the kernel of queries, keys and values": (heads._Projected, "apply"),
     "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
     "the last layer's shortcut": (Wanted, "of_rows_from"),
 }
@@ -133,8 +140,12 @@ def test_fast_takes_each_fast_form(monkeypatch: pytest.MonkeyPatch, form: str) -
     if form.startswith("PyTorch"):
         monkeypatch.setenv("PE_LAB_ROAD", "eager")
         words = ("pe=alibi",)
+    if "queries, keys" in form:
+        # Where every place is scored: the last layer's queries are of all of them.
+        words += ("task.loss_on=all",)
     if "rotation" in form:
-        words = ("pe=rope",)
+        # Attention's kernel would turn them itself.
+        words = ("pe=rope", "model.window=4")
     monkeypatch.setattr(*FAST_FORMS[form], refused)
     made = planned(monkeypatch, *words)
     trainer = Trainer(made, torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]

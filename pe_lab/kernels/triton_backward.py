@@ -12,7 +12,7 @@ a row meet in one score, in an order that no one knows, and whole numbers have t
 import triton
 import triton.language as tl
 
-from pe_lab.kernels.triton_tiles import head, kept, look_up, store_tile, tile
+from pe_lab.kernels.triton_tiles import halves, head, kept, look_up, store_tile, tile
 
 
 @triton.jit
@@ -34,10 +34,10 @@ def unsoften(
 @triton.jit(do_not_specialize=["first", "low", "high", "threshold"])
 def rows_backward(
     q, k, v, gate_q, gate_k, scores, lse, delta, right, d_out, left, unit, d_scores, d_q, d_gate_q,
-    q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, gq_b, gq_h, gq_t, gk_b, gk_h, gk_s,
+    key, q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, gq_b, gq_h, gq_t, gk_b, gk_h, gk_s,
     first, H, T, S, P, width, scale, low, high, threshold, keep,
     D: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, KEYED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What belongs to M queries of a pair: keys from the left to the diagonal.
 
@@ -46,6 +46,8 @@ def rows_backward(
     Writes d_q and d_gate_q (B, T, H, D), without what the scores give to gate_q, left
     (B H, blocks of N keys, T), and adds to d_scores, whole numbers of 1 / unit.
     """
+    if KEYED:
+        low, high = halves(key)
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     pair = first + tl.program_id(1)
     t = block * M + tl.arange(0, M)
@@ -130,16 +132,18 @@ def rows_backward(
 
 @triton.jit(do_not_specialize=["first", "low", "high", "threshold"])
 def columns_backward(
-    q, k, v, gate_q, gate_k, scores, lse, delta, right, d_out, left, d_k, d_v, d_gate_k,
+    q, k, v, gate_q, gate_k, scores, lse, delta, right, d_out, left, d_k, d_v, d_gate_k, key,
     q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, gq_b, gq_h, gq_t, gk_b, gk_h, gk_s,
     first, H, T, S, P, width, scale, low, high, threshold, keep,
     D: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, KEYED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What belongs to N keys of a pair: the queries that see them, M at a time.
 
     Writes d_k, d_v and d_gate_k (B, S, H, D).
     """
+    if KEYED:
+        low, high = halves(key)
     n = tl.program_id(0)
     pair = first + tl.program_id(1)
     j = n * N + tl.arange(0, N)

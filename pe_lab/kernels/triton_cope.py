@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop
+from pe_lab.dropout import Drop, mapped
 from pe_lab.kernels import triton_backward, triton_tiles
 
 SCORES_BYTES = 2**30
@@ -27,7 +27,7 @@ _MOST_HEADS = 65535  # of a launch: the grid's second dimension
 def serves(q_BHTD: Tensor, table_ND: Tensor, drop: Drop | None) -> bool:
     """Whether ``cope`` is for these tensors."""
     known = q_BHTD.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    one_key = drop is None or isinstance(drop.key, int)
+    one_key = drop is None or not mapped(drop.key)
     return q_BHTD.is_cuda and known and table_ND.dtype == torch.float32 and one_key
 
 
@@ -52,15 +52,15 @@ def cope(
 
     Args:
         table_ND: e, (npos, D), float32.
-        drop: acts on the softmax weights; its rows are (b H + h) S + S - T + t.
+        drop: acts on the softmax weights; its rows are (b H + h) S + S - T + t. A key that is a
+            tensor stays on the GPU.
     """
     if not serves(q_BHTD, table_ND, drop):
         return None
     shared = gate_q_BHTD is q_BHTD and gate_k_BHSD is k_BHSD
     gates = (None, None) if shared else (gate_q_BHTD, gate_k_BHSD)
-    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     out: Tensor = _Cope.apply(  # type: ignore[no-untyped-call]
-        q_BHTD, k_BHSD, v_BHSD, *gates, table_ND, position_scale, drop, precision
+        q_BHTD, k_BHSD, v_BHSD, *gates, table_ND, position_scale, drop
     )
     return out
 
@@ -80,7 +80,7 @@ class _Cope(torch.autograd.Function):
                 triton_tiles.forward, t, call.block, heads, call.scores(heads), out, lse, right
             )
         result = out.transpose(1, 2)
-        gate_q, gate_k, table, *ctx.numbers = rest
+        gate_q, gate_k, table, ctx.position_scale, ctx.drop = rest
         ctx.save_for_backward(q, k, v, gate_q, gate_k, table, result, lse, right)
         return result
 
@@ -89,7 +89,7 @@ class _Cope(torch.autograd.Function):
     def backward(ctx: Any, d_result: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, gate_q, gate_k, table, result, lse, right = ctx.saved_tensors
         (b, h, t, d), s = q.shape, k.shape[2]
-        call = _Call(q, k, v, gate_q, gate_k, table, *ctx.numbers)
+        call = _Call(q, k, v, gate_q, gate_k, table, ctx.position_scale, ctx.drop)
         d_out = d_result.to(q.dtype).transpose(1, 2).contiguous()
         wide = d_out.transpose(1, 2).float()
         delta = (wide * result).sum(-1).contiguous()
@@ -119,7 +119,7 @@ class _Cope(torch.autograd.Function):
         d_table = torch.zeros_like(table)
         d_table[: call.positions] = call.position_scale * d_rows[: call.positions]
         grads = d_q, d_k, d_v, d_gate_q, d_gate_k
-        return *(g if g is None else g.transpose(1, 2) for g in grads), d_table, None, None, None
+        return *(g if g is None else g.transpose(1, 2) for g in grads), d_table, None, None
 
 
 class _Call:
@@ -135,7 +135,6 @@ class _Call:
         table: Tensor,
         position_scale: float,
         drop: Drop | None,
-        precision: str,
     ) -> None:
         (b, h, t, d), s = q.shape, k.shape[2]
         self.inputs = [_rows(x) for x in (q, k, v, gate_q, gate_k)]
@@ -146,9 +145,10 @@ class _Call:
         # Rows of scores that begin at multiples of 32 bytes: matrix products are faster.
         self.rows = F.pad(position_scale * table[: self.positions], (0, 0, 0, -self.positions % 8))
         self.keep = 1.0 if drop is None else drop.scale
-        hashed = (
-            (0, 0, 0) if drop is None else (_signed(drop.low), _signed(drop.high), drop.threshold)
-        )
+        self.key = drop.key if drop is not None and isinstance(drop.key, Tensor) else None
+        hashed = (0, 0, 0 if drop is None else drop.threshold)
+        if drop is not None and self.key is None:
+            hashed = (_signed(drop.low), _signed(drop.high), drop.threshold)
         self.numbers = (h, t, s, self.positions, len(self.rows), d**-0.5, *hashed, self.keep)
         width = max(16, triton.next_power_of_2(d))
         # As large as fit into the registers, by the compiler's report for sm_80 and sm_90.
@@ -163,7 +163,9 @@ class _Call:
             "N": KEYS,
             "OWN_GATES": gate_q is not None,
             "DROPS": drop is not None,
-            "PRECISION": precision,
+            "KEYED": self.key is not None,
+            # Products of float32.
+            "PRECISION": "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "num_warps": warps,
             "num_stages": 2,
         }
@@ -185,7 +187,7 @@ class _Call:
         """A program for each block of rows of each of these heads."""
         grid = (triton.cdiv(rows, block), heads.stop - heads.start)
         numbers = (*self.strides, heads.start, *self.numbers)
-        kernel[grid](*self.inputs, *tensors, *numbers, **self.constants)
+        kernel[grid](*self.inputs, *tensors, self.key, *numbers, **self.constants)
 
 
 def _rows(x: Tensor | None) -> Tensor | None:

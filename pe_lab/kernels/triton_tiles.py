@@ -29,6 +29,13 @@ def kept(rows_M, keys_N, low, high, threshold):
 
 
 @triton.jit
+def halves(key):
+    """Both halves of a dropout key that lies in memory."""
+    both = tl.load(key)
+    return (both & 0xFFFFFFFF).to(tl.uint32), (both >> 32).to(tl.uint32)
+
+
+@triton.jit
 def tile(start, rows, limit, stride, D: tl.constexpr, WIDTH: tl.constexpr):
     """Rows of a matrix; zeros below its end, and right of column D."""
     d = tl.arange(0, WIDTH)
@@ -69,17 +76,19 @@ def look_up(gate_logits_MN, seen_MN, right_M, scores, row_M, last):
 
 @triton.jit(do_not_specialize=["first", "low", "high", "threshold"])
 def forward(
-    q, k, v, gate_q, gate_k, scores, out, lse, right,
+    q, k, v, gate_q, gate_k, scores, out, lse, right, key,
     q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, gq_b, gq_h, gq_t, gk_b, gk_h, gk_s,
     first, H, T, S, P, width, scale, low, high, threshold, keep,
     D: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN_GATES: tl.constexpr, DROPS: tl.constexpr, KEYED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of M queries of a pair: all keys, from the diagonal to the left.
 
     Writes out (B, T, H, D), the logarithm of the softmax's denominator lse (B H, T) and right
     (B H, blocks of N keys, T).
     """
+    if KEYED:
+        low, high = halves(key)
     # The longest rows first: a program of them that comes last would run alone.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     pair = first + tl.program_id(1)

@@ -32,8 +32,19 @@ BATCHED = "pe_lab.sweeps.batched.BatchedLauncher"
 WAYS = ("measure", "batched", "alone")
 
 
-def check_batched(cfg: DictConfig) -> None:
-    """UsageError where this launcher cannot do what the line asks for."""
+def check_batched(cfg: DictConfig, plans: Sequence[Plan] = ()) -> None:
+    """UsageError where this launcher cannot do what the line asks for.
+
+    Args:
+        plans: all of the line's.
+    """
+    for key in ("compile", "cuda_graphs"):
+        if any(getattr(plan.config.train, key) for plan in plans):
+            raise UsageError(
+                f"train.{key}=true is not allowed with hydra/launcher=batched, which takes the "
+                "steps of several models at once in a way of its own: leave the launcher out, or "
+                f"leave train.{key} false"
+            )
     launcher = cfg.hydra.launcher
     if unknown := launcher.keys() - {"_target_", "how", "most"}:
         raise UsageError(

@@ -54,7 +54,7 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()
     if composed[0].hydra.launcher._target_ == BATCHED:
-        check_batched(composed[0])
+        check_batched(composed[0], plans)
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)

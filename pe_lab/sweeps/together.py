@@ -18,12 +18,13 @@ from pe_lab.config import plain
 from pe_lab.console import StepProgress
 from pe_lab.errors import Interrupted, RunError
 from pe_lab.job import Shown, stepwise
+from pe_lab.loss import Part
 from pe_lab.run_log import everything_said
 from pe_lab.signals import stopping
 from pe_lab.summary import evaluation_sets
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.worker import tell
-from pe_lab.train import Part, Taken, Trainer
+from pe_lab.train import Taken, Trainer
 
 SILENT = float("inf")
 
