@@ -383,7 +383,7 @@ def test_several_may_add_at_once(run: Run) -> None:
     ]
     mine = Evaluations(path)
     for number in range(200):
-        mine.add(cell.wanted, {"number": number})
+        mine.add(cell.wanted, {"encoding": "rope", "number": number})
     assert [process.status for process in processes] == [0, 0]
     rows = [json.loads(line) for line in (path / NAME).open()]
     assert [row["number"] for row in rows if "number" in row] == list(range(200))

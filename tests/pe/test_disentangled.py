@@ -173,8 +173,8 @@ def test_deberta_reads_absolute_positions_in_those_layers_only(absolute_layers: 
     seen = tokens(2, 7)
     entered: list[list[Tensor]] = []
     for block in built.blocks:
-        block.norm_attention.register_forward_hook(
-            lambda module, inputs, output: entered[-1].append(output)
+        block.attention.register_forward_pre_hook(
+            lambda module, inputs: entered[-1].append(inputs[0])
         )
     for offset in (0, 5):
         entered.append([])
