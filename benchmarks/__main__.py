@@ -25,8 +25,8 @@ from benchmarks.alternating import SideError
 from benchmarks.cpu import cpu_name
 from benchmarks.formulas import FORMULAS
 from benchmarks.found import Asked, Found, Goal, goal_table
-from pe_lab.console import console
-from pe_lab.machine import environment
+from pe_lab.common.console import console
+from pe_lab.experiment.machine import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {

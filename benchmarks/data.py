@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.alternating import Side, alternated
 from benchmarks.found import Asked, Found, Goal, table
 from benchmarks.ours import Made, composed, our_stepper
-from pe_lab.build import plan
-from pe_lab.data import BATCHES_A_DRAW, TrainData
+from pe_lab.training.batches import BATCHES_A_DRAW, TrainData
+from pe_lab.training.plan import plan
 
 MOST = 0.02
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from benchmarks.alternating import Side, alternated
 from benchmarks.found import Asked, Found, Goal, table
 from benchmarks.ours import Made, dims, roads_taken, sized, transformer
-from pe_lab.build import build_encodings
-from pe_lab.generate import written
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
+from pe_lab.training.generate import written
+from pe_lab.training.plan import build_encodings
 
 VOCABULARY = 64
 LEAST = 10

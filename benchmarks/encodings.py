@@ -33,12 +33,12 @@ from benchmarks.gauges import Step, clocks, peak
 from benchmarks.ours import composed, our_stepper
 from docs import facts
 from docs.costs import FILE
-from pe_lab.build import build_encodings
-from pe_lab.config import TrainConfig
-from pe_lab.console import console
-from pe_lab.machine import environment, keep_freed_memory
+from pe_lab.common.console import console
+from pe_lab.common.task import Batch
+from pe_lab.config.schema import TrainConfig
+from pe_lab.experiment.machine import environment, keep_freed_memory
 from pe_lab.models.transformer import Transformer
-from pe_lab.task import Batch
+from pe_lab.training.plan import build_encodings
 
 BATCHES = {128: 32, 512: 8}
 BLOCK_MS, ROUNDS = 150, 11

@@ -20,8 +20,8 @@ import torch
 from benchmarks import gpu_attention, gpu_runs, gpu_step
 from benchmarks.found import Found, goal_table
 from benchmarks.gpu_clock import Clock
-from pe_lab.console import console
-from pe_lab.machine import environment
+from pe_lab.common.console import console
+from pe_lab.experiment.machine import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {

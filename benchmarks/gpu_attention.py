@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.found import Found, table
 from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import chunked, flex, triton_cope
 from pe_lab.pe.cope import CountAndPick
 

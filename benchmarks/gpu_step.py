@@ -12,12 +12,12 @@ from benchmarks.found import Found, table
 from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
 from benchmarks.ours import sized
-from pe_lab.build import plan
-from pe_lab.captured import Captured, FixedStep
-from pe_lab.compiled_loss import CompiledLoss
-from pe_lab.padded_steps import PaddedSteps
-from pe_lab.runs import RunFolder
-from pe_lab.train import Trainer
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.captured import Captured, FixedStep
+from pe_lab.training.compiled_loss import CompiledLoss
+from pe_lab.training.padded_steps import PaddedSteps
+from pe_lab.training.plan import plan
+from pe_lab.training.trainer import Trainer
 
 ENCODINGS = ("none", "rope", "alibi", "t5", "relative", "transformer_xl", "cope")
 SIDES = {

@@ -11,21 +11,21 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.build import build_encodings
-from pe_lab.config import Config, TrainConfig, register_resolvers
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Batch, Bools
+from pe_lab.config.combined_parts import fill_parts
+from pe_lab.config.instantiate import check, instantiate
+from pe_lab.config.schema import Config, TrainConfig, register_resolvers
 from pe_lab.kernels import roads
-from pe_lab.loss import summed_loss
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.optimizer import Adam
-from pe_lab.parts import fill_parts
 from pe_lab.pe.base import Dims
-from pe_lab.schema import check, instantiate
-from pe_lab.streams import generator
-from pe_lab.task import Batch, Bools
 from pe_lab.tasks.flipflop import FlipFlop
+from pe_lab.training.loss import summed_loss
+from pe_lab.training.optimizer import Adam
+from pe_lab.training.plan import build_encodings
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),

@@ -34,14 +34,14 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.cpu import cpu_name
-from pe_lab.build import Plan, plan
-from pe_lab.config import Config, plain, validated
-from pe_lab.console import console
-from pe_lab.data import evaluation_set
-from pe_lab.launch import checked_jobs
-from pe_lab.machine import prepare
-from pe_lab.runs import RunFolder
-from pe_lab.train import Trainer
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.console import console
+from pe_lab.config.schema import Config, plain, validated
+from pe_lab.experiment.machine import prepare
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import Plan, plan
+from pe_lab.training.trainer import Trainer
 
 RECIPES = Path(__file__).resolve().parent.parent / "conf" / "experiment"
 SECONDS = 2.0

@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from pe_lab.identity import identity
-from pe_lab.runs import RunFolder, run_folders
+from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_id import identity
 
 ROOT = Path(__file__).parents[1]
 TASKS = ("flipflop", "selective_copy", "counting", "brackets")

@@ -17,12 +17,12 @@ from benchmarks.alternating import ROOT, Side, environment
 from benchmarks.found import Asked, Found, Goal, table
 from benchmarks.gauges import resident
 from benchmarks.ours import composed
-from pe_lab.build import plan
-from pe_lab.data import evaluation_set
-from pe_lab.machine import prepare
-from pe_lab.metrics_log import MetricsLog
-from pe_lab.runs import RunFolder
-from pe_lab.train import Trainer
+from pe_lab.experiment.machine import prepare
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import plan
+from pe_lab.training.trainer import Trainer
 
 GIB = 2**30
 LIMIT = 24 * GIB

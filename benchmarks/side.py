@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gauges import clocks, forget_most, peak, resident
 from benchmarks.ours import Made, composed
-from pe_lab.machine import keep_freed_memory, prepare
+from pe_lab.experiment.machine import keep_freed_memory, prepare
 
 
 def answer(request: dict[str, Any], made: list[Made]) -> Any:

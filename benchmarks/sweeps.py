@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.two_jobs import LAUNCHERS
-from pe_lab.console import console
+from pe_lab.common.console import console
 
 JOBS = ("-m", "task=flipflop", "pe=cope,rope,alibi,none,learned,t5", "seed=range(10)",
         "tracker.wandb.mode=disabled", "train.steps=1", "train.warmup=0", "eval.sequences=1",

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from docs import facts
 from docs.svg import Panel
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import PositionalEncoding, Scene
 from pe_lab.pe.cope import CoPE, count
+from pe_lab.training.plan import build_encodings
 
 LENGTH = 48
 SEED = 0

@@ -1,5 +1,5 @@
 """``python -m pe_lab``."""
 
-from pe_lab.cli import entry
+from pe_lab.cli.main import entry
 
 entry()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pe_lab.task import Ints
+from pe_lab.common.task import Ints
 from pe_lab.tasks.copy import Copy
 
 

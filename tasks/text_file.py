@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.errors import RunError
-from pe_lab.task import Ints
+from pe_lab.common.errors import RunError
+from pe_lab.common.task import Ints
 
 Unit = Literal["characters", "bytes"]
 

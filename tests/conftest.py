@@ -9,7 +9,7 @@ import pytest
 import torch
 from program import Here, Outcome
 
-from pe_lab.cli import main
+from pe_lab.cli.main import main
 
 
 @pytest.fixture

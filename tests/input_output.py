@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.models.input_output import InputOutput
-from pe_lab.wanted import Wanted
+from pe_lab.models.scored_positions import Wanted
 
 VOCAB, SEPARATOR, MAX_LEN = 9, 8, 40
 

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from pe_lab.evaluation.record import Evaluations, Wanted
-from pe_lab.identity import identity
-from pe_lab.runs import RunFolder
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import identity
 
 CONFIG: dict[str, Any] = {
     "task": {
@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
         "splits": {"sparse": {"p_ignore": 0.98}, "dense": {"p_ignore": 0.1}},
     },
     "pe": {"_target_": "pe_lab.pe.none.NoPE"},
-    "positions": {"_target_": "pe_lab.positions.Sequential"},
+    "positions": {"_target_": "pe_lab.pe.positions.Sequential"},
     "model": {"n_layers": 2, "n_heads": 4, "d_model": 64, "d_ff": None, "tied_embeddings": False},
     "train": {
         "steps": 400,

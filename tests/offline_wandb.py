@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pe_lab.tracking.files import inspect
+from pe_lab.experiment.wandb_files import inspect
 
 
 def files(folder: Path) -> list[Path]:

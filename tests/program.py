@@ -101,7 +101,7 @@ class Process:
 # Forked from a small server that has imported torch, and the compiler that its optimisers
 # import: seconds cheaper than a new interpreter.
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["pe_lab.job", "pe_lab.launch", "torch._dynamo"])
+_server.set_forkserver_preload(["pe_lab.experiment.run", "pe_lab.cli.train", "torch._dynamo"])
 
 
 def start(*words: str, cwd: Path) -> Process:
@@ -112,7 +112,7 @@ def start(*words: str, cwd: Path) -> Process:
 
 
 def _main(words: tuple[str, ...], cwd: Path) -> None:
-    from pe_lab.cli import main
+    from pe_lab.cli.main import main
 
     os.chdir(cwd)
     # Of a test in the process that started the server: a run has a wandb of its own.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from program import the_run, tiny
 
-from pe_lab.cli import main
-from pe_lab.identity import identity
+from pe_lab.cli.main import main
+from pe_lab.store.run_id import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
 SEEDS = (0, 1, 2)

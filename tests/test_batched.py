@@ -27,18 +27,18 @@ from program import Here, Outcome, rows, start, state, summary, tiny
 from test_chaos import folders
 from test_sweeps import table
 
-from pe_lab import checkpoint
-from pe_lab.batched import Batched
-from pe_lab.build import plan
-from pe_lab.errors import RunError, UsageError
-from pe_lab.job import folder_of, run
-from pe_lab.launch import checked_jobs
-from pe_lab.runs import RunFolder
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import RunError, UsageError
+from pe_lab.experiment.run import folder_of, run
+from pe_lab.store import checkpoint
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps import batched as launcher
 from pe_lab.sweeps import pace
+from pe_lab.sweeps.launchers import check_numbers
 from pe_lab.sweeps.pace import Pace, measured_pace
-from pe_lab.sweeps.plugins import check_numbers
-from pe_lab.train import Trainer
+from pe_lab.training.batched import Batched
+from pe_lab.training.plan import plan
+from pe_lab.training.trainer import Trainer
 
 BATCHED = ("-m", "hydra/launcher=batched", "hydra.launcher.how=batched")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from pe_lab.compiled_loss import CompiledLoss
+from pe_lab.training.compiled_loss import CompiledLoss
 
 
 @pytest.fixture

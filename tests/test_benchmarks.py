@@ -20,8 +20,8 @@ from benchmarks.found import Asked, Found, Goal
 from benchmarks.ours import dims, flipflop, sized, transformer
 from benchmarks.scale import watched
 from benchmarks.side import answer
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.build import build_encodings
+from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.training.plan import build_encodings
 
 
 @pytest.mark.parametrize("encoding", formulas.FORMULAS)

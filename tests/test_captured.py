@@ -14,15 +14,15 @@ from test_compiled_step import COPYING, PARTS, assert_same
 from test_step import planned
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pe_lab import captured
-from pe_lab.captured import Captured, FixedStep, room
-from pe_lab.compiled_loss import CompiledLoss
-from pe_lab.errors import RunError, UsageError
+from pe_lab.common.errors import RunError, UsageError
 from pe_lab.kernels import build
-from pe_lab.metrics_log import MetricsLog
-from pe_lab.padded_steps import PaddedSteps
-from pe_lab.runs import RunFolder
-from pe_lab.train import Trainer
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training import captured
+from pe_lab.training.captured import Captured, FixedStep, room
+from pe_lab.training.compiled_loss import CompiledLoss
+from pe_lab.training.padded_steps import PaddedSteps
+from pe_lab.training.trainer import Trainer
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 ONE_BY_ONE = {"floater", "recurrent"}
@@ -182,7 +182,7 @@ def test_few_shapes_are_recorded_and_others_run_as_they_are(
     ]  # fmt: skip
     monkeypatch.setattr(captured, "MOST", 1)
     monkeypatch.setattr(captured, "room", int)
-    monkeypatch.setattr("pe_lab.padded_steps.room", lambda n: n)
+    monkeypatch.setattr("pe_lab.training.padded_steps.room", lambda n: n)
     recorded = []
 
     class Noted(Unrecorded):

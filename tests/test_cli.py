@@ -13,7 +13,7 @@ import pytest
 import yaml
 from program import ROOT, Here, command, rows, state, summary, the_run, tiny
 
-from pe_lab.cli import VERBS
+from pe_lab.cli.main import VERBS
 
 ESCAPE = "\x1b"
 
@@ -153,7 +153,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import PositiveInt
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.task import Batch, Task
+from pe_lab.common.task import Batch, Task
 import numpy as np
 
 class Waves(PositionalEncoding):

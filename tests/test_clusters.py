@@ -17,7 +17,7 @@ import pytest
 from program import Here, rows, state, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
-from pe_lab.errors import Interrupted, RunError
+from pe_lab.common.errors import Interrupted, RunError
 from pe_lab.sweeps import slurm
 
 Fake = Callable[[str, str], None]
@@ -98,7 +98,7 @@ from importlib.machinery import PathFinder
 plugin, find, walk = "hydra_{package}_launcher", PathFinder.find_spec, pkgutil.walk_packages
 PathFinder.find_spec = lambda name, *a: None if plugin in name else find(name, *a)
 pkgutil.walk_packages = lambda *a, **k: (m for m in walk(*a, **k) if plugin not in m.name)
-from pe_lab.cli import main
+from pe_lab.cli.main import main
 sys.exit(main(["-m", "hydra/launcher={launcher}", "seed=0,1"]))
 """
     done = subprocess.run(

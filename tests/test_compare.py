@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from made import errors_of, made, unfinished
 from program import ROOT, Here
 
-from pe_lab.errors import UsageError
-from pe_lab.results.beside import compared
+from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import read_runs
 from pe_lab.results.paired import holm, paired, seed_by_seed
 from pe_lab.results.published import Published, published
+from pe_lab.results.vs_published import compared
 
 # Importing scipy takes longer than a deadline.
 quick = settings(deadline=None)

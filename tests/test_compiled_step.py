@@ -16,12 +16,12 @@ import torch
 from program import ROOT
 from test_step import planned
 
-from pe_lab.compiled_loss import CompiledLoss
-from pe_lab.errors import RunError, UsageError
+from pe_lab.common.errors import RunError, UsageError
 from pe_lab.kernels import build, roads
-from pe_lab.metrics_log import MetricsLog
-from pe_lab.runs import RunFolder
-from pe_lab.train import Trainer
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.compiled_loss import CompiledLoss
+from pe_lab.training.trainer import Trainer
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 ONE_BY_ONE = {"floater", "recurrent"}

@@ -15,8 +15,8 @@ from wandb_server import KEY, serving
 from wandb_workspaces.workspaces import Workspace
 from wandb_workspaces.workspaces.internal import View
 
-from pe_lab.cli import main
-from pe_lab.tracking import dashboard
+from pe_lab.cli import dashboard
+from pe_lab.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import torch
 from program import Here, the_run, tiny
 from torch import Tensor
 
-from pe_lab.continuation import continuation
-from pe_lab.errors import RunError
-from pe_lab.generate import drawn, generated, written
+from pe_lab.cli.generate import continuation
+from pe_lab.common.errors import RunError
+from pe_lab.common.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.task import Batch
+from pe_lab.training.generate import drawn, generated, written
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
 
@@ -136,7 +136,7 @@ COPY = ("task=copy", "task.max_letters=4", "task.n_symbols=3", "task.splits={}")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of copy with a table of positions that ends after twelve."""
-    from pe_lab.cli import main
+    from pe_lab.cli.main import main
 
     folder = tmp_path_factory.mktemp("generate")
     words = ("pe=learned", "pe.max_len=12", "train.steps=60", "train.lr=0.01", "eval.generate=true")

@@ -23,16 +23,16 @@ from program import Here, summary, the_run, tiny
 from torch import Tensor
 
 from docs import facts
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.build import build_encodings, build_task
-from pe_lab.dropout import Drop
-from pe_lab.errors import UsageError
-from pe_lab.generate import written
+from pe_lab.common.dropout import Drop
+from pe_lab.common.errors import UsageError
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pe_lab.models.encoder_decoder_layers import Everywhere
 from pe_lab.models.input_output import Parts
 from pe_lab.pe.none import NoPE
+from pe_lab.training.generate import written
+from pe_lab.training.plan import build_encodings, build_task
 
 WIDTH, HEADS, LAYERS = 12, 3, 2
 pytestmark = pytest.mark.usefixtures("float64")

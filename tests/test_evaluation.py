@@ -11,20 +11,20 @@ import pytest
 import torch
 from program import start, the_run, tiny
 
-from pe_lab.build import Plan, build_encodings, plan
-from pe_lab.data import evaluation_set
-from pe_lab.errors import RunError, UsageError
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import RunError, UsageError
+from pe_lab.config.combined_parts import encoding_section
 from pe_lab.evaluation import evaluate as evaluating
 from pe_lab.evaluation.cells import cells
-from pe_lab.evaluation.encodings import Yamls, asked
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.memory import _peak, least_bytes, needed_bytes
 from pe_lab.evaluation.record import GENERATED, NAME, Evaluations
+from pe_lab.evaluation.swap_encoding import Yamls, asked
 from pe_lab.evaluation.targets import Sequences
-from pe_lab.launch import checked_jobs
-from pe_lab.measure import answer, fixed_positions
-from pe_lab.parts import encoding_section
-from pe_lab.trained import SUMMARY, load
+from pe_lab.experiment.load_run import SUMMARY, load
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.metrics import answer, fixed_positions
+from pe_lab.training.plan import Plan, build_encodings, plan
 
 Run = Callable[..., Path]
 COPYING = (

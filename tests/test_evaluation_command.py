@@ -14,7 +14,7 @@ import torch
 from program import Here, start, tiny
 
 from pe_lab.evaluation.record import NAME
-from pe_lab.runs import run_folders
+from pe_lab.store.run_folder import run_folders
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
     ],
 )
 def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> None:
-    from pe_lab.evaluation.command import finished
+    from pe_lab.cli.eval import finished
 
     done, others = finished(run, Path("runs"))
     assert len({*done, *others}) == len(done) + len(others) == number

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from program import ROOT, Here, rows, summary, the_run, tiny
 
-from pe_lab.cli import main
-from pe_lab.train import Trainer
+from pe_lab.cli.main import main
+from pe_lab.training.trainer import Trainer
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]

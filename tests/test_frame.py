@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from made import errors_of, made, unfinished
 from program import Here
 
-from pe_lab.errors import UsageError
-from pe_lab.identity import identity
+from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import breakdowns, by_split, curves, labels, read_runs, selected
 from pe_lab.results.intervals import over_seeds
-from pe_lab.results.where import condition
+from pe_lab.results.query import condition
+from pe_lab.store.run_id import identity
 
 # Importing scipy or polars takes longer than a deadline.
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -41,7 +41,7 @@ def test_every_key_and_metric_is_a_column() -> None:
     )
     assert (row["step"], row["steps"], row["train.steps"], row["pe.base"]) == (7, 7, 7, 500)
     assert (row["positions"], row["preset"]) == ("sequential", "flipflop")
-    assert row["positions._target_"] == "pe_lab.positions.Sequential"
+    assert row["positions._target_"] == "pe_lab.pe.positions.Sequential"
     assert (row["in_domain/error"], row["params/total"]) == (0.25, 1000)
     assert row["pe.npos"] is None
     assert row["model.tied_embeddings"] is False
@@ -411,7 +411,7 @@ def test_reading_needs_no_torch(here: Here) -> None:
 
     made("rope")
     code = (
-        "import sys; from pe_lab.cli import main; main(['results']); main(['compare']);"
+        "import sys; from pe_lab.cli.main import main; main(['results']); main(['compare']);"
         "assert not {'torch', 'hydra', 'wandb'} & sys.modules.keys(), 'heavy'"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

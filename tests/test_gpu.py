@@ -7,8 +7,8 @@ import pytest
 import torch
 from program import ROOT
 
-from pe_lab.cli import main
-from pe_lab.runs import RunFolder, run_folders
+from pe_lab.cli.main import main
+from pe_lab.store.run_folder import RunFolder, run_folders
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,15 +19,15 @@ from program import ROOT, Here, start, the_run, tiny
 from rich.console import Console
 
 from docs.facts import names, section
-from pe_lab import checkpoint
-from pe_lab.build import plan
-from pe_lab.config import register_resolvers
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
+from pe_lab.config.instantiate import check
+from pe_lab.config.schema import register_resolvers
+from pe_lab.experiment.load_run import load
 from pe_lab.inspection.inspect import Answered, Head, inspect_run, page
 from pe_lab.inspection.page import unpacked
 from pe_lab.inspection.text import find_run, lines, show
-from pe_lab.schema import check
-from pe_lab.trained import load
+from pe_lab.store import checkpoint
+from pe_lab.training.plan import plan
 
 Fake = Callable[..., Path]
 
@@ -95,7 +95,7 @@ def test_every_task_has_tokens_to_read(task: str, fake: Fake) -> None:
     resolved: Any = OmegaConf.to_container(
         OmegaConf.create({"task": text, "train": {"length": 32}}), resolve=True
     )
-    positions = {"_target_": "pe_lab.positions.Sequential"}
+    positions = {"_target_": "pe_lab.pe.positions.Sequential"}
     folder = fake(task=resolved["task"], positions=positions)
     trained = load(folder)
     inspection = inspect_run(folder, sample=2)
@@ -225,7 +225,7 @@ def test_a_split_too_long_for_the_encoding_is_refused(fake: Fake, run: Path) -> 
     config = json.loads((run / "summary.json").read_text())["config"]
     folder = fake(
         pe={**section("learned"), "max_len": 20},
-        positions={"_target_": "pe_lab.positions.Sequential"},
+        positions={"_target_": "pe_lab.pe.positions.Sequential"},
         eval={**config["eval"], "skip_too_long": True},
     )
     with pytest.raises(UsageError, match="split=long_x4 needs 63 positions"):

@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.build import build_encodings
 from pe_lab.models import linear_attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.transformer import LayerConfig
 from pe_lab.pe.base import PositionalEncoding, Scene
 from pe_lab.pe.rope import RoPE
+from pe_lab.training.plan import build_encodings
 
 HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pe_lab.errors import RunError
-from pe_lab.metrics_log import MetricsLog, read_metrics
+from pe_lab.common.errors import RunError
+from pe_lab.store.metrics_log import MetricsLog, read_metrics
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> int:

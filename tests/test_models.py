@@ -15,21 +15,21 @@ from program import Here, rows, state, the_run, tiny
 from torch import Tensor
 
 from docs import facts
-from pe_lab.attention import Attention
-from pe_lab.batched import Batched
-from pe_lab.build import build_encodings, plan
-from pe_lab.config import Config
-from pe_lab.errors import UsageError
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import UsageError
+from pe_lab.config.instantiate import instantiate
+from pe_lab.config.schema import Config
+from pe_lab.experiment.load_run import load
+from pe_lab.experiment.run import run_alone
 from pe_lab.inspection.inspect import inspect_run
-from pe_lab.job import run_alone
-from pe_lab.launch import checked_jobs
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.runs import RunFolder
-from pe_lab.schema import instantiate
+from pe_lab.models.scored_positions import Wanted
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.train import Trainer
-from pe_lab.trained import load
-from pe_lab.wanted import Wanted
+from pe_lab.training.batched import Batched
+from pe_lab.training.plan import build_encodings, plan
+from pe_lab.training.trainer import Trainer
 
 MODELS, ENCODINGS = facts.names("model"), facts.names()
 SMALL = {"n_layers": 2, "n_heads": 2, "d_model": 16, "head_width": 8}

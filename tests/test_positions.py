@@ -12,15 +12,15 @@ import torch
 from program import ROOT, Here, tiny
 from scipy.stats import chisquare
 
-from pe_lab import train
-from pe_lab.build import plan
-from pe_lab.launch import checked_jobs
-from pe_lab.positions import Drawn, Offset, Pose, Positions, Randomized, Sequential
-from pe_lab.runs import RunFolder
-from pe_lab.schema import instantiate
-from pe_lab.streams import generator
-from pe_lab.task import Ints
-from pe_lab.train import Trainer
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Ints
+from pe_lab.config.instantiate import instantiate
+from pe_lab.pe.positions import Drawn, Offset, Pose, Positions, Randomized, Sequential
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training import trainer as train
+from pe_lab.training.plan import plan
+from pe_lab.training.trainer import Trainer
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
@@ -159,7 +159,7 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
 
 
 def test_by_name() -> None:
-    section = {"_target_": "pe_lab.positions.Pose", "max": 9, "evaluation": True}
+    section = {"_target_": "pe_lab.pe.positions.Pose", "max": 9, "evaluation": True}
     source = instantiate(section, "positions", Positions)
     assert isinstance(source, Pose)
     assert (source.max, source.evaluation) == (9, True)

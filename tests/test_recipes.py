@@ -12,12 +12,12 @@ import pytest
 import yaml
 from program import ROOT, Here
 
-from pe_lab.compose import compose
-from pe_lab.config import plain, register_resolvers
-from pe_lab.errors import UsageError
-from pe_lab.identity import identity
-from pe_lab.launch import checked_jobs
-from pe_lab.runs import run_folders
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import UsageError
+from pe_lab.config.compose import compose
+from pe_lab.config.schema import plain, register_resolvers
+from pe_lab.store.run_folder import run_folders
+from pe_lab.store.run_id import identity
 
 FOLDER = ROOT / "conf" / "experiment"
 RECIPES = sorted(

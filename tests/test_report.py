@@ -18,7 +18,7 @@ from program import Here, command
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, shared_runs
 from scipy import stats
 
-from pe_lab.report import MARK
+from pe_lab.cli.report import MARK
 
 VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
@@ -278,7 +278,7 @@ def test_runs_to_look_into_are_chosen(here: Here, runs: Path) -> None:
 
 def test_torch_is_not_imported_for_tables_and_charts(runs: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pe_lab.cli import main\n"
+        "import sys; from pe_lab.cli.main import main\n"
         f"assert main(['report', {f'runs_dir={runs}'!r}, 'inspect=none', 'out=.']) == 0\n"
         "assert not {'torch', 'wandb', 'hydra'} & sys.modules.keys()"
     )

@@ -17,12 +17,12 @@ from made import errors_of, made, unfinished
 from program import Here, tiny
 from rich.console import Console
 
-from pe_lab.cli import main
-from pe_lab.errors import UsageError
+from pe_lab.cli.main import main
+from pe_lab.common.errors import UsageError
+from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
-from pe_lab.results.grouped import grouped, pooled
 from pe_lab.results.tables import Cell, Sheet, latex, markdown, plain, terminal
-from pe_lab.runs import RunFolder
+from pe_lab.store.run_folder import RunFolder
 
 # Importing scipy takes longer than a deadline.
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,7 +12,7 @@ from made import evaluate, made
 from program import Here
 from scipy import stats
 
-from pe_lab.errors import RunError
+from pe_lab.common.errors import RunError
 from pe_lab.evaluation.record import NAME, Evaluations
 
 

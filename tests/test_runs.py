@@ -10,10 +10,10 @@ import pytest
 import torch
 from program import Here, tiny
 
-from pe_lab import checkpoint
-from pe_lab.errors import RunError, UsageError
-from pe_lab.runs import RunFolder, run_folders
-from pe_lab.tracking.run import Wandb
+from pe_lab.common.errors import RunError, UsageError
+from pe_lab.experiment.wandb_run import Wandb
+from pe_lab.store import checkpoint
+from pe_lab.store.run_folder import RunFolder, run_folders
 
 FOLDER = "runs/flipflop/rope/seed0-01234567"
 

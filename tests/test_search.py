@@ -89,7 +89,7 @@ def test_a_search_that_has_no_meaning(
 
 
 def test_without_the_sweeper(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pe_lab.sweeps import plugins
+    from pe_lab.sweeps import launchers as plugins
 
     monkeypatch.setattr(plugins, "find_spec", lambda module: None if "optuna" in module else 1)
     ended = here(*SEARCH)

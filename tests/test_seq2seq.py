@@ -22,11 +22,11 @@ from program import Here, summary, the_run, tiny
 from torch import Tensor
 
 from docs import facts
-from pe_lab.build import build_encodings
-from pe_lab.dropout import Drop
-from pe_lab.generate import written
+from pe_lab.common.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from pe_lab.training.generate import written
+from pe_lab.training.plan import build_encodings
 
 WIDTH = 6
 pytestmark = pytest.mark.usefixtures("float64")

@@ -8,17 +8,17 @@ import torch
 from program import ROOT, tiny
 from torch import Tensor
 
-from pe_lab.build import Plan, plan
-from pe_lab.checked import checked
-from pe_lab.compose import compose
-from pe_lab.config import register_resolvers
-from pe_lab.data import TrainData, evaluation_set
+from pe_lab.cli.train import _arguments
+from pe_lab.common.task import IN_DOMAIN
+from pe_lab.config.check import checked
+from pe_lab.config.compose import compose
+from pe_lab.config.schema import register_resolvers
 from pe_lab.kernels import dropping, feeding, heads, joining, roads, turning
-from pe_lab.launch import _arguments
-from pe_lab.loss import summed_loss
-from pe_lab.task import IN_DOMAIN
-from pe_lab.train import Trainer
-from pe_lab.wanted import Wanted
+from pe_lab.models.scored_positions import Wanted
+from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.loss import summed_loss
+from pe_lab.training.plan import Plan, plan
+from pe_lab.training.trainer import Trainer
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 

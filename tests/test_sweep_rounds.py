@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.errors import RunError
-from pe_lab.runs import RunFolder
+from pe_lab.common.errors import RunError
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job, closing
-from pe_lab.sweeps.rounds import STRIKES, do_all
+from pe_lab.sweeps.retry import STRIKES, do_all
 
 
 def job(number: int, folder: Path) -> Job:

@@ -11,7 +11,7 @@ from program import Here, rows, start, state, tiny
 from test_chaos import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
-from pe_lab.errors import HeldError, Interrupted, RunError
+from pe_lab.common.errors import HeldError, Interrupted, RunError
 
 
 def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, tiny
 from test_chaos import folders, written
 
-from pe_lab.config import register_resolvers
-from pe_lab.machine import environment, prepare
-from pe_lab.sweeps.plugins import register_choices
+from pe_lab.config.schema import register_resolvers
+from pe_lab.experiment.machine import environment, prepare
+from pe_lab.sweeps.launchers import register_choices
 
 
 def table(out: str) -> list[list[str]]:
@@ -238,7 +238,7 @@ def test_jobs_composed_together_are_those_composed_alone(
     from omegaconf import OmegaConf
 
     import pe_lab.compose
-    from pe_lab.launch import _arguments
+    from pe_lab.cli.train import _arguments
 
     def plain() -> list[Any]:
         found: list[Any] = []
@@ -259,7 +259,7 @@ def test_jobs_composed_together_are_those_composed_alone(
 
 
 def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
-    from pe_lab.launch import checked_jobs
+    from pe_lab.cli.train import checked_jobs
 
     chosen: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

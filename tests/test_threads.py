@@ -9,8 +9,8 @@ import torch
 from omegaconf import OmegaConf
 from program import Here, the_run, tiny
 
-from pe_lab import threads
-from pe_lab.config import register_resolvers
+from pe_lab.config.schema import register_resolvers
+from pe_lab.training import threads
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from offline_wandb import core_of, files, history, records, start, whole
 
-from pe_lab.config import WandbConfig
-from pe_lab.tracking import files as tracking_files
-from pe_lab.tracking import run as tracking
-from pe_lab.tracking.files import inspect
-from pe_lab.tracking.labels import COLUMNS
-from pe_lab.tracking.run import Wandb
+from pe_lab.config.schema import WandbConfig
+from pe_lab.experiment import wandb_files as tracking_files
+from pe_lab.experiment import wandb_run as tracking
+from pe_lab.experiment.wandb_files import inspect
+from pe_lab.experiment.wandb_labels import COLUMNS
+from pe_lab.experiment.wandb_run import Wandb
 
 LABELS: dict[str, Any] = {
     "id": "flipflop-cope-seed0-01234567",

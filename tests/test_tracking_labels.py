@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from program import tiny
 
-from pe_lab.launch import checked_jobs
-from pe_lab.sweeps.name import LONGEST, keys_of, operational, sweep_name, swept
-from pe_lab.tracking.labels import charted, closing, labels, length_rows, pictured, split_rows
+from pe_lab.cli.train import checked_jobs
+from pe_lab.experiment.wandb_labels import (
+    charted,
+    closing,
+    labels,
+    length_rows,
+    pictured,
+    split_rows,
+)
+from pe_lab.store.sweep_name import LONGEST, keys_of, operational, sweep_name, swept
 
 TODAY = date.today().isoformat()
 

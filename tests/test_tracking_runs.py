@@ -155,7 +155,7 @@ def test_disabled_imports_nothing_of_wandb_and_starts_no_process(tmp_path: Path)
     script = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from pe_lab.cli import main
+from pe_lab.cli.main import main
 assert main({tiny()!r}) == 0
 print("imported:", sorted(name for name in sys.modules if name.partition(".")[0] == "wandb"))
 import os, pathlib

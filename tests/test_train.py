@@ -16,24 +16,24 @@ from program import Here, rows, summary, the_run, tiny
 from scipy.stats import binomtest
 from torch import nn
 
-from pe_lab import checkpoint
-from pe_lab.build import Plan, plan
-from pe_lab.compose import compose
-from pe_lab.config import TrainConfig, register_resolvers
-from pe_lab.config import plain as dumped
-from pe_lab.data import TrainData, evaluation_set
-from pe_lab.errors import RunError
-from pe_lab.identity import OPERATIONAL, identity
-from pe_lab.launch import _arguments
-from pe_lab.measure import fixed_positions, wilson
-from pe_lab.metrics_log import MetricsLog
-from pe_lab.optimizer import Adam
-from pe_lab.runs import RunFolder
-from pe_lab.schema import check
-from pe_lab.streams import generator
-from pe_lab.task import IN_DOMAIN
+from pe_lab.cli.train import _arguments
+from pe_lab.common.errors import RunError
+from pe_lab.common.rng import generator
+from pe_lab.common.task import IN_DOMAIN
+from pe_lab.config.compose import compose
+from pe_lab.config.instantiate import check
+from pe_lab.config.schema import TrainConfig, register_resolvers
+from pe_lab.config.schema import plain as dumped
+from pe_lab.store import checkpoint
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import OPERATIONAL, identity
 from pe_lab.tasks.flipflop import READ
-from pe_lab.train import Trainer, learning_rate
+from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.metrics import fixed_positions, wilson
+from pe_lab.training.optimizer import Adam
+from pe_lab.training.plan import Plan, plan
+from pe_lab.training.trainer import Trainer, learning_rate
 
 
 @pytest.fixture(autouse=True)
@@ -346,8 +346,8 @@ def test_a_step_does_not_import_torchs_compiler() -> None:
 import sys
 from types import SimpleNamespace
 from torch import nn
-from pe_lab.machine import prepare
-from pe_lab.optimizer import Adam
+from pe_lab.experiment.machine import prepare
+from pe_lab.training.optimizer import Adam
 prepare(SimpleNamespace(threads=1, deterministic=True, device="cpu"))
 cfg = SimpleNamespace(optimizer="adamw", betas=(0.9, 0.9), lr=0.1, weight_decay=0.1)
 optimizer = Adam(cfg, nn.Linear(2, 2).parameters())

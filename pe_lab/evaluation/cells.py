@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
-from pe_lab.build import Plan
-from pe_lab.config import Config, plain
-from pe_lab.errors import UsageError
-from pe_lab.evaluation.encodings import Asked, Yamls, scales
+from pe_lab.common.errors import UsageError
+from pe_lab.config.schema import Config, plain
 from pe_lab.evaluation.memory import needed_bytes, refuse_beyond
 from pe_lab.evaluation.placing import Placed, Untrained, at_length, place, refusal
 from pe_lab.evaluation.record import TRAINED, Wanted
+from pe_lab.evaluation.swap_encoding import Asked, Yamls, scales
 from pe_lab.evaluation.targets import Target, targets
-from pe_lab.identity import completed, identity
+from pe_lab.experiment.load_run import Trained, load
 from pe_lab.models.base import Model
-from pe_lab.trained import Trained, load
+from pe_lab.store.run_id import completed, identity
+from pe_lab.training.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,18 @@ from typing import Any
 import polars as pl
 import torch
 
-from pe_lab.config import plain, validated
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
+from pe_lab.common.signals import StopOnSignal, stopping
+from pe_lab.common.task import Batch
+from pe_lab.config.schema import plain, validated
 from pe_lab.evaluation.cells import Cell, cells, check_memory
-from pe_lab.evaluation.encodings import Yamls, asked
 from pe_lab.evaluation.record import FACTS, GENERATED, MEASURED, Evaluations
+from pe_lab.evaluation.swap_encoding import Yamls, asked
 from pe_lab.evaluation.targets import Sequences
-from pe_lab.generate import generated
-from pe_lab.machine import environment, prepare
-from pe_lab.measure import answer, fixed_positions
-from pe_lab.signals import StopOnSignal, stopping
-from pe_lab.task import Batch
-from pe_lab.trained import Trained, load
+from pe_lab.experiment.load_run import Trained, load
+from pe_lab.experiment.machine import environment, prepare
+from pe_lab.training.generate import generated
+from pe_lab.training.metrics import answer, fixed_positions
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import polars as pl
 
-from pe_lab.errors import cannot_write
+from pe_lab.common.errors import cannot_write
 from pe_lab.evaluation.tables import label
 from pe_lab.report.charts import Scale, Spec, lines
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
 from pe_lab.models.base import Model
 
 PROBE = 256

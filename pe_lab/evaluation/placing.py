@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pe_lab.build import Plan, build_encodings
-from pe_lab.config import Config
-from pe_lab.errors import UsageError
-from pe_lab.evaluation.encodings import Asked, Yamls
+from pe_lab.common.errors import UsageError
+from pe_lab.config.schema import Config
+from pe_lab.evaluation.swap_encoding import Asked, Yamls
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
+from pe_lab.training.plan import Plan, build_encodings
 
 
 @dataclass(frozen=True)

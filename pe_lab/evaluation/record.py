@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.errors import RunError
-from pe_lab.metrics_log import MetricsLog, read_metrics
-from pe_lab.runs import RunFolder
+from pe_lab.common.errors import RunError
+from pe_lab.store.metrics_log import MetricsLog, read_metrics
+from pe_lab.store.run_folder import RunFolder
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"

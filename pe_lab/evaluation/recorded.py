@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.errors import RunError
+from pe_lab.common.errors import RunError
 from pe_lab.evaluation.record import FACTS, GENERATED, MEASURED, NAME, TRAINED, rows_of
 
 Row = Mapping[str, Any]

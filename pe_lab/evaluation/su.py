@@ -9,9 +9,9 @@ from statistics import fmean
 
 import yaml
 
+from pe_lab.common.task import IN_DOMAIN
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.tables import Cell, Sheet
-from pe_lab.task import IN_DOMAIN
 
 SPLITS = {
     IN_DOMAIN: "as trained",

@@ -7,17 +7,17 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.task import place
 from pe_lab.evaluation.record import TRAINED
+from pe_lab.results.aggregate import grouped
 from pe_lab.results.columns import frame_of
 from pe_lab.results.frame import FACTS, labels
-from pe_lab.results.grouped import grouped
-from pe_lab.results.records import Record, records_of
+from pe_lab.results.reader import Record, records_of
 from pe_lab.results.sheets import sheets
 from pe_lab.results.tables import Sheet
-from pe_lab.runs import RunFolder
-from pe_lab.suggest import did_you_mean
-from pe_lab.task import place
+from pe_lab.store.run_folder import RunFolder
 
 NUMBERS = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
 

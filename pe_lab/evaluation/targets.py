@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from pe_lab.build import Plan
-from pe_lab.data import evaluation_set
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
+from pe_lab.common.rng import generator
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.task import IN_DOMAIN, Batch, Task
 from pe_lab.evaluation.memory import least_bytes, refuse_beyond
-from pe_lab.streams import generator
-from pe_lab.suggest import did_you_mean
-from pe_lab.task import IN_DOMAIN, Batch, Task
-from pe_lab.trained import Trained
+from pe_lab.experiment.load_run import Trained
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import Plan
 
 
 @dataclass(frozen=True)

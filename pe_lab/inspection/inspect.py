@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
 
 Map = npt.NDArray[np.float32]
 
@@ -130,9 +130,9 @@ def inspect_run(
     """
     import torch
 
+    from pe_lab.experiment.load_run import load
     from pe_lab.inspection.trace import LayerTrace, traced
     from pe_lab.models.decoder import Decoder
-    from pe_lab.trained import load
 
     run = load(path)
     if not isinstance(run.model, Decoder):

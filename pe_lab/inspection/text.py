@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from rich.text import Text
 
-from pe_lab.console import console
-from pe_lab.errors import UsageError
+from pe_lab.common.console import console
+from pe_lab.common.errors import UsageError
+from pe_lab.common.options import key_values
 from pe_lab.inspection.inspect import ORDINARY, Head, Inspection, Map, inspect_run
-from pe_lab.runs import runs_called
-from pe_lab.words import key_values
+from pe_lab.store.run_folder import runs_called
 
 KEYS = ("run", "split", "sample", "layer", "head", "query", "runs_dir")
 LABEL = 15

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pe_lab.attention import Attention
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 

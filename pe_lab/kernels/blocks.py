@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import GOLDEN, Drop, mix, reaches_int32_
+from pe_lab.common.dropout import GOLDEN, Drop, mix, reaches_int32_
 
 ROWS = 64
 # Of a block, whose operations are so many that a small one is all calls.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import build
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}

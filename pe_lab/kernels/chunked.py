@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels.blocks import Block, Walk, by_token
 from pe_lab.kernels.chunked_logits import Biased, Content, Counted
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import build
 from pe_lab.kernels.calling import Dropout, Strided, by_token, call, check, contiguous_rows, thirds
 

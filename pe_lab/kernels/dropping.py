@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.proof import small_kernel
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 
 
 def serves(q_BHTD: Tensor, k_BHSD: Tensor, bias_HN: Tensor | None, drop: Drop | None) -> bool:

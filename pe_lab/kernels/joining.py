@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import build, feeding, roads
 from pe_lab.kernels.calling import Dropout, call
 from pe_lab.kernels.dropping import dropped

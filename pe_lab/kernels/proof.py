@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import build
 from pe_lab.kernels.turns import Turns, in_pytorch
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop, mapped
+from pe_lab.common.dropout import Drop, mapped
+from pe_lab.common.tracing import tracing
 from pe_lab.kernels.turns import Turns
-from pe_lab.tracing import tracing
 
 logger = logging.getLogger("pe_lab")
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 
 Given = tuple[Tensor | None, ...]
 Kept = Callable[[Tensor, Tensor], list[Tensor]]

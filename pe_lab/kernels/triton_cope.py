@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop, mapped
+from pe_lab.common.dropout import Drop, mapped
 from pe_lab.kernels import triton_backward, triton_tiles
 
 SCORES_BYTES = 2**30

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.tracing import tracing
+from pe_lab.common.tracing import tracing
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.common.task import Task
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.task import Task
-from pe_lab.wanted import Wanted
 
 
 @dataclass(frozen=True)

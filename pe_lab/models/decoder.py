@@ -19,15 +19,15 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.attention import Attention
-from pe_lab.cache import Cache, LayerCache
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.joining import normed
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
+from pe_lab.models.kv_cache import Cache, LayerCache
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.wanted import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.cache import Cache, LayerCache
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.joining import normed
@@ -22,6 +21,7 @@ from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
 from pe_lab.models.fitting import fitting
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
+from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import Activation, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 

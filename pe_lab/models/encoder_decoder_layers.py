@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.cache import LayerCache
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.joining import joined, normed
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.decoder import draw
+from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig
 from pe_lab.pe.base import PositionalEncoding, Scene, additive
 

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable
 
-from pe_lab.errors import UsageError
-from pe_lab.parts import encoding_section, repository_of
+from pe_lab.common.errors import UsageError
+from pe_lab.config.combined_parts import encoding_section, repository_of
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 SHIPPED = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
@@ -14,7 +14,7 @@ SHIPPED = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
 def fitting(dims: Dims, fits: Callable[[PositionalEncoding], bool]) -> str:
     """The names of those in conf/pe that fit in every layer with their default keys."""
     # It imports the models' base itself.
-    from pe_lab.build import build_encodings
+    from pe_lab.training.plan import build_encodings
 
     repository = repository_of(SHIPPED)
     names = []

@@ -15,11 +15,11 @@ import yaml
 from hydra.utils import get_object
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.common.task import Task
 from pe_lab.kernels import roads
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
-from pe_lab.task import Task
-from pe_lab.wanted import Wanted
+from pe_lab.models.scored_positions import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.cache import LayerCache
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.fitting import fitting
+from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import PositionalEncoding, Scene
-from pe_lab.wanted import Wanted
 
 CHUNK = 64
 """Tokens whose queries meet each other's keys one by one; keys of chunks before come summed."""

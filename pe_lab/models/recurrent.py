@@ -12,13 +12,13 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.cache import Rows
 from pe_lab.kernels.dropping import dropped
 from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
 from pe_lab.models.fitting import at_input, fitting
+from pe_lab.models.kv_cache import Rows
 from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.wanted import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels.dropping import dropped
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.fitting import at_input, fitting

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.cache import LayerCache
-from pe_lab.config import closed
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.config.schema import closed
 from pe_lab.kernels.joining import joined, normed
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
+from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.wanted import Wanted
 
 Activation = Literal["relu", "gelu", "swiglu"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.kernels.turns import Turns
 from pe_lab.pe.functional import consecutive

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
+from pe_lab.config.instantiate import as_yaml, instantiate
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
-from pe_lab.schema import as_yaml, instantiate
 
 
 class Combined(PositionalEncoding):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
 from pe_lab.pe.functional import alibi_slopes

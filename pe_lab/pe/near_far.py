@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.roads import reachable
 from pe_lab.pe.base import Dims, Scene, additive, causal_mask

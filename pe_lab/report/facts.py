@@ -10,7 +10,7 @@ import orjson
 import polars as pl
 
 from pe_lab.results.frame import FACTS
-from pe_lab.results.records import text
+from pe_lab.results.reader import text
 
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
 VALUES = 12

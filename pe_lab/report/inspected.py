@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pe_lab.errors import PeLabError
+from pe_lab.common.errors import PeLabError
 from pe_lab.report.sections import Section
 
 MOST = 8

@@ -13,7 +13,7 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pe_lab.console import percent
+from pe_lab.common.console import percent
 from pe_lab.report.facts import Settings, Told
 from pe_lab.report.inspected import Inspected
 from pe_lab.report.panels import Group

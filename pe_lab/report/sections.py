@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.common.task import IN_DOMAIN
 from pe_lab.results.frame import labels
 from pe_lab.results.intervals import over_seeds
-from pe_lab.results.records import text
-from pe_lab.task import IN_DOMAIN
+from pe_lab.results.reader import text
 
 METRICS = ("error", "error_seq", "loss")
 

@@ -2,12 +2,12 @@
 
 import polars as pl
 
-from pe_lab.report.against import against
+from pe_lab.common.task import IN_DOMAIN
 from pe_lab.report.charts import Scale, lines, scatter
+from pe_lab.report.error_vs_key import against
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import COSTS, Band, Section, Setting
 from pe_lab.results.frame import breakdowns, curves
-from pe_lab.task import IN_DOMAIN
 
 DRAWN = 60
 """Settings in the charts of a task; the tables have all."""

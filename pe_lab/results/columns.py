@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.records import Record, text
+from pe_lab.results.reader import Record, text
 
 Kind = pl.DataType | type[pl.DataType]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.evaluation.recorded import recorded
 from pe_lab.evaluation.tables import as_runs, check_metric, label, scales, titled
-from pe_lab.results.grouped import grouped, pooled_told
+from pe_lab.results.aggregate import grouped, pooled_told
 from pe_lab.results.sheets import sheets
 from pe_lab.results.tables import Sheet
-from pe_lab.suggest import did_you_mean
 
 AT_TEST = ("encoding", "in place of")
 """The encoding at test time, and the trained one."""

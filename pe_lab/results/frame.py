@@ -14,14 +14,14 @@ from typing import Any
 import orjson
 import polars as pl
 
-from pe_lab.errors import UsageError
-from pe_lab.identity import OPERATIONAL, STOPPING
-from pe_lab.metrics_log import read_metrics
+from pe_lab.common.errors import UsageError
+from pe_lab.common.options import key_values
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import Kind, frame_of
-from pe_lab.results.records import read_records, text, without_collection
-from pe_lab.results.where import METRICS, condition, one_of
-from pe_lab.suggest import did_you_mean
-from pe_lab.words import key_values
+from pe_lab.results.query import METRICS, condition, one_of
+from pe_lab.results.reader import read_records, text, without_collection
+from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.run_id import OPERATIONAL, STOPPING
 
 FACTS: dict[str, Kind] = {
     "path": pl.String,

@@ -7,10 +7,10 @@ from typing import Any, get_args
 import orjson
 import polars as pl
 
-from pe_lab.console import console
-from pe_lab.errors import UsageError
+from pe_lab.common.console import console
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.tables import Sheet, Text, caption, latex, markdown, plain, terminal
-from pe_lab.suggest import did_you_mean
 
 MOST_ROWS = 60
 """In a table with lines around its cells: drawing thousands takes seconds."""

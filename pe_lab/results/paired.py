@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import compared_keys, labels, places, without_idle
 from pe_lab.results.intervals import over_seeds
-from pe_lab.results.records import text
+from pe_lab.results.reader import text
 from pe_lab.results.tables import Cell, Sheet
 
 EXACT = 13

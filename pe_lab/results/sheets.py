@@ -5,12 +5,12 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.console import percent
-from pe_lab.errors import UsageError
-from pe_lab.results.grouped import SETTING
-from pe_lab.results.records import text
+from pe_lab.common.console import percent
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.aggregate import SETTING
+from pe_lab.results.reader import text
 from pe_lab.results.tables import Cell, Sheet
-from pe_lab.suggest import did_you_mean
 
 SPREADS = ("both", "sd", "interval")
 BEST = (

@@ -13,16 +13,16 @@ from hydra._internal.callbacks import Callbacks
 from hydra.core.utils import JobReturn, JobStatus, configure_log
 from omegaconf import DictConfig
 
-from pe_lab.build import Plan
-from pe_lab.errors import UsageError, sentence
-from pe_lab.machine import prepare
-from pe_lab.overrides import as_given
-from pe_lab.run_log import warned_once
-from pe_lab.signals import stopping
+from pe_lab.common.errors import UsageError, sentence
+from pe_lab.common.run_log import warned_once
+from pe_lab.common.signals import stopping
+from pe_lab.config.overrides import as_given
+from pe_lab.experiment.machine import prepare
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.pace import measured_pace
 from pe_lab.sweeps.together import Member, Together, kind, name_of
 from pe_lab.sweeps.worker import HELD_S, run_patiently, tell
+from pe_lab.training.plan import Plan
 
 logger = logging.getLogger("pe_lab")
 

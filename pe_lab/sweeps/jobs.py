@@ -8,9 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from pe_lab.console import percent
-from pe_lab.errors import UsageError
-from pe_lab.runs import RunFolder
+from pe_lab.common.console import percent
+from pe_lab.common.errors import UsageError
+from pe_lab.store.run_folder import RunFolder
 
 ENDS = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
 """How a job can end that is not finished, in the order in which they are told."""

@@ -22,21 +22,21 @@ from hydra.types import HydraContext, RunMode
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.build import Plan
-from pe_lab.compose import opened
-from pe_lab.console import console
-from pe_lab.errors import Interrupted, PeLabError, RunError, sentence
-from pe_lab.job import folder_of
-from pe_lab.overrides import as_given
-from pe_lab.signals import StopOnSignal, passing_to_workers, stopping
+from pe_lab.common.console import console
+from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
+from pe_lab.common.signals import StopOnSignal, passing_to_workers, stopping
+from pe_lab.config.compose import opened
+from pe_lab.config.overrides import as_given
+from pe_lab.experiment.run import folder_of
+from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.batched import BATCHED, BatchedLauncher, check_batched
 from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
-from pe_lab.sweeps.name import sweep_name, swept
-from pe_lab.sweeps.plugins import JOBLIB, RAY, check_installed, check_numbers
-from pe_lab.sweeps.rounds import Launch, do_all
+from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
+from pe_lab.sweeps.retry import Launch, do_all
 from pe_lab.sweeps.search import search
 from pe_lab.sweeps.worker import SweepJob
+from pe_lab.training.plan import Plan
 
 POOLS = (JOBLIB,)
 """Launchers whose workers are children of this process."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from pe_lab.batched import Batched
-from pe_lab.build import Plan
-from pe_lab.runs import RunFolder
-from pe_lab.signals import stopping
-from pe_lab.train import Trainer
+from pe_lab.common.signals import stopping
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.batched import Batched
+from pe_lab.training.plan import Plan
+from pe_lab.training.trainer import Trainer
 
 TRIES = 3
 """How often both ways are timed, in turn; the median counts. Once before them warms up."""

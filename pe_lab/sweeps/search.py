@@ -14,13 +14,13 @@ from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.checked import checked_job
-from pe_lab.config import register_resolvers
-from pe_lab.console import console, percent
-from pe_lab.errors import Interrupted, RunError, sentence
-from pe_lab.overrides import as_given
-from pe_lab.signals import stopping
-from pe_lab.sweeps.rounds import STRIKES
+from pe_lab.common.console import console, percent
+from pe_lab.common.errors import Interrupted, RunError, sentence
+from pe_lab.common.signals import stopping
+from pe_lab.config.check import checked_job
+from pe_lab.config.overrides import as_given
+from pe_lab.config.schema import register_resolvers
+from pe_lab.sweeps.retry import STRIKES
 from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, worker_of
 
 logger = logging.getLogger("pe_lab")

@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from pe_lab.batched import Batched
-from pe_lab.build import Plan
-from pe_lab.config import plain
-from pe_lab.console import StepProgress
-from pe_lab.errors import Interrupted, RunError
-from pe_lab.job import Shown, stepwise
-from pe_lab.loss import Part
-from pe_lab.run_log import everything_said
-from pe_lab.signals import stopping
-from pe_lab.summary import evaluation_sets
+from pe_lab.common.console import StepProgress
+from pe_lab.common.errors import Interrupted, RunError
+from pe_lab.common.run_log import everything_said
+from pe_lab.common.signals import stopping
+from pe_lab.config.schema import plain
+from pe_lab.experiment.run import Shown, stepwise
+from pe_lab.experiment.summary import evaluation_sets
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.worker import tell
-from pe_lab.train import Taken, Trainer
+from pe_lab.training.batched import Batched
+from pe_lab.training.loss import Part
+from pe_lab.training.plan import Plan
+from pe_lab.training.trainer import Taken, Trainer
 
 SILENT = float("inf")
 

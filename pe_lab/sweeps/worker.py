@@ -11,12 +11,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from pe_lab.checked import checked_job
-from pe_lab.config import Config, register_resolvers
-from pe_lab.console import percent
-from pe_lab.errors import HeldError, Interrupted, sentence
-from pe_lab.overrides import as_given
-from pe_lab.signals import serve, stopping
+from pe_lab.common.console import percent
+from pe_lab.common.errors import HeldError, Interrupted, sentence
+from pe_lab.common.signals import serve, stopping
+from pe_lab.config.check import checked_job
+from pe_lab.config.overrides import as_given
+from pe_lab.config.schema import Config, register_resolvers
 
 logger = logging.getLogger("pe_lab")
 
@@ -111,7 +111,7 @@ def run_patiently(
     patience: float,
 ) -> dict[str, Any]:
     """Run a job of a sweep; HeldError only after ``patience`` seconds. ``again``: without force."""
-    from pe_lab.job import Shown, run
+    from pe_lab.experiment.run import Shown, run
 
     if again:
         config = replace(config, force=False)  # type: ignore[type-var]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels.proof import eager_cope, eager_distance
 
 Attend = Callable[..., Tensor | None]

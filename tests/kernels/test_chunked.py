@@ -5,7 +5,7 @@ import torch
 from held import DROP, Attend, Size, cope_inputs, distance_inputs, hold_cope, hold_distance
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pe_lab.dropout import attention_rows
+from pe_lab.common.dropout import attention_rows
 from pe_lab.kernels import blocks, chunked, chunked_logits
 
 

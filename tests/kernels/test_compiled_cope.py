@@ -11,7 +11,7 @@ from compiler import needs_compiler
 from held import DROP, GATES, SIZES, Size, cope_inputs, hold, hold_cope, results
 from torch import Tensor
 
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels.compiled_cope import cope
 from pe_lab.kernels.proof import eager_cope
 

@@ -10,7 +10,7 @@ import torch
 from compiler import needs_compiler
 from torch import Tensor
 
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import build, compiled
 
 DROP = Drop(0.3, 0x123456789ABCDEF)

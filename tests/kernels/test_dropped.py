@@ -4,7 +4,7 @@ import pytest
 import torch
 from compiler import needs_compiler
 
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import compiled, dropping
 
 pytestmark = needs_compiler

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import flex
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from compiler import needs_compiler
 from torch import Tensor, nn
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import joining, roads
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder import EncoderDecoderConfig

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from compiler import needs_compiler
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import compiled, feeding, heads, roads
 
 pytestmark = needs_compiler

@@ -21,7 +21,7 @@ from held import (
 )
 from torch import Tensor
 
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import chunked, roads
 
 ON_CPU = [

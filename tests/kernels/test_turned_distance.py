@@ -9,12 +9,12 @@ from compiler import needs_compiler
 from held import DROP, Size, hold
 from torch import Tensor
 
-from pe_lab.attention import MultiHeadAttention
-from pe_lab.dropout import Drop
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels import compiled, roads
 from pe_lab.kernels.proof import eager_distance
 from pe_lab.kernels.turning import turned
 from pe_lab.kernels.turns import Turns
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.pe.base import Dims
 from pe_lab.pe.rope import RoPE
 

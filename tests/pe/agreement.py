@@ -10,8 +10,8 @@ from naive import Sight
 from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.training.plan import build_encodings
 
 Size = tuple[int, int, int, int, bool]
 # (batch, keys, queries, heads, positions of each sequence its own)

@@ -21,10 +21,10 @@ from variants import (
 )
 
 from docs.facts import parts
-from pe_lab.build import build_encodings
 from pe_lab.kernels import roads
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.training.plan import build_encodings
 
 
 def built(*given: Any, **sizes: int) -> list[PositionalEncoding]:

@@ -10,8 +10,8 @@ from naive import SLOPES, Sight, attend, content, plain_value, softplus
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.dape import BASES, DAPE
+from pe_lab.training.plan import build_encodings
 
 
 def static_bias(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -12,8 +12,8 @@ from peers import fla_naive
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, sequential
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import Scene
+from pe_lab.training.plan import build_encodings
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -11,8 +11,8 @@ from naive import Sight, attend, plain_value
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, model, move_parameters, sequential, tokens
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import PositionalEncoding
+from pe_lab.training.plan import build_encodings
 
 
 def encodings(name: str, choice: dict[str, Any], **sizes: int) -> list[PositionalEncoding]:

@@ -25,17 +25,17 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.build import build_encodings
-from pe_lab.dropout import Drop, attention_rows
+from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.config.instantiate import instantiate
+from pe_lab.experiment.load_run import load
 from pe_lab.inspection.inspect import inspect_run
 from pe_lab.inspection.trace import LayerTrace, traced
 from pe_lab.kernels import roads
 from pe_lab.models.gau import GAU, GAUConfig
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
-from pe_lab.schema import instantiate
-from pe_lab.trained import load
-from pe_lab.wanted import Wanted
+from pe_lab.training.plan import build_encodings
 
 SMALL = {"n_layers": 3, "d_model": 16, "head_width": 8}
 

@@ -10,12 +10,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from variants import SECTIONS, TRAIN_LEN, Section, decoded, model, sequential, tokens
 
 from docs import facts
-from pe_lab.build import build_encodings
+from pe_lab.config.instantiate import instantiate
+from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import causal_mask
 from pe_lab.pe.none import NoPE
-from pe_lab.schema import instantiate
-from pe_lab.trained import load
+from pe_lab.training.plan import build_encodings
 
 WINDOW = 3
 SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "path", "fire"]
@@ -174,6 +174,6 @@ def test_runs_from_before_these_keys_are_the_same_runs(here: Here, tmp_path: Pat
     for key in ("_target_", "window", "layers"):
         del old["config"]["model"][key]
     del old["config"]["train"]["length"]
-    from pe_lab.identity import identity
+    from pe_lab.store.run_id import identity
 
     assert run.name.endswith(identity(old["config"], old["contents"]))

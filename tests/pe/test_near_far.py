@@ -11,10 +11,10 @@ from rope_by_hand import DISTANCES
 from torch import Tensor
 from variants import SECTIONS, model, scattered, sequential, tokens
 
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.pe import near_far
 from pe_lab.pe.base import Scene
 from pe_lab.pe.near_far import NearFar
-from pe_lab.wanted import Wanted
 
 
 def test_limits_of_the_windowed_ones() -> None:

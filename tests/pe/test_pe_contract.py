@@ -27,14 +27,14 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.build import build_encodings
+from pe_lab.config.instantiate import instantiate
+from pe_lab.models.scored_positions import Wanted
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.alibi import ALiBi
 from pe_lab.pe.base import PositionalEncoding, Scene
 from pe_lab.pe.cope import CoPE
-from pe_lab.positions import Positions
-from pe_lab.schema import instantiate
-from pe_lab.wanted import Wanted
+from pe_lab.pe.positions import Positions
+from pe_lab.training.plan import build_encodings
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
 SOURCES: dict[str, Section] = {

@@ -9,8 +9,8 @@ from agreement import SIZES, TRAIN_LEN, Size, agree, attend_by_hooks
 from naive import LOGITS, VALUES, attend, plain_value, sinusoid
 from variants import SECTIONS, dims, scattered, sequential
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.training.plan import build_encodings
 
 COPE_CHOICES: list[dict[str, Any]] = [
     {},

@@ -8,8 +8,8 @@ from agreement import attend_by_hooks
 from naive import t5_bucket
 from variants import SECTIONS, dims, move_parameters, sequential
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import Scene
+from pe_lab.training.plan import build_encodings
 
 
 def encoding(name: str, sizes: dict[str, int], **changes: Any) -> Any:

@@ -12,8 +12,8 @@ from naive import Sight, attend, plain_value
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, scattered, sequential
 
-from pe_lab.build import build_encodings
 from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.training.plan import build_encodings
 
 
 def xpos(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -9,10 +9,10 @@ import torch
 from hydra.utils import get_object
 
 from docs import facts
-from pe_lab.build import build_encodings
-from pe_lab.errors import UsageError
+from pe_lab.common.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims
+from pe_lab.training.plan import build_encodings
 
 Section = dict[str, Any]
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11

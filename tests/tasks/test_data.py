@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pe_lab.data import TrainData, evaluation_set
-from pe_lab.streams import generator
-from pe_lab.task import IN_DOMAIN, Task
+from pe_lab.common.rng import generator
+from pe_lab.common.task import IN_DOMAIN, Task
+from pe_lab.training.batches import TrainData, evaluation_set
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))

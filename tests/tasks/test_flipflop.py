@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pe_lab.build import build_task
-from pe_lab.data import TrainData, evaluation_set
-from pe_lab.errors import UsageError
-from pe_lab.streams import generator
-from pe_lab.task import Batch
+from pe_lab.common.errors import UsageError
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Batch
 from pe_lab.tasks.flipflop import FlipFlop
+from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.plan import build_task
 
 
 def check(words, scored, answers):

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program import Here
 
-from pe_lab.build import build_task
-from pe_lab.data import TrainData, evaluation_set
-from pe_lab.errors import RunError, UsageError
-from pe_lab.streams import generator
-from pe_lab.task import TRAIN
+from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.rng import generator
+from pe_lab.common.task import TRAIN
 from pe_lab.tasks import sample, text_file
 from pe_lab.tasks.text import Text
+from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.plan import build_task
 
 # Every character another one, of one to four bytes: a token tells its place.
 PLACES = "".join(chr(code) for start in (0x61, 0xA1, 0x4E00, 0x1F300) for code in
@@ -262,7 +262,7 @@ def test_a_gigabyte_is_not_held(tmp_path: Path, unit: str) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from pe_lab.streams import generator
+from pe_lab.common.rng import generator
 from pe_lab.tasks.text import Text
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20,) * 2)

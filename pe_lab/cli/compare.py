@@ -1,0 +1,71 @@
+"""``pe-lab compare``: our runs beside the published numbers, and two encodings seed by seed.
+
+    pe-lab compare                                     every number of published.yaml
+    pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
+    pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
+    pe-lab compare pe=cope,rope                        both
+
+format=table, csv, json, markdown or latex, and runs_dir=runs, as in pe-lab results.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.errors import UsageError
+from pe_lab.results.frame import selected
+from pe_lab.results.output import FORMATS, chosen, put
+from pe_lab.results.paired import paired, paired_sheets
+from pe_lab.results.published import published
+from pe_lab.results.vs_published import RULE, commands, compared, comparison_sheets
+
+OPTIONS = ("a", "b", "format")
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the comparison with the published numbers, or the paired tests of ``a`` and ``b``.
+
+    Raises:
+        UsageError: a word makes no sense, or ``a`` and ``b`` share no seed in equal settings.
+    """
+    runs, given = selected("compare", words, OPTIONS)
+    form = chosen(given, "format", FORMATS)
+    if ("a" in given) != ("b" in given):
+        raise UsageError("compare: a and b go together, a=cope b=rope")
+    if "a" in given:
+        tests = paired(runs, given["a"], given["b"])
+        put(form, paired_sheets(tests), tests, runs, [], {})
+        return
+    wanted = {key: _values(words, key) for key in ("task", "pe")}
+    numbers = [
+        number
+        for number in published()
+        if all(not values or getattr(number, key) in values for key, values in wanted.items())
+    ]
+    table = compared(runs, numbers)
+    # What has no run of ours is told in a line unless it is asked for.
+    told = pl.col("verdict") != "not run"
+    if wanted["task"]:
+        told = pl.lit(True)
+    elif wanted["pe"]:
+        told = pl.col("recipe").is_not_null()
+    sheets, notes = comparison_sheets(table.filter(told)), commands(table)
+    facts: dict[str, Any] = {"interval": RULE}
+    if not numbers:
+        asked = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
+        notes = [f"no published number is known with {asked}: see pe_lab/results/published.yaml"]
+    if len(wanted["pe"]) == 2 and form != "csv":
+        try:
+            tests = paired(runs, *wanted["pe"])
+        except UsageError as error:
+            notes.append(str(error))
+        else:
+            sheets += paired_sheets(tests)
+            facts["paired"] = tests.to_dicts()
+    put(form, sheets, table, runs, notes, facts)
+
+
+def _values(words: Sequence[str], key: str) -> list[str]:
+    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == key]
+    return [value.strip() for value in given[0].split(",")] if given else []

@@ -1,0 +1,158 @@
+"""``pe-lab extrapolate``: train short, test long, the table of Su's that started it (blog 9708).
+
+    pe-lab extrapolate task=text             trains what is missing of experiment=small/text (rope,
+                                             rope with logn=train, hfwa; three seeds), measures all
+                                             encodings 8 times beyond the trained length, and sets
+                                             the table beside his, each of his orders with a verdict
+    pe-lab extrapolate task.file=BOOK.txt    on a text of yours
+    pe-lab extrapolate seed=0 train.steps=500    every other word goes to the training
+    pe-lab extrapolate model=gau '~model.n_heads=2'    with the model of his, which has no n_heads
+    pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
+
+A finished run is not trained again, a measured number not measured again: the same line goes on
+where it was stopped. Tables and numbers are written to runs_dir/evaluations/. Trains as many runs
+at once as there are cores (hydra/launcher=basic: one).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.options import key_values
+from pe_lab.results.output import FORMATS, chosen, put
+from pe_lab.results.tables import markdown
+
+if TYPE_CHECKING:
+    import polars as pl
+
+KEYS = ("format",)
+"""Its own; every other word is the training's."""
+RECIPE = "small/text"
+TRAINED = {
+    "rope": ("pe=rope", "pe.logn=none"),
+    "rope + logn": ("pe=rope", "pe.logn=train"),
+    "hfwa": ("pe=hfwa",),
+}
+"""The runs, by the name that su.yaml has for them."""
+LINES = (("pe=rope", "pe.logn=none,train"), ("pe=hfwa",))
+"""All of them, as lines of ``pe-lab -m``."""
+
+
+def show(words: Sequence[str]) -> None:
+    """Train what is missing, measure, print and write.
+
+    Raises:
+        UsageError: a word makes no sense; nothing was done.
+        PeLabError: a run failed; the same line does what is missing.
+        Interrupted: a signal came; the same line goes on.
+    """
+    given = key_values("extrapolate", words, None)
+    form = chosen({"format": given.pop("format", FORMATS[0])}, "format", FORMATS)
+    asked = _training(given)
+    paths = {name: _folders([*change, *asked]) for name, change in TRAINED.items()}
+    from pe_lab.cli.train import launch
+
+    for change in LINES:
+        launch(["-m", *change, *asked])
+    evaluated = _measured(paths)
+    _tell(form, evaluated, Path(given.get("runs_dir", "runs")))
+
+
+def _training(given: dict[str, str]) -> list[str]:
+    """The words of the training, less what is the recipe's own."""
+    if (task := given.get("task", "text")) != "text":
+        raise UsageError(
+            f"extrapolate task={task}: its recipe is for task=text; pe-lab eval measures other "
+            "runs at any length"
+        )
+    for key, value in given.items():
+        if key in ("pe", "experiment") or key.startswith("pe."):
+            raise UsageError(
+                f"extrapolate {key}={value}: its table has encodings of its own; pe-lab eval "
+                "measures others"
+            )
+    if given.get("eval.skip_too_long", "false") != "false":
+        raise UsageError(
+            "extrapolate needs the longest splits, which eval.skip_too_long may leave out: leave "
+            "it false"
+        )
+    rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | given
+    rest.pop("task", None)
+    return [f"experiment={RECIPE}", *(f"{key}={value}" for key, value in rest.items())]
+
+
+def _folders(words: Sequence[str]) -> list[Path]:
+    """Where the runs of a line are, or will be; UsageError for what it cannot be trained with."""
+    from pe_lab.cli.train import checked_jobs
+    from pe_lab.evaluation.su import SPLITS
+    from pe_lab.experiment.run import folder_of
+    from pe_lab.training.plan import plan
+
+    found, seeds = [], set()
+    for config in checked_jobs(["-m", *words]):
+        planned = plan(config)
+        task: Any = planned.task
+        if missing := SPLITS.keys() - set(task.evaluated()):
+            raise UsageError(
+                f"extrapolate measures the split {min(missing)}, which task.splits does not have: "
+                "leave task.splits as they are"
+            )
+        for name, period in (("long_x8", None), ("repeated_x8", task.n_tokens)):
+            split = task.split(name)
+            if (split.n_tokens, split.period) != (8 * task.n_tokens, period):
+                raise UsageError(
+                    f"extrapolate measures {name}, {SPLITS[name]}, and here it is of length "
+                    f"{split.n_tokens} and period {split.period or 'null'}: leave task.splits and "
+                    "task.period as they are"
+                )
+        if config.seed in seeds:
+            raise UsageError(
+                "extrapolate makes a table of one setting over its seeds, and these words have "
+                f"several for seed {config.seed}: give every key but seed one value"
+            )
+        seeds.add(config.seed)
+        found.append(folder_of(planned).path)
+    return found
+
+
+def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
+    """A row for each row of the table, seed and split."""
+    import polars as pl
+
+    from pe_lab.common.console import console
+    from pe_lab.evaluation.evaluate import evaluate
+    from pe_lab.evaluation.record import TRAINED as AS_TRAINED
+    from pe_lab.evaluation.su import SPLITS, rows
+
+    parts = []
+    for name, runs in paths.items():
+        made = {row.encoding or AS_TRAINED: row.row for row in rows() if row.trained == name}
+        words = [word for word in made if word != AS_TRAINED]
+        console().print(f"measuring {name}, with {len(words)} other encodings", markup=False)
+        frame = evaluate(runs, words, list(SPLITS))
+        row = pl.col("encoding").replace_strict(made, return_dtype=pl.String)
+        parts.append(frame.with_columns(row.alias("row")))
+    return pl.concat(parts)
+
+
+def _tell(form: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
+    from pe_lab.evaluation.files import write
+    from pe_lab.evaluation.su import sheets
+    from pe_lab.results.columns import frame_of
+    from pe_lab.results.frame import FACTS
+
+    accuracies = {
+        (row, split): (1 - part.sort("seed")["error"]).to_list()
+        for (row, split), part in evaluated.group_by("row", "split", maintain_order=True)
+    }
+    found = sheets(accuracies)
+    out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
+    written = out.with_suffix(".md")
+    write(evaluated, out, "accuracy")
+    try:
+        written.write_text("\n".join(map(markdown, found)), encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(written, error) from None
+    put(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})

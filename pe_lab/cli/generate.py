@@ -1,0 +1,166 @@
+"""``pe-lab generate``: what a finished run's model writes after a prompt.
+
+    pe-lab generate run=FOLDER prompt="The "      a folder of a run, or
+    pe-lab generate run=text/rope prompt=..       a part of the only such path below runs_dir=runs
+    pe-lab generate .. tokens=200                 how many tokens it writes (200)
+    pe-lab generate .. temperature=0.8            logits are divided by it before the draw (1)
+    pe-lab generate .. top_k=10                   draw among the 10 likeliest only; 1: no draw
+    pe-lab generate .. top_p=0.9                  among the fewest that are 90 % likely together
+    pe-lab generate .. seed=1                     another draw (0); the same seed, the same text
+
+A prompt is text for task=text; for the others words of the vocabulary, like "w 1 i 0 r" or w1i0r.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.options import key_values
+
+KEYS = ("run", "prompt", "tokens", "temperature", "top_k", "top_p", "seed", "runs_dir")
+
+
+def continuation(
+    path: str | Path,
+    prompt: str,
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+) -> str:
+    """The prompt and what the model of a finished run writes after it, drawn as ``generate.drawn``
+    does.
+
+    Args:
+        tokens: how many it writes.
+
+    Raises:
+        UsageError: no finished run, a prompt that is not of its vocabulary, more tokens than its
+            encoding reaches, or a model that cannot write token by token.
+    """
+    import torch
+
+    from pe_lab.common.rng import torch_seed
+    from pe_lab.experiment.load_run import Trained, load
+    from pe_lab.training.generate import drawn, written
+    from pe_lab.training.metrics import fixed_positions
+
+    run: Trained = load(path)
+    task = run.plan.task
+    read = _encoded(run, prompt)
+    if top_k is not None and top_k > len(task.vocab):
+        raise UsageError(
+            f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
+            f"{len(task.vocab)}, or leave it out"
+        )
+    # The last token is written and not read.
+    _check_length(run, len(read), tokens)
+    try:
+        run.model.empty_cache()
+    except ValueError as error:
+        raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
+    positions = fixed_positions(run.plan.positions, "generate", 1, len(read) + tokens - 1)
+    generator = torch.Generator().manual_seed(torch_seed(seed, "generate"))
+    choice = partial(drawn, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
+    with run.autocast():
+        answer = written(
+            run.model, torch.tensor([read]), torch.from_numpy(positions), tokens, choice
+        )
+    return task.decode(read + answer[0].tolist())
+
+
+def _encoded(run: Any, prompt: str) -> list[int]:
+    task = run.plan.task
+    try:
+        read: list[int] = task.encode(prompt)
+    except ValueError as error:
+        raise UsageError(f"prompt: {error}") from None
+    if not read:
+        raise UsageError(f"prompt is empty: give some of {task.vocab_told}")
+    if task.separator is not None and task.vocab.index(task.separator) not in read:
+        raise UsageError(
+            f"prompt={prompt} asks for no answer: end what is to be answered with {task.separator}"
+        )
+    return read
+
+
+def _check_length(run: Any, read: int, tokens: int) -> None:
+    import torch
+
+    from pe_lab.evaluation.memory import least_bytes, machine_bytes
+
+    needed, here = least_bytes(read + tokens, 1, 0), machine_bytes(torch.device("cpu"))
+    if needed > here:
+        raise UsageError(
+            f"tokens={tokens} is too many: they need at the least {needed / 2**30:.3g} GiB, this "
+            f"machine has {here / 2**30:.3g}; give fewer"
+        )
+    reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)
+    try:
+        last = run.plan.positions.limit(read + tokens - 1, training=False)
+    except ValueError as error:
+        raise UsageError(f"tokens={tokens} after a prompt of {read}: {error}") from None
+    if reach is not None and last > reach:
+        raise UsageError(
+            f"tokens={tokens} after a prompt of {read} need {last} positions, more than the "
+            f"{reach} that {run.path} can encode: "
+            + (
+                f"give tokens={reach - read + 1} or fewer"
+                if read <= reach
+                else "shorten the prompt"
+            )
+        )
+
+
+def show(words: Sequence[str]) -> None:
+    """Print what the words ask for.
+
+    Raises:
+        UsageError: a key, value, run or prompt that is not allowed.
+    """
+    from pe_lab.inspection.text import find_run
+
+    given = key_values("generate", words, KEYS)
+    if not given.get("run"):
+        raise UsageError(
+            "generate needs a finished run: give run=FOLDER, or a part of its name below runs_dir"
+        )
+    if "prompt" not in given:
+        raise UsageError('generate needs a prompt for the model to go on from: give prompt=".."')
+    limits: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
+        "tokens": (int, lambda n: n >= 1, "a whole number of at least 1"),
+        "temperature": (float, lambda t: 0 < t < math.inf, "a number greater than 0"),
+        "top_k": (int, lambda k: k >= 1, "a whole number of at least 1"),
+        "top_p": (float, lambda p: 0 < p <= 1, "a number greater than 0, at most 1"),
+        "seed": (int, lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1"),
+    }
+    numbers = {key: _number(key, given[key], *limits[key]) for key in limits if key in given}
+    if numbers.get("top_k") == 1:
+        for key in ("temperature", "top_p", "seed"):
+            if key in numbers:
+                raise UsageError(
+                    f"{key}={given[key]} has no effect with top_k=1, which leaves nothing to draw: "
+                    "drop one of them"
+                )
+    path = find_run(given["run"], Path(given.get("runs_dir", "runs")))
+    print(continuation(path, given["prompt"], **numbers))
+
+
+def _number(
+    key: str,
+    value: str,
+    kind: Callable[[str], Any],
+    allowed: Callable[[Any], bool],
+    limit: str,
+) -> Any:
+    try:
+        number = kind(value)
+    except ValueError:
+        number = None
+    if number is None or not allowed(number):
+        raise UsageError(f"{key}={value} is not allowed: set it to {limit}")
+    return number

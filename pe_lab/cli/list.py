@@ -1,0 +1,61 @@
+"""``pe-lab list``: what there is to choose from, one line each.
+
+    pe-lab list                    pe, task, positions, model and experiment (recipes, with cost)
+    pe-lab list pe experiment      these groups only
+
+pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md tells of each encoding.
+"""
+
+import inspect
+import re
+from collections.abc import Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import yaml
+from hydra.utils import get_object
+from rich.table import Table
+
+from pe_lab.common.console import console
+from pe_lab.common.errors import UsageError
+
+GROUPS = ("pe", "task", "positions", "model", "experiment")
+
+
+def summary_line(text: str) -> str:
+    """What one yaml offers: the first line of its class's docstring, else of its header, with
+    the jobs and the cost that a recipe's header tells."""
+    target = (yaml.safe_load(text) or {}).get("_target_")
+    if target is not None:
+        return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
+    comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
+    told = next((line for line in comments if not line.startswith("@package")), "")
+    cost = re.search(r"^# cost: (.+?) for all (.+? jobs)", text, flags=re.MULTILINE)
+    return f"{told} ({cost[2]}, {cost[1]})" if cost else told
+
+
+def _yamls(folder: Traversable, prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            found += _yamls(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            found.append((prefix + entry.name.removesuffix(".yaml"), entry.read_text()))
+    return found
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the table, of the named groups only where some are named."""
+    for word in words:
+        if word not in GROUPS:
+            raise UsageError(
+                f"list {word}: there is no such group, choose from {', '.join(GROUPS)}"
+            )
+    conf = resources.files("pe_lab.conf")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in ("choice", "what it is"):
+        table.add_column(header, no_wrap=header == "choice")
+    for group in words or GROUPS:
+        for name, text in _yamls(conf / group):
+            table.add_row(f"{group}={name}", summary_line(text))
+    console().print(table)

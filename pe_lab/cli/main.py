@@ -1,0 +1,149 @@
+"""The one front door: key=value overrides train; a few verbs do the rest."""
+
+import ast
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+HELP = """\
+pe-lab: compare positional encodings on tasks that ask whether they generalise.
+
+Train, measure in and out of domain:
+  pe-lab task=flipflop pe=cope                          one run, into runs/flipflop/cope/
+  pe-lab task=selective_copy pe=rope seed=1 train.steps=500
+  pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
+  pe-lab -m experiment=small/flipflop                   a published table, for a laptop
+A finished run is skipped, an unfinished one goes on; the same line can always be given again.
+
+Look (pe-lab results --help, and so on, tells each command's own keys):
+  pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
+  pe-lab compare                                        beside the published numbers
+  pe-lab report                                         pictures: runs/report/index.html
+  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   at any length, other encodings in place
+  pe-lab extrapolate task=text                          train short, test long: Su's table beside
+  pe-lab inspect run=FOLDER sample=3                    what the encoding did with a sequence
+  pe-lab generate run=FOLDER prompt=".."                what the model writes after a prompt
+  pe-lab dashboard                                      the same views in wandb
+  pe-lab list                                           what each of these is, one line each
+  pe-lab --cfg job task=.. pe=..                        every key of a run and its value
+
+Choices:
+{choices}
+
+Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
+  seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
+  tracker.wandb.mode=offline|online|disabled
+Your own encoding or task: one class, one yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
+Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --hydra-help.
+"""
+
+VERBS = {
+    "results": "pe_lab.cli.results",
+    "compare": "pe_lab.cli.compare",
+    "report": "pe_lab.cli.report",
+    "eval": "pe_lab.cli.eval",
+    "extrapolate": "pe_lab.cli.extrapolate",
+    "inspect": "pe_lab.inspection.inspect",
+    "generate": "pe_lab.cli.generate",
+    "dashboard": "pe_lab.cli.dashboard",
+    "list": "pe_lab.cli.list",
+}
+"""Each command and the module whose ``show`` does it and whose docstring is its help."""
+
+# What a YAML reader takes for true.
+DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0 done, 1 failed, 2 wrong usage,
+    130 and 143 stopped by Ctrl-C and SIGTERM."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        sys.argv = [sys.argv[0], *words]
+    from pe_lab.common.errors import Interrupted, PeLabError, sentence
+
+    debug = any(word.lower() in DEBUG for word in words)
+    try:
+        _dispatch(words)
+        return 0
+    except PeLabError as error:
+        return _say(error, error.exit_status, debug)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        return getattr(stop, "exit_status", 130)
+    except BrokenPipeError:
+        # Who reads our output has seen enough; keep the interpreter from saying so at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _say(Exception(f"{sentence(error)} (debug=true shows where)"), 1, debug)
+
+
+def _say(error: Exception, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"pe-lab: {error}", file=sys.stderr)
+    return status
+
+
+def _dispatch(words: list[str]) -> None:
+    asked = {"-h", "--help"} & set(words)
+    verb, *rest = ["help", *words] if asked or not words else words
+    if verb == "help":
+        about = [word for word in rest if word not in ("-h", "--help")][:1]
+        print(_help(*about), end="")
+    elif verb in VERBS:
+        import_module(VERBS[verb]).show(rest)
+    elif _is_word(verb):
+        raise _unknown(verb)
+    else:
+        from pe_lab.cli.train import launch
+
+        launch(words)
+
+
+def _is_word(word: str) -> bool:
+    return not word.startswith(("-", "~", "+")) and "=" not in word
+
+
+def _unknown(verb: str) -> Exception:
+    from pe_lab.common.errors import UsageError
+    from pe_lab.common.suggest import did_you_mean
+
+    return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
+
+
+def _help(about: str = "key=value") -> str:
+    """How the program is used, or one of its commands."""
+    if about in VERBS:
+        spec = find_spec(VERBS[about])
+        assert spec is not None
+        assert spec.origin is not None
+        # Read, not imported: what the command itself needs takes a second to load.
+        told = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        return told.replace("``", "") + "\n"
+    if _is_word(about) and about != "help":
+        raise _unknown(about)
+    return HELP.format(choices=_choices())
+
+
+def _choices() -> str:
+    from pe_lab import __path__ as package
+
+    conf = next(path for base in package if (path := Path(base) / "conf").is_dir())
+    lines = []
+    for group in ("task", "pe", "positions", "model", "experiment"):
+        found = sorted(
+            str(path.relative_to(conf / group).with_suffix(""))
+            for path in (conf / group).rglob("*.yaml")
+        )
+        lines.append(f"  {group:<11}{' '.join(found)}")
+    return "\n".join(lines)

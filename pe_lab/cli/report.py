@@ -1,0 +1,128 @@
+"""``pe-lab report``: the pictures and the tables of a selection of runs as one HTML page.
+
+    pe-lab report                                      all of runs/, into runs/report/index.html
+    pe-lab report task=flipflop pe=cope,rope where=".."    filters as in pe-lab results
+    pe-lab report out=FOLDER title="CoPE or RoPE"      where it goes and what it is called
+    pe-lab report inspect=FOLDER,FOLDER                the runs to look into (none: no run;
+                                                       else some of the best of each task)
+
+What pe-lab eval measured of the runs has sections of its own, one for each task and split.
+Runs are looked for in runs_dir=runs. Nothing but a page of its own is ever written over.
+"""
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+import polars as pl
+
+from pe_lab.common.console import console
+from pe_lab.common.errors import RunError, UsageError
+from pe_lab.report.evaluated import against_length, evaluated
+from pe_lab.report.facts import provenance, settings, unfinished
+from pe_lab.report.inspected import inspected
+from pe_lab.report.page import Page, Part, render
+from pe_lab.report.sections import Section, sections
+from pe_lab.report.series import drawn, groups
+from pe_lab.results.frame import by_split, selected
+from pe_lab.store.run_folder import replace_file
+
+OPTIONS = ("out", "title", "inspect")
+MARK = '<meta name="generator" content="pe-lab report">'
+
+
+def show(words: Sequence[str]) -> None:
+    """Write the page and say where it is.
+
+    Raises:
+        UsageError: wrong words, no run selected, or a file there that is not ours.
+        RunError: the page cannot be written.
+    """
+    runs, given = selected("report", words, OPTIONS)
+    path = Path(given.get("out") or Path(given["runs_dir"]) / "report") / "index.html"
+    _check(path)
+    if runs.is_empty():
+        raise UsageError(
+            f"report: no runs in {given['runs_dir']} as selected: leave out a filter, or "
+            "make one with pe-lab task=flipflop pe=cope"
+        )
+    text = make(runs, given.get("title"), given.get("inspect"), shlex.join(["report", *words]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda handle: handle.write(text.encode()))
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written ({error.strerror}): make room there or choose another "
+            "folder with out="
+        ) from None
+    counted = ", ".join(f"{n} {state}" for state, n in _states(runs).items())
+    size = len(text.encode()) / 1e6
+    console().print(f"{path}: {counted}; {size:.1f} MB, open it in a browser", soft_wrap=True)
+
+
+def make(
+    runs: pl.DataFrame,
+    title: str | None = None,
+    inspect: str | None = None,
+    command: str = "report",
+) -> str:
+    """The page of these runs (``frame.read_runs``) as HTML.
+
+    Args:
+        inspect: folders of runs, joined by commas, whose encodings are looked into; "none" for
+            none; None takes the best of each task.
+        command: the words that asked for it, told on the page.
+
+    Raises:
+        UsageError: a run to inspect is none.
+    """
+    finished = runs.filter(pl.col("state") == "finished")
+    found = sections(finished, by_split(finished)) if len(finished) else []
+    since, unread = evaluated(finished) if len(finished) else ([], [])
+    return render(
+        Page(
+            title=title or _title(found),
+            command=f"pe-lab {command}",
+            made=datetime.now().astimezone(),
+            with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
+            parts=[_part(section) for section in sorted([*found, *since], key=_task)],
+            states=_states(runs),
+            unfinished=unfinished(runs),
+            unread=unread,
+            provenance=provenance(finished["path"].to_list()),
+            inspected=inspected(found, inspect),
+        )
+    )
+
+
+def _part(section: Section) -> Part:
+    if section.note:
+        return Part(section, against_length(section), len(drawn(section)), None)
+    return Part(section, groups(section), len(drawn(section)), settings(section.runs))
+
+
+def _task(section: Section) -> str:
+    """A task's evaluations, which are called after it, follow it."""
+    return section.task
+
+
+def _title(found: Sequence[Section]) -> str:
+    tasks = ", ".join(section.task for section in found)
+    return f"Positional encodings on {tasks}" if tasks else "Positional encodings: no finished run"
+
+
+def _states(runs: pl.DataFrame) -> Mapping[str, int]:
+    return dict(sorted(Counter(runs["state"]).items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _check(path: Path) -> None:
+    """Never write over a page that is not ours."""
+    if path.is_dir() or (path.is_file() and MARK not in path.read_text(errors="replace")[:2000]):
+        raise UsageError(
+            f"{path} was not written by pe-lab report and is left as it is: move it away or "
+            "choose another folder with out="
+        )

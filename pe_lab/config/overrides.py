@@ -1,0 +1,112 @@
+"""The command line's overrides, word by word: what can be wrong with them by themselves."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+
+from pe_lab.common.errors import UsageError
+
+NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
+GROUPS = (*NEEDED, "preset", "experiment")
+OPEN_ENDED = ("task.files", "task.splits", "model.layers")
+"""Mappings whose keys are the user's own: one given on the command line replaces the yaml's."""
+DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
+LAYERS = "model.layers."
+"""What a layer has otherwise is set key by key, in a mapping that the yaml leaves empty."""
+
+
+def check_words(parser: OverridesParser, words: list[str]) -> None:
+    """UsageError for words that Hydra cannot read, takes twice, or would take for another thing."""
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise UsageError(
+                f"{word} is no command and no key=value: see pe-lab --help for what there is"
+            )
+    overrides = []
+    for word in words:
+        try:
+            overrides += parser.parse_overrides([word])
+        except HydraException:
+            raise UsageError(f"{word} is not understood: quote it like 'key=\"value\"'") from None
+    for override in overrides:
+        check_override(override)
+    counts = Counter(override.get_key_element().lstrip("+") for override in overrides)
+    for key, count in counts.items():
+        if count > 1:
+            twice = [o.input_line for o in overrides if o.get_key_element().lstrip("+") == key]
+            raise UsageError(
+                f"{key} is given {count} times ({', '.join(map(str, twice))}): keep one "
+                f"(several values in one sweep: -m {key}=A,B)"
+            )
+    for key in OPEN_ENDED:
+        within = [o for o in overrides if o.get_key_element().lstrip("+~").startswith(f"{key}.")]
+        if within and isinstance(_value(overrides, key), dict):
+            raise UsageError(
+                f"{within[0].input_line} is lost where {key} is given as a whole: write it into "
+                f"{key}={{..}}"
+            )
+
+
+def _value(overrides: Iterable[Override], key: str) -> Any:
+    """What is given for a key itself; None where nothing is."""
+    return next((o.value() for o in overrides if o.get_key_element().lstrip("+") == key), None)
+
+
+def check_override(override: Override) -> None:
+    """UsageError for what Hydra takes, ignores, or fails over where no sentence can be made."""
+    line, key, value = override.input_line, override.key_or_group, override.value()
+    if isinstance(value, IntervalSweep) and not _holds_any(value):
+        raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")
+    if key == "hydra.mode":
+        raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
+    if key.startswith("pe.parts."):
+        raise UsageError(
+            f"{line} is not allowed, a part cannot be changed by itself: give the whole list, "
+            "'pe.parts=[cope, {pe: rope, KEY: VALUE}]'"
+        )
+    if key in NEEDED and override.is_delete():
+        raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
+    named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
+    if key in ("", *GROUPS) and not named:
+        raise UsageError(f"{line} names no file: give key=NAME, see pe-lab list for the names")
+    if key in GROUPS and (override.is_add() or override.is_force_add()):
+        raise UsageError(f"{line} adds a second {key}: leave the + out, {str(line).lstrip('+')}")
+    if key in GROUPS or key.startswith("hydra/"):
+        names = override.sweep_iterator() if override.is_discrete_sweep() else [value]
+        if any(name.startswith("/") or ".." in name.split("/") for name in map(str, names)):
+            raise UsageError(
+                f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
+            )
+
+
+def _holds_any(interval: IntervalSweep) -> bool:
+    low, high = float(interval.start or 0.0), float(interval.end or 0.0)
+    return low <= high and not ("log" in interval.tags and low <= 0.0)
+
+
+def replacing(words: list[str]) -> list[str]:
+    """The words with each mapping given for an open-ended key in the old one's place: Hydra
+    itself merges mappings, and takes no new key into one."""
+    done = []
+    for word in words:
+        key, _, value = word.partition("=")
+        replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
+        if key.startswith(LAYERS):
+            word = f"++{word}"
+        done += [f"~{key}", f"++{word}"] if replaced else [word]
+    return done
+
+
+def as_given(words: Iterable[str]) -> list[str]:
+    """What ``replacing`` was given, for the record."""
+    kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
+    return [word[2:] if _added(word) else word for word in kept]
+
+
+def _added(word: str) -> bool:
+    key = word[2:].partition("=")[0]
+    return word.startswith("++") and (key in OPEN_ENDED or key.startswith(LAYERS))

@@ -1,0 +1,186 @@
+"""A finished run's model, as it was trained."""
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.task import Batch, Ints
+from pe_lab.config.instantiate import check
+from pe_lab.models.base import Model
+from pe_lab.store import checkpoint
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import completed
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.metrics import Answers, answer, fixed_positions
+from pe_lab.training.plan import Plan, plan
+
+REMEDY = "put back a copy, or make the run again with force=true"
+SUMMARY = {
+    *("task", "pe", "seed", "run_id", "steps", "names", "overrides"),
+    *("splits", "too_long", "metrics", "by", "config", "contents"),
+}
+"""The keys of a summary.json that this version writes."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its summary, the plan made from it, and the model with its weights."""
+
+    path: Path
+    summary: dict[str, Any]
+    plan: Plan
+    model: Model
+
+    def sequences(self, split: str) -> tuple[Batch, Ints]:
+        """The sequences of a split that the run was measured on, and their positions.
+
+        Raises:
+            UsageError: no such split, or one too long for the encoding.
+        """
+        if split in self.plan.too_long:
+            raise UsageError(
+                f"split={split} needs {self.plan.too_long[split]} positions, more than "
+                f"{self.path} can encode: choose from {', '.join(self.plan.splits)}"
+            )
+        if split not in self.plan.splits:
+            raise UsageError(
+                f"split={split} is no split of {self.path}: "
+                + did_you_mean(split, self.plan.splits)
+            )
+        n = self.plan.sequences(split, self.plan.config.eval.sequences)
+        data = evaluation_set(self.plan.task, split, n)
+        return data, fixed_positions(self.plan.positions, split, *data.tokens.shape)
+
+    def answers(self, split: str) -> Answers:
+        """The model's answers to all of them: the summary's numbers, made again."""
+        data, positions = self.sequences(split)
+        tokens = self.plan.config.eval.batch_tokens
+        task = self.plan.task.split(split)
+        return answer(
+            self.model, task, data, positions, batch_tokens=tokens, autocast=self.autocast
+        )
+
+    @property
+    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Makes the context in which the model was trained and measured, where it is now."""
+        half = self.plan.config.train.precision == "bfloat16"
+        device = self.model.device.type
+        return lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=half)
+
+
+def load(path: str | Path) -> Trained:
+    """The model of a finished run's folder with its weights, on the CPU, in evaluation mode.
+
+    Raises:
+        UsageError: no such folder, no run, one that is not finished, or one that this version of
+            the program, or this machine, cannot make again.
+    """
+    path = Path(path)
+    folder = RunFolder(path)
+    summary = _summary(folder)
+    _check_version(folder, summary)
+    try:
+        planned = plan(check(_here(summary["config"]), summary.get("names", {})))
+    except UsageError as error:
+        raise UsageError(
+            f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
+            f"{error}"
+        ) from None
+    before, now = summary.get("contents", {}), planned.task.contents()
+    if now != before:
+        differ = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
+        raise UsageError(
+            f"{path} was made with other contents of {', '.join(differ)}: put the files that its "
+            "task reads back as they were"
+        )
+    if not folder.checkpoint.exists():
+        raise UsageError(f"{folder.checkpoint} is not there, and the model with it: {REMEDY}")
+    state = checkpoint.load(folder.checkpoint, REMEDY)
+    model = planned.model()
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+        told = " ".join(str(error).split())
+        raise UsageError(
+            f"the weights in {folder.checkpoint} do not fit the model of this version of the "
+            f"program ({told}): use the version in {path / 'environment.json'}, or make the run "
+            "again with force=true"
+        ) from None
+    return Trained(path, summary, planned, model.eval())
+
+
+def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """UsageError for a run of a newer version, or with a summary that another one wrote."""
+    made, this = _made_by(folder), _this()
+    if unknown := sorted(summary.keys() - SUMMARY):
+        raise UsageError(
+            f"{folder.path} was made by another version of the program, pe-lab {made}: its "
+            f"summary.json holds {', '.join(unknown)}, which {this} does not know; use that version"
+        )
+    if _number(this) and _number(made) > _number(this):
+        raise UsageError(
+            f"{folder.path} was made by a newer version of the program, pe-lab {made}, this is "
+            f"{this}: use that version"
+        )
+
+
+def _made_by(folder: RunFolder) -> str:
+    """The version that made the run, and its revision, as far as environment.json tells."""
+    try:
+        last = folder.read_json("environment.json")[-1]
+        version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
+    except (UsageError, KeyError, IndexError, TypeError):
+        return "of an unknown version"
+    return version + (f" (git revision {str(revision)[:12]})" if revision else "")
+
+
+def _this() -> str:
+    try:
+        return metadata.version("pe-lab")
+    except metadata.PackageNotFoundError:
+        return "an uninstalled copy"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with; none where it is not known."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _here(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without a GPU and what is for training steps alone, and with today's
+    keys that bear on no number: a run made before one was thought of can still be loaded."""
+    tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
+    config = completed(config)
+    train = {"fast": True, **config["train"], "compile": False, "cuda_graphs": False}
+    return {**config, "device": "cpu", "train": train, "tracker": yaml.safe_load(tracker)}
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    """The run's result; UsageError where there is none."""
+    path = folder.path
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder: give a run's, pe-lab results shows what there is")
+    summary = folder.summary()
+    if summary is not None:
+        return summary
+    status = folder.status()
+    if not status and not (path / "config.yaml").exists():
+        raise UsageError(
+            f"{path} is no run's folder, it holds no summary.json: give one like "
+            "runs/flipflop/cope/seed0-0123abcd"
+        )
+    state = "killed" if folder.killed() else status.get("state", "not begun")
+    raise UsageError(
+        f"{path} is not finished ({state}, step {status.get('step', 0)} of "
+        f"{status.get('steps', '?')}): give its line again, it goes on"
+    )

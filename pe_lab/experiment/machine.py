@@ -1,0 +1,101 @@
+"""The machine a run is made on: what is set for the whole process, and what is recorded of it."""
+
+import ctypes
+import os
+import platform
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pe_lab.config.schema import Config
+
+
+def prepare(config: Config, number: int = 0) -> torch.device:
+    """Set what is global to the process; a sweep runs many jobs in one.
+
+    Args:
+        number: of the job in its sweep: jobs take the GPUs in turn.
+    """
+    keep_freed_memory()
+    # Until the run's size is known (threads.py).
+    torch.set_num_threads(1 if config.threads == "auto" else config.threads)
+    if config.deterministic:
+        # cuBLAS reads it once, when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # The same as use_deterministic_algorithms, which imports torch's compiler, a second's work.
+    torch.set_deterministic_debug_mode("warn" if config.deterministic else "default")
+    # Filling fresh memory is for finding bugs; it costs time and changes no result.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # Far attention weights underflow, and arithmetic on denormals is slow.
+    torch.set_flush_denormal(True)
+    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    if not gpu:
+        return torch.device("cpu")
+    device = torch.device("cuda", number % torch.cuda.device_count())
+    # Its generator and its name are asked for without an index.
+    torch.cuda.set_device(device)
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed blocks instead of giving them back to the kernel.
+
+    Attention frees and takes large blocks at every step; fresh pages cost up to half of an
+    eager step (`make bench` measures with and without). Elsewhere than glibc, nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
+
+
+def environment(
+    threads: int,
+    device: str,
+    gpu_index: int | None = None,
+    attention: dict[str, str] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """With what a run is made, and the git diff of an uncommitted program ("" where clean).
+
+    Args:
+        attention: the kernels that serve it (``Transformer.kernels``).
+    """
+    source = Path(__file__).resolve().parents[2]
+
+    def git(*words: str) -> str:
+        try:
+            asked = ["git", "-C", str(source), *words]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+
+    ours = git("ls-files", "pe_lab/store/run_folder.py").strip() != ""
+    versions: dict[str, str | None] = {}
+    for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    gpu = torch.cuda.get_device_name(gpu_index) if device == "cuda" else None
+    facts = {
+        "command": sys.argv,
+        "git_revision": git("rev-parse", "HEAD").strip() or None if ours else None,
+        "git_untracked": git("ls-files", "--others", "--exclude-standard").split() if ours else [],
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+        "device": device,
+        "gpu": gpu,
+        "gpu_index": gpu_index,
+        "attention": attention,
+        "host": socket.gethostname(),
+    }
+    return facts, git("diff", "HEAD") if ours else ""

@@ -1,0 +1,73 @@
+"""The result of a run: what it is measured on, and what its summary.json holds."""
+
+import math
+import time
+from typing import Any
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.task import IN_DOMAIN, Batch, place
+from pe_lab.config.schema import plain
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import Plan
+from pe_lab.training.trainer import Trainer
+
+
+def evaluation_sets(planned: Plan) -> dict[str, Batch]:
+    """The sequences of every split that is measured, the same whatever the seed.
+
+    Raises:
+        UsageError: a split has nothing to score in its first sequences.
+    """
+    sizes = planned.config.eval
+    sets = {}
+    for split in planned.splits:
+        n, quick = (planned.sequences(split, m) for m in (sizes.sequences, sizes.quick_sequences))
+        sets[split] = evaluation_set(planned.task, split, n)
+        if not sets[split].scored[:quick].any():
+            raise UsageError(
+                f"the split {split} has nothing to score in its first {quick} sequences: raise "
+                f"eval.quick_sequences={sizes.quick_sequences}, or change task.splits.{split}"
+            )
+    return sets
+
+
+def measured_summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
+    """The closing measurement of a trained model, as summary.json has it."""
+    planned, config, began = trainer.plan, trainer.plan.config, time.perf_counter()
+    reference = trainer.sets[IN_DOMAIN]
+    metrics: dict[str, float] = {}
+    by: dict[str, Any] = {}
+    for split, data in trainer.sets.items():
+        answers = trainer.answers(split)
+        metrics |= answers.measured().metrics(split)
+        metrics[f"{place(split)}/guess"] = planned.task.split(split).guess(reference, data)
+        by[split] = answers.breakdown()
+        if config.eval.generate:
+            written = trainer.generated(split).measured().metrics(split)
+            for kind in ("error", "error_low", "error_high", "error_seq"):
+                metrics[f"{place(split)}/{kind}_generated"] = written[f"{place(split)}/{kind}"]
+    encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
+    metrics |= {
+        "params/total": sum(p.numel() for p in trainer.model.parameters()),
+        "params/encoding": sum(p.numel() for p in encoding.values()),
+        "time/train_s": trainer.seconds,
+        "time/measure_s": time.perf_counter() - began,
+    }
+    resolved = plain(config)
+    names = resolved.pop("names")
+    return {
+        "task": names["task"],
+        "pe": names["pe"],
+        "seed": config.seed,
+        "run_id": trainer.folder.run_id,
+        "steps": trainer.step,
+        "names": names,
+        "overrides": overrides,
+        "splits": {s: place(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
+        "too_long": planned.too_long,
+        # JSON has no nan; out of domain a loss may be one.
+        "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
+        "by": by,
+        "config": resolved,
+        "contents": planned.task.contents(),
+    }

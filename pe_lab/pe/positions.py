@@ -1,0 +1,115 @@
+"""Where positions come from: an axis of its own (config group ``positions``), no encoding."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from pydantic import PositiveInt
+
+from pe_lab.common.task import Ints
+
+
+class Positions(ABC):
+    """Gives every token of a batch its integer position, increasing from left to right."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
+        """(1, length) where all n sequences share them, else (n, length)."""
+
+    def drawn(self, *, training: bool) -> bool:
+        """Whether ``sample`` reads its generator; where it does not, it may be given any."""
+        return True
+
+    @abstractmethod
+    def limit(self, length: int, *, training: bool) -> int:
+        """One more than the largest position that ``length`` tokens can get.
+
+        Raises ValueError where ``length`` tokens do not fit.
+        """
+
+
+class Sequential(Positions):
+    """0, 1, .. T-1."""
+
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
+        return np.arange(length)[None, :]
+
+    def drawn(self, *, training: bool) -> bool:
+        return False
+
+    def limit(self, length: int, *, training: bool) -> int:
+        return length
+
+
+class Drawn(Positions):
+    """Random positions among 0 .. max-1, in training only unless ``evaluation`` is true.
+
+    In evaluation they come from a fixed stream, one draw for each sequence.
+    """
+
+    def __init__(self, max: PositiveInt, evaluation: bool) -> None:
+        self.max, self.evaluation = max, evaluation
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
+        """(n, length) positions; ``length`` is at most ``max``."""
+
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
+        if not self.drawn(training=training):
+            return np.arange(length)[None, :]
+        self.limit(length, training=training)
+        return self.draw(rng, n, length)
+
+    def limit(self, length: int, *, training: bool) -> int:
+        if not self.drawn(training=training):
+            return length
+        if length > self.max:
+            raise ValueError(
+                f"{length} tokens cannot have {self.max} different positions: "
+                f"set positions.max to {length} or more"
+            )
+        return self.max
+
+    def drawn(self, *, training: bool) -> bool:
+        return training or self.evaluation
+
+
+class Randomized(Drawn):
+    """A sorted random subset of 0 .. max-1 for each sequence.
+
+    Source: Ruoss 2023 (2305.16843). By default in training only; ``evaluation: true`` draws
+    them there too, from a fixed stream, as the paper's own code does.
+    """
+
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
+        chosen = rng.random((n, self.max)).argpartition(length - 1, axis=1)[:, :length]
+        return np.sort(chosen, axis=1)
+
+
+class Pose(Drawn):
+    """Two chunks of neighbouring positions with a random skip between them, for each sequence.
+
+    The first chunk starts at 0 and holds 1 .. ceil(T/2) tokens, the second the rest; the skip
+    is one of 0 .. max - T; both are uniform. Source: PoSE, Zhu 2023 (2309.10400), N = 2 chunks
+    and u_0 = 0, the lengths drawn as its code draws them; the text of a sequence stays whole
+    (its v_i = 0). In training only, as there; ``evaluation: true`` draws them there too, from a
+    fixed stream.
+    """
+
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
+        first = rng.integers(1, (length + 1) // 2, (n, 1), endpoint=True)
+        skip = rng.integers(0, self.max - length, (n, 1), endpoint=True)
+        plain = np.arange(length)[None, :]
+        return plain + skip * (plain >= first)
+
+
+class Offset(Drawn):
+    """0 .. T-1 from a random start on, for each sequence.
+
+    The start is one of 0 .. max - T, uniform: the last position stays below max. Source: SHAPE,
+    Kiyono 2021 (2109.05644), whose K is max - T here. In training only, as there;
+    ``evaluation: true`` draws it there too, from a fixed stream.
+    """
+
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
+        start = rng.integers(0, self.max - length, (n, 1), endpoint=True)
+        return np.arange(length)[None, :] + start

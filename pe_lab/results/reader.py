@@ -1,0 +1,233 @@
+"""Run folders as plain records, ten thousand of them in a second.
+
+Most of a summary is not parsed: where it is laid out as we write it, a key of the outermost
+mapping begins a line with one space, so that ``by`` can be left out and equal configurations,
+the seed's line apart, are parsed once. A summary laid out otherwise is parsed whole.
+"""
+
+import gc
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from pe_lab.common.errors import UsageError
+from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_id import completed, identity
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A resolved configuration less its seed: its identity and its keys under dotted names."""
+
+    identity: str
+    keys: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run: what it is called and where it stands, its metrics where it is finished, and its
+    setting where the configuration can be read."""
+
+    facts: dict[str, Any]
+    metrics: dict[str, float | None]
+    setting: Setting | None
+
+
+def read_records(runs_dir: Path) -> list[Record]:
+    """Every run below ``runs_dir``, in the order of their paths; a copy of one counts as broken."""
+    paths: dict[tuple[Any, ...], str] = {}
+    records = []
+    for record in records_of(run_folders(runs_dir)):
+        if record.facts["state"] == "finished" and record.setting is not None:
+            run = *(record.facts[key] for key in ("task", "pe", "seed")), record.setting.identity
+            first = paths.setdefault(run, record.facts["path"])
+            if first != record.facts["path"]:
+                told = f"{record.facts['path']} is {first} again, counted once: remove one of them"
+                record = Record({**record.facts, "state": "broken", "told": told}, {}, None)
+        records.append(record)
+    return records
+
+
+def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:
+    """The record of each of these runs, copies too."""
+    return map(_Reader().record, folders)
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and their values. A list of parts becomes its names, and each part's keys
+    follow under its number: pe.parts, pe.parts.0.base."""
+    keys: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            keys |= flat(value, f"{prefix}{key}.")
+        elif value and isinstance(value, list) and all(_is_part(part) for part in value):
+            names = ",".join(part.get("pe", part["_target_"]) for part in value)
+            keys[prefix + key] = f"[{names}]"
+            for number, part in enumerate(value):
+                own = {k: v for k, v in part.items() if k not in ("pe", "_target_")}
+                keys |= flat(own, f"{prefix}{key}.{number}.")
+        else:
+            keys[prefix + key] = value
+    return keys
+
+
+def text(value: Any) -> str:
+    """A configuration's value as it is given on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.settings: dict[bytes, Setting] = {}
+
+    def record(self, folder: RunFolder) -> Record:
+        task, pe, name = folder.path.parts[-3:]
+        facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
+        try:
+            facts["seed"] = _seed(folder, int(name.removeprefix("seed").partition("-")[0]))
+            try:
+                with open(f"{folder.path}/summary.json", "rb", buffering=0) as file:
+                    content = file.read()
+            except FileNotFoundError:
+                return self._unfinished(folder, facts)
+            return self._finished(folder, facts, content)
+        except (UsageError, OSError) as error:
+            told = str(error)
+            if isinstance(error, OSError):
+                told = f"{folder.path} cannot be read ({error.strerror}): make it readable"
+            return Record({**facts, "state": "broken", "told": told}, {}, None)
+
+    def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
+        try:
+            summary, setting = self._cut(content) or self._whole(content)
+            facts = {
+                **facts,
+                "state": "finished",
+                "step": _of(int, summary["steps"]),
+                "steps": setting.keys["train.steps"],
+                "run_id": summary.get("run_id"),
+                "splits": list(summary["splits"]),
+                **summary["names"],
+                "task": _of(str, summary["task"]),
+                "pe": _of(str, summary["pe"]),
+                "seed": _seed(folder, _of(int, summary["seed"])),
+            }
+            if not set(map(type, summary["metrics"].values())) <= {int, float, type(None)}:
+                raise TypeError("a metric is no number")
+            return Record(facts, summary["metrics"], setting)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Told by those who know how a summary must be.
+            folder.summary()
+            raise UsageError(
+                f"{folder.path / 'summary.json'} is no summary of a run: put back a copy or "
+                "remove the run's folder"
+            ) from None
+
+    def _cut(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
+        by, config = content.find(b'\n "by": '), content.find(b'\n "config": ')
+        if not 0 < by < config:
+            return None
+        summary = orjson.loads(content[:by].rstrip(b",\r") + b"}")
+        seed = content.find(b'\n  "seed": ', config)
+        if seed < 0 or "metrics" not in summary:
+            return None
+        end = content.find(b",\n", seed + 1)
+        if content.find(b"\n", seed + 1) != end + 1:
+            return None
+        rest = content[config + 1 : seed] + content[end + 1 :]
+        if rest not in self.settings:
+            end = orjson.loads(b"{" + rest)
+            self.settings[rest] = _setting(end["config"], end.get("contents"))
+        return summary, self.settings[rest]
+
+    def _whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
+        summary = orjson.loads(content)
+        return summary, self._known(summary["config"], summary.get("contents"))
+
+    def _known(self, config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+        alike = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
+        if alike not in self.settings:
+            self.settings[alike] = _setting(config, contents)
+        return self.settings[alike]
+
+    def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
+        facts = {**facts, "state": "not begun", **_status(folder)}
+        # Finished without a summary: it was killed between the two.
+        if facts["state"] == "finished" or folder.killed():
+            facts["state"] = "killed"
+        config = _config_yaml(folder.path / "config.yaml")
+        if config is None:
+            return Record(facts, {}, None)
+        names = config.pop("names", {})
+        return Record({**names, **facts}, {}, self._known(config, None))
+
+
+def _seed(folder: RunFolder, seed: int) -> int:
+    if seed >= 2**63:
+        raise UsageError(f"{folder.path}: no run has a seed of 2^63 or more, remove it")
+    return seed
+
+
+def _status(folder: RunFolder) -> dict[str, Any]:
+    status = folder.status()
+    try:
+        kinds = {"state": str, "step": int, "steps": int}
+        told = status.get("error")
+        return status and {
+            **{key: _of(kind, status[key]) for key, kind in kinds.items()},
+            "told": None if told is None else _of(str, told),
+        }
+    except TypeError:
+        raise UsageError(
+            f"{folder.path / 'status.json'} is no status of a run: put back a copy or remove the "
+            "run's folder"
+        ) from None
+
+
+def _config_yaml(path: Path) -> dict[str, Any] | None:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        config = yaml.load(path.read_bytes(), Loader=loader)
+        config["train"]["stop_below"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, yaml.YAMLError):
+        raise UsageError(
+            f"{path} is no configuration of a run: put back a copy or remove the run's folder"
+        ) from None
+    return dict(config)
+
+
+def _setting(config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+    config = completed(config)
+    keys = flat({**config, "contents": contents or {}})
+    keys.pop("seed", None)
+    return Setting(identity({**config, "seed": 0}, contents), keys)
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict) and "_target_" in value
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Nothing here is a cycle; looking for one among a million dictionaries costs a second."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

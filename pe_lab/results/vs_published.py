@@ -1,0 +1,239 @@
+"""Our runs beside published numbers: which run stands beside which, and what that tells."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from pe_lab.results.aggregate import SETTING, grouped
+from pe_lab.results.published import Published, published
+from pe_lab.results.reader import text
+from pe_lab.results.tables import Cell, Sheet
+
+RULE = (
+    "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "
+    "of a single run where that reaches farther. Agrees: the published number, as rounded, meets "
+    "this interval; ours lower, ours higher: it lies wholly on the other side."
+)
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
+    **dict.fromkeys(("theirs", "theirs_low", "theirs_high"), pl.Float64),
+    "theirs_printed": pl.String,
+    "theirs_seeds": pl.Int64,
+    "setting": pl.String,
+    "n": pl.Int64,
+    **dict.fromkeys(("ours", "sd", "low", "high"), pl.Float64),
+    **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
+}
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """A setting of ours beside a number: key -> our value and theirs where they differ, and
+    ours."""
+
+    differs: dict[str, tuple[Any, Any]]
+    cell: dict[str, Any]
+
+    @property
+    def far(self) -> tuple[int, float]:
+        """How many keys differ, and by what ratios the numbers among them."""
+        pairs = [(a, b) for a, b in self.differs.values() if _is_number(a) and _is_number(b)]
+        return len(self.differs), sum(abs(math.log(a / b)) for a, b in pairs if a * b > 0)
+
+
+def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> pl.DataFrame:
+    """One row for each published number, with ours where finished runs of that task and encoding
+    measured that split. A setting of ours stands beside the size of theirs that it is nearest to,
+    and of several the nearest: the one that differs in the fewest of the keys that the source
+    tells, then by the smallest ratios, then with the most seeds.
+
+    Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
+    ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
+    round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``ours`` (the mean),
+    ``sd``, ``low``, ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs),
+    ``verdict``, ``reading`` (what had to be assumed), ``recipe``.
+
+    ``low`` and ``high``: the t interval over seeds, widened to the mean Wilson bounds of the runs
+    (errors only). ``verdict``: "agrees" where theirs as rounded meets that interval, "ours lower"
+    or "ours higher" where it does not, "one seed: no verdict", "not run"; and "other protocol, "
+    before any of them where ``differs`` is not empty: it is then no reproduction.
+
+    >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")
+    """
+    numbers = published() if numbers is None else numbers
+    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
+    settings = _settings(finished)
+    beside: list[dict[tuple[str, ...], _Beside]] = []
+    for number in numbers:
+        table = (number.source, number.where, number.task, number.pe, number.split)
+        cells = measured[number.metric]
+        beside.append(
+            {
+                (*table, setting["setting"]): _Beside(_differences(number, setting), cell)
+                for setting in settings.get((number.task, number.pe), [])
+                if (cell := cells.get((number.pe, setting["setting"], number.split)))
+            }
+        )
+    nearest: dict[tuple[str, ...], tuple[int, float]] = {}
+    for found in beside:
+        for key, run in found.items():
+            nearest[key] = min(run.far, nearest.get(key, run.far))
+    rows = []
+    for number, found in zip(numbers, beside, strict=True):
+        own = [run for key, run in found.items() if run.far == nearest[key]]
+        best = min(
+            own, key=lambda run: (run.far, -run.cell["n"], run.cell["setting"]), default=None
+        )
+        rows.append(_row(number, best))
+    return pl.DataFrame(rows, SCHEMA, orient="row")
+
+
+def comparison_sheets(table: pl.DataFrame) -> list[Sheet]:
+    """A sheet for each table of a source. What differs in every row's protocol is told once in
+    the caption, the rest under a number."""
+    parts = table.partition_by("source", "where", "task", maintain_order=True)
+    return [_sheet(part.rows(named=True)) for part in parts]
+
+
+def _sheet(rows: list[dict[str, Any]]) -> Sheet:
+    differences = [row["differs"].split(", ") for row in rows if row["n"] is not None]
+    common = [d for d in differences[0] if all(d in o for o in differences)] if differences else []
+    footnotes: dict[str, int] = {}
+    lines = []
+    for row in rows:
+        own = ", ".join(d for d in row["differs"].split(", ") if d not in common)
+        number = f"[{footnotes.setdefault(own, len(footnotes) + 1)}]" if own else ""
+        lines.append(
+            {
+                "encoding": row["pe"],
+                "size": row["size"],
+                "split": row["split"],
+                "verdict": row["verdict"],
+                "protocol": number,
+                "theirs, %": row["theirs_printed"],
+                "ours, %": _ours(row),
+                "seeds: theirs, ours": f"{row['theirs_seeds'] or '?'}, {row['n'] or 0}",
+            }
+        )
+    shown = [name for name in lines[0] if any(line[name] for line in lines)]
+    first = rows[0]
+    caption = [RULE] if differences else []
+    if first["reading"]:
+        caption.append(f"Assumed: {first['reading']}.")
+    if any(common):
+        caption.append(f"Protocol, ours for theirs: {', '.join(common)}.")
+    caption += [f"[{number}] {told}." for told, number in footnotes.items()]
+    metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
+    return Sheet(
+        title=f"{first['task']}: {metric} in %, {first['source']}, {first['where']}",
+        columns=shown,
+        words=len([name for name in shown if "theirs" not in name and "ours" not in name]),
+        rows=[[Cell(line[name]) for name in shown] for line in lines],
+        caption=" ".join(caption),
+    )
+
+
+def commands(table: pl.DataFrame) -> list[str]:
+    """What runs the published settings that no run of ours has."""
+    other = pl.col("verdict").str.starts_with("other")
+    left = table.filter((pl.col("verdict") == "not run") | other)
+    lines = []
+    for (task, source, recipe), part in left.group_by(
+        "task", "source", "recipe", maintain_order=True
+    ):
+        if recipe is None:
+            lines.append(
+                f"{task}, {source}: {len(part)} published numbers of encodings put in place of the "
+                f"trained one: pe-lab extrapolate task={task} sets them beside ours"
+            )
+        else:
+            missing = ", ".join(part["pe"].unique(maintain_order=True))
+            lines.append(
+                f"{task}, {source}, {missing}: pe-lab -m experiment=paper/{recipe} runs the "
+                f"published setting, experiment=small/{recipe} a small one"
+            )
+    return lines
+
+
+def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(pe, setting, split) -> its row of ``grouped``, the interval widened to the Wilson bounds."""
+    if not len(finished):
+        return {}
+    kinds = [metric, *(["error_low", "error_high"] if metric == "error" else [])]
+    tables = [grouped(finished, SETTING, kind) for kind in kinds]
+    cells = {}
+    for rows in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
+        cell = rows[0]
+        if cell["mean"] is None:
+            continue
+        if cell["low"] is not None and len(rows) > 1:
+            cell["low"] = min(cell["low"], rows[1]["mean"])
+            cell["high"] = max(cell["high"], rows[2]["mean"])
+        cells[cell["pe"], cell["setting"], cell["split"]] = cell
+    return cells
+
+
+def _settings(finished: pl.DataFrame) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    if len(finished):
+        for row in finished.unique(["pe", "setting"], maintain_order=True).iter_rows(named=True):
+            found.setdefault((row["task"], row["pe"]), []).append(row)
+    return found
+
+
+def _differences(number: Published, ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """key -> our value and theirs, of the keys that the source tells."""
+    pairs = {key: (ours.get(key), theirs) for key, theirs in number.setting.items()}
+    return {key: (a, b) for key, (a, b) in pairs.items() if not _same(a, b)}
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
+        return math.isclose(ours, theirs, rel_tol=1e-9)
+    return bool(ours == theirs)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _row(number: Published, beside: _Beside | None) -> list[Any]:
+    size = " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items())
+    theirs = [number.error, number.low, number.high, number.printed, number.seeds]
+    ours: list[Any] = [None] * 6
+    differs = ""
+    if beside is not None:
+        ours = [beside.cell[name] for name in ("setting", "n", "mean", "sd", "low", "high")]
+        pairs = beside.differs.items()
+        differs = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
+    return [
+        *(number.source, number.where, number.task, number.pe, size, number.split, number.metric),
+        *theirs, *ours,
+        differs, _verdict(number, beside), number.reading, number.recipe,
+    ]  # fmt: skip
+
+
+def _verdict(number: Published, beside: _Beside | None) -> str:
+    if beside is None:
+        return "not run"
+    low, high = beside.cell["low"], beside.cell["high"]
+    if low is None:
+        found = "one seed: no verdict"
+    elif number.high < low:
+        found = "ours higher"
+    else:
+        found = "ours lower" if number.low > high else "agrees"
+    return f"other protocol, {found}" if beside.differs else found
+
+
+def _ours(row: dict[str, Any]) -> str:
+    if row["n"] is None:
+        return "-"
+    if row["low"] is None:
+        return f"{100 * row['ours']:.2f}"
+    low, high = (100 * min(1.0, max(0.0, row[name])) for name in ("low", "high"))
+    return f"{100 * row['ours']:.2f} ({low:.2f}..{high:.2f})"

@@ -1,0 +1,100 @@
+"""metrics.jsonl: every number of a run, a row at a time, exact and safe from a crash."""
+
+import json
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from pe_lab.common.errors import RunError, cannot_write
+
+log = logging.getLogger("pe_lab")
+
+REMEDY = "remove that line, or start the run anew with force=true"
+
+
+def read_metrics(path: Path, remedy: str = REMEDY) -> list[Any]:
+    """The rows of a metrics.jsonl; a last line that was cut off is left out.
+
+    Args:
+        remedy: what to do about a line that cannot be read.
+
+    Raises:
+        RunError: a line cannot be read.
+    """
+    *whole, _torn = path.read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}: line {number} is no JSON ({error}): {remedy}") from error
+    return rows
+
+
+class MetricsLog:
+    """metrics.jsonl of one run: a JSON object a line, opened for appending.
+
+    ``keep`` is the length in bytes that the checkpoint being resumed recorded (0: start
+    anew). Rows beyond it will be written again, so the file is cut back to it; with None all
+    whole lines stay. ``cut`` is the number of whole rows that went.
+
+    A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
+    """
+
+    def __init__(self, path: Path, keep: int | None) -> None:
+        self.path = path
+        try:
+            # Unbuffered: a row is with the system when write() returns, and only then.
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115
+            self._file.seek(0)
+            content = self._file.read()
+            self.size = content.rfind(b"\n") + 1 if keep is None else keep
+            if content[: self.size].rfind(b"\n") + 1 != self.size:
+                self._file.close()
+                raise RunError(
+                    f"{path} ({len(content)} bytes) does not hold the {keep} bytes of whole rows "
+                    "that the checkpoint was written after: put the file back, or start the run "
+                    "anew with force=true"
+                )
+            self._file.truncate(self.size)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.cut = content[self.size :].count(b"\n")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row; one that does not fit on the disk leaves the file as it was."""
+        plain = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
+        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        try:
+            rest = line
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            try:
+                self._file.truncate(self.size)
+            except OSError:
+                log.debug("cannot cut %s back to %d bytes", self.path, self.size, exc_info=True)
+            raise cannot_write(self.path, error) from error
+        self.size += len(line)
+
+    def sync(self) -> None:
+        """Put all rows on the disk: before a checkpoint, which must not count on lost ones."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file; all rows are in it already."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()

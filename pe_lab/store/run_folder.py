@@ -1,0 +1,231 @@
+"""A run's folder: runs/<task>/<pe>/seed<k>-<hash8>/, what lies in it, and who may write it.
+
+config.yaml, overrides.yaml    what was asked for, resolved and as given
+environment.json, git-<n>.diff with what its n-th start ran
+metrics.jsonl                  one row a measurement
+checkpoint.pt                  the state to go on from
+status.json                    running, interrupted, failed or finished
+log.txt                        what was said, tracebacks too
+summary.json                   the result; there only once the run is finished
+"""
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from filelock import FileLock, Timeout
+
+from pe_lab.common.errors import HeldError, RunError, UsageError, cannot_write
+
+State = Literal["running", "interrupted", "failed", "finished"]
+_NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file whole or not at all: beside it first, flushed to disk, then renamed."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with open(beside, "wb") as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def check_writable(runs_dir: str) -> None:
+    """UsageError unless run folders can be made below ``runs_dir``."""
+    path = Path(runs_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"runs_dir={runs_dir} cannot be written ({error.strerror}): choose another folder"
+        ) from None
+
+
+class RunFolder:
+    """One run's folder. Only the process that holds ``lock`` writes in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, runs_dir: str, task: str, pe: str, seed: int, identity: str) -> "RunFolder":
+        """The folder of the run with this identity."""
+        task, pe = task.replace("/", "-"), pe.replace("/", "-")
+        return cls(Path(runs_dir) / task / pe / f"seed{seed}-{identity}")
+
+    @property
+    def run_id(self) -> str:
+        """A name for the run, unique in its runs_dir; one begun anew by force has a number."""
+        again = len(list(self.path.parent.glob(f"{self.path.name}.replaced-*")))
+        return "-".join(self.path.parts[-3:]) + (f"-again-{again}" if again else "")
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.pt"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @contextmanager
+    def lock(self, wait: float = 0) -> Iterator[None]:
+        """Hold the folder; HeldError where another process has it, after ``wait`` seconds.
+
+        The lock lies beside the folder and belongs to the process: a kill releases it.
+        """
+        lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=wait)
+        except Timeout:
+            status = self.status()
+            raise HeldError(
+                f"{self.path} is being written by process {status.get('pid')} on "
+                f"{status.get('host')}: wait for it, or stop it, then start the same line again"
+            ) from None
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def set_aside(self) -> Path | None:
+        """Move what is there out of the way, for a new start; returns where to."""
+        if not self.path.exists():
+            return None
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.replaced-{number}")).exists():
+            number += 1
+        try:
+            self.path.rename(aside)
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+        return aside
+
+    def make(self) -> None:
+        """Create the folder where it is not there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+
+    def write_text(self, name: str, text: str) -> None:
+        """A file in the folder, atomically; RunError where the disk refuses."""
+        path = self.path / name
+        try:
+            replace_file(path, lambda handle: handle.write(text.encode()))
+        except OSError as error:
+            raise cannot_write(path, error) from None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A JSON file in the folder, atomically."""
+        self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the folder; None where it is missing, UsageError where it is broken."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{path} cannot be read ({error}): put back a copy or remove the run's folder"
+            ) from None
+
+    def set_status(self, state: State, step: int, steps: int, error: str | None = None) -> None:
+        """Record where the run stands."""
+        status = {"state": state, "step": step, "steps": steps, "error": error}
+        host = {"pid": os.getpid(), "host": socket.gethostname()}
+        self.write_json("status.json", {**status, **host, "time": time.time()})
+
+    def status(self) -> dict[str, Any]:
+        """The last recorded status; empty before the first."""
+        return self._mapping("status.json", "state", "step", "steps") or {}
+
+    def killed(self) -> bool:
+        """Whether the run says that it is running and no process holds it."""
+        if self.status().get("state") != "running":
+            return False
+        with suppress(RunError), self.lock():
+            return True
+        return False
+
+    def summary(self) -> dict[str, Any] | None:
+        """The result of a finished run, else None."""
+        return self._mapping("summary.json", "task", "pe", "seed", "splits", "metrics", "config")
+
+    def _mapping(self, name: str, *keys: str) -> dict[str, Any] | None:
+        found = self.read_json(name)
+        if found is None or (isinstance(found, dict) and found.keys() >= set(keys)):
+            return found
+        raise UsageError(
+            f"{self.path / name} does not hold {', '.join(keys)}: put back a copy or remove the "
+            "run's folder"
+        )
+
+
+def run_folders(runs_dir: Path) -> list[RunFolder]:
+    """Every run below ``runs_dir``, without those that ``force`` set aside."""
+    return [
+        RunFolder(Path(run))
+        for task in _folders(runs_dir)
+        for pe in _folders(task)
+        for run in _folders(pe)
+        if _NAME.fullmatch(run.name)
+    ]
+
+
+def runs_called(name: str, runs_dir: Path) -> list[Path]:
+    """The runs below ``runs_dir`` whose path or id has ``name`` in it; it may hold * and ?."""
+    # Not by the name of runs_dir, which all of them have.
+    return [
+        folder.path
+        for folder in (run_folders(runs_dir) if runs_dir.is_dir() else [])
+        if fnmatchcase(str(folder.path), f"{name}*")
+        or any(fnmatchcase(sep.join(folder.path.parts[-3:]), f"*{name}*") for sep in "/-")
+    ]
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs in a folder of a task, of an encoding or of all."""
+    found = (path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
+    return sorted(path for path in found if _NAME.fullmatch(path.name) and path.is_dir())
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder has the name or a file of a run."""
+    files = ("summary.json", "status.json", "config.yaml")
+    return bool(_NAME.fullmatch(path.name)) or any((path / name).exists() for name in files)
+
+
+def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    """By name; Path.glob asks the disk for every one of them what it is."""
+    with suppress(PermissionError), os.scandir(parent) as entries:
+        return sorted((e for e in entries if e.is_dir()), key=lambda entry: entry.name)
+    return []

@@ -1,0 +1,118 @@
+"""What we set in the launchers and sweepers of others, and what to say where one is missing.
+
+A yaml of ours cannot bear the name of a plugin's own configuration; a node in Hydra's store can,
+and replaces it.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
+
+from pe_lab.common.errors import UsageError
+
+JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
+RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
+OPTUNA = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
+
+CHOICES: dict[tuple[str, str], dict[str, Any]] = {
+    ("hydra/launcher", "joblib"): {
+        "_target_": JOBLIB,
+        # Jobs at once: the cores that this process may use, by the threads of a run.
+        "n_jobs": "${cores:${threads}}",
+        # Handed to a worker at once: no job may queue behind a long one.
+        "batch_size": 1,
+        "pre_dispatch": "2*n_jobs",
+        "verbose": 0,
+        "timeout": None,
+        "temp_folder": None,
+    },
+    ("hydra/launcher", "ray"): {
+        "_target_": RAY,
+        "ray": {
+            # address=HOST:PORT joins a cluster; num_cpus and object_store_memory are then null.
+            "init": {
+                "address": None,
+                "num_cpus": "${cores:1}",
+                "object_store_memory": 78643200,
+                "include_dashboard": False,
+            },
+            # A worker that dies is replaced, and its job goes on from its checkpoint.
+            "remote": {"num_cpus": "${cpus:${threads}}", "num_gpus": 0, "max_retries": 3},
+        },
+    },
+    ("hydra/sweeper", "optuna"): {
+        "defaults": [{"optional sampler": "tpe"}, "_self_"],
+        "_target_": OPTUNA,
+        # A fixed seed: the same line draws the same trials, and so goes on where it stopped.
+        "sampler": {"seed": 0},
+        "direction": "minimize",
+        "storage": None,
+        "study_name": None,
+        "n_trials": 20,
+        # Trials at once; those know nothing of each other.
+        "n_jobs": "${oc.select:hydra.launcher.n_jobs,1}",
+        # A trial that fails is told, and the search goes on.
+        "max_failure_rate": 1.0,
+        "search_space": None,
+        "custom_search_space": None,
+        # Of one of these keys the command line's words hold.
+        "params": {
+            "train.lr": "tag(log,interval(0.0003,0.03))",
+            "model.d_model": "choice(32,64,128)",
+        },
+    },
+}
+"""(group, name) -> our configuration of it."""
+
+
+def register_choices() -> None:
+    """Have Hydra know our configurations instead of the plugins' own."""
+    # It finds the plugins, and with them come their own.
+    Plugins.instance()
+    for (group, name), node in CHOICES.items():
+        ConfigStore.instance().store(group=group, name=name, node=node, provider="pe-lab")
+    if "submitit_slurm.yaml" not in ConfigStore.instance().list("hydra/launcher"):
+        # conf/hydra/launcher/slurm.yaml builds on it; check_installed says that it is missing.
+        ConfigStore.instance().store(group="hydra/launcher", name="submitit_slurm", node={})
+
+
+def check_installed(cfg: Any) -> None:
+    """UsageError where the package of the launcher or the sweeper that was chosen is not there."""
+    for kind in ("launcher", "sweeper"):
+        module = cfg.hydra[kind]._target_.rpartition(".")[0]
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            choice = cfg.hydra.runtime.choices[f"hydra/{kind}"]
+            package = module.split(".")[1].replace("_", "-")
+            raise UsageError(
+                f"hydra/{kind}={choice} needs {package}, which is not installed: "
+                f"pip install {package}"
+            )
+
+
+def check_numbers(cfg: Any) -> None:
+    """UsageError where the launcher's or the sweeper's numbers have no meaning."""
+    for key in (
+        "launcher.n_jobs",
+        "launcher.most",
+        "sweeper.n_jobs",
+        "sweeper.n_trials",
+        "sweeper.max_batch_size",
+    ):
+        value = OmegaConf.select(cfg, f"hydra.{key}")
+        if value is not None and (type(value) is not int or value < 1):
+            raise UsageError(
+                f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
+                "it out"
+            )
+    if (direction := cfg.hydra.sweeper.get("direction", "minimize")) != "minimize":
+        raise UsageError(
+            f"hydra.sweeper.direction={direction} is not allowed, the in-domain error is made "
+            "small: leave it out"
+        )

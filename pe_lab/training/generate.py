@@ -1,0 +1,118 @@
+"""Generation with a key cache: the model reads its own answers, the likeliest or drawn ones.
+
+Shape letters: B rows, T tokens of the prompt, S positions, V vocabulary.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_lab.common.errors import RunError
+from pe_lab.common.task import Batch, Bools, Ints
+from pe_lab.models.base import Model
+from pe_lab.training.metrics import Answers, chunks, evaluating
+
+Choice = Callable[[Tensor], Tensor]
+"""Of the logits (B, V), a token for each row, (B, 1)."""
+
+
+def likeliest(logits_BV: Tensor) -> Tensor:
+    return logits_BV.argmax(-1, keepdim=True)
+
+
+def drawn(
+    logits_BV: Tensor,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """A token for each row, drawn from softmax(logits / temperature), (B, 1).
+
+    Args:
+        generator: of the CPU, where it is drawn, so that every device draws alike.
+        top_k: draw among the k likeliest only.
+        top_p: draw among the likeliest that reach this probability together, as few as do
+            (nucleus sampling, Holtzman 2020); of the ``top_k``, where that is given too.
+
+    Raises:
+        RunError: a logit is no finite number.
+    """
+    ordered_BV, token_BV = logits_BV.double().cpu().sort(-1, descending=True)
+    if not ordered_BV.isfinite().all():
+        raise RunError("the model's logits are no finite numbers, so that no token can be drawn")
+    # From the largest down no temperature makes that infinite; subnormal ones may count as 0.
+    cooled_BV = (ordered_BV - ordered_BV[:, :1]) / max(temperature, sys.float_info.min)
+    p_BV = cooled_BV[:, :top_k].softmax(-1)
+    if top_p is not None:
+        likelier_BV = p_BV.cumsum(-1) - p_BV
+        # The likeliest stays, however small top_p.
+        likelier_BV[:, 0] = 0
+        p_BV = p_BV * (likelier_BV < top_p)
+    place_B1 = torch.multinomial(p_BV, 1, generator=generator)
+    return token_BV.gather(-1, place_B1).to(logits_BV.device)
+
+
+@torch.inference_mode()
+def written(
+    model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int, choice: Choice = likeliest
+) -> Tensor:
+    """n tokens after the prompt ``tokens_BT``, each as ``choice`` has it; (B, n).
+
+    ``pos_BS`` are the positions of the prompt and of the n - 1 answers that are read again.
+    """
+    cache = model.empty_cache()
+    answers: list[Tensor] = []
+    read = tokens_BT.shape[1]
+    hidden = model(tokens_BT, pos_BS[:, :read], cache)
+    while True:
+        answers.append(choice(model.unembed(hidden[:, -1])))
+        if len(answers) == n:
+            return torch.cat(answers, 1)
+        read += 1
+        hidden = model(answers[-1], pos_BS[:, :read], cache)
+
+
+@torch.inference_mode()
+def generated(
+    model: Model,
+    data: Batch,
+    positions: Ints,
+    *,
+    batch_tokens: int,
+    autocast: Callable[[], Any],
+    poll: Callable[[], None] = lambda: None,
+) -> Answers:
+    """The model's own answers, the likeliest, to a task whose scored answers are one run at the
+    end of each row.
+
+    The arguments are those of ``measure.answer``; the losses are not known (nan).
+    """
+    wrong = np.zeros(data.scored.shape, dtype=bool)
+    with evaluating(model):
+        for rows, first, n in _alike(data.scored):
+            own = positions if len(positions) == 1 else positions[rows]
+            found = []
+            for part, pos in chunks(data.take(rows), own, batch_tokens, poll):
+                prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(model.device)
+                with autocast():
+                    answers = written(model, prompt, pos.to(model.device), n)
+                found.append(answers.cpu().numpy() != part.targets[:, first : first + n])
+            wrong[rows, first : first + n] = np.concatenate(found)
+    row, position = np.nonzero(data.scored)
+    flat = wrong[data.scored]
+    return Answers(flat, np.full(len(flat), np.nan), row, position, {})
+
+
+def _alike(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
+    """Rows that are asked at the same places, the first of these, and how many there are."""
+    n = scored.sum(1)
+    first = scored.argmax(1)
+    for start, length in np.unique(np.stack([first, n], 1), axis=0).tolist():
+        rows = np.flatnonzero((first == start) & (n == length))
+        assert scored[rows, start : start + length].all()
+        yield rows, start, length

@@ -1,0 +1,168 @@
+"""Measuring a model on a split: error, its interval, and where the errors are."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Batch, Ints, Task, place
+from pe_lab.models.base import Model
+from pe_lab.models.scored_positions import Wanted
+from pe_lab.pe.positions import Positions
+
+Z_95 = 1.959963984540054
+
+
+def wilson(wrong: int, n: int) -> tuple[float, float]:
+    """95 % Wilson score interval of a share (Wilson 1927).
+
+    It takes the n answers as independent; answers of one sequence are not quite that, so
+    ``error_seq`` stands beside ``error``.
+    """
+    p, z2 = wrong / n, Z_95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One split's numbers. ``n`` answers were scored in ``n_seq`` sequences."""
+
+    error: float
+    error_low: float
+    error_high: float
+    error_seq: float
+    loss: float
+    n: int
+    n_seq: int
+
+    def metrics(self, split: str) -> dict[str, float]:
+        """Under the names of the metrics: in_domain/error, ood/<split>/error, ..."""
+        return {f"{place(split)}/{name}": value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Every scored answer of a split: whether it is wrong, its loss, row and position."""
+
+    wrong: np.ndarray
+    loss: np.ndarray
+    row: Ints
+    position: Ints
+    tags: dict[str, Ints]
+
+    def measured(self) -> Measured:
+        """The split's numbers."""
+        n, wrong = len(self.wrong), int(self.wrong.sum())
+        rows = np.unique(self.row)
+        low, high = wilson(wrong, n)
+        return Measured(
+            error=wrong / n,
+            error_low=low,
+            error_high=high,
+            error_seq=len(np.unique(self.row[self.wrong])) / len(rows),
+            loss=float(self.loss.mean()),
+            n=n,
+            n_seq=len(rows),
+        )
+
+    def breakdown(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Error and loss by the number of tokens read (``length``) and by each of the task's tags:
+        name -> bucket -> error, loss (None where it is not finite) and n. Buckets are 0, 1, 2,
+        3-4, 5-8, 9-16, .."""
+        by = {"length": self.position + 1, **self.tags}
+        return {name: self._by(values) for name, values in by.items()}
+
+    def _by(self, values: Ints) -> dict[str, dict[str, float | None]]:
+        upper = np.where(values > 0, 2 ** np.ceil(np.log2(np.maximum(values, 1))), 0).astype(int)
+        table = {}
+        for top in np.unique(upper):
+            inside, bottom = upper == top, int(top) // 2 + 1
+            name = f"{bottom}-{top}" if bottom < top else f"{top}"
+            loss = float(self.loss[inside].mean())
+            table[name] = {
+                "error": float(self.wrong[inside].mean()),
+                "loss": loss if math.isfinite(loss) else None,
+                "n": int(inside.sum()),
+            }
+        return table
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Without dropout inside, as it was after."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def chunks(
+    data: Batch, positions: Ints, batch_tokens: int, poll: Callable[[], None]
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What to measure at once, at most batch_tokens tokens but at least one row, and its
+    positions; ``poll`` is called before each."""
+    size = max(1, batch_tokens // data.tokens.shape[1])
+    for start in range(0, len(data), size):
+        poll()
+        rows = slice(start, start + size)
+        pos = positions if len(positions) == 1 else positions[rows]
+        yield data.take(rows), torch.from_numpy(pos)
+
+
+def fixed_positions(positions: Positions, split: str, n: int, length: int) -> Ints:
+    """The positions of a split's sequences: a fixed draw where they are random."""
+    rng = generator(0, "positions", split)
+    return positions.sample(rng, n, length, training=False)
+
+
+@torch.inference_mode()
+def answer(
+    model: Model,
+    task: Task,
+    data: Batch,
+    positions: Ints,
+    *,
+    batch_tokens: int,
+    autocast: Callable[[], Any],
+    poll: Callable[[], None] = lambda: None,
+) -> Answers:
+    """Teacher-forced answers to every scored position of ``data``.
+
+    Args:
+        positions: (1 or N, T) of ``data``'s sequences.
+        autocast: makes the context in which the model runs.
+        poll: called between chunks; may raise to stop.
+    """
+    device = model.device
+    wrong, losses = [], []
+    with evaluating(model):
+        for part, pos in chunks(data, positions, batch_tokens, poll):
+            wanted = Wanted.of(part.scored, device)
+            with autocast():
+                tokens = torch.from_numpy(part.tokens).to(device)
+                logits = model.unembed(model(tokens, pos.to(device), wanted=wanted))
+            targets = torch.from_numpy(part.targets[part.scored]).to(device)
+            loss = F.cross_entropy(logits.double(), targets, reduction="none")
+            # argmax takes a nan for the largest: by chance it would be right.
+            right = task.correct(logits.float(), targets) & ~loss.isnan()
+            wrong.append((~right).cpu().numpy())
+            losses.append(loss.cpu().numpy())
+    row, position = np.nonzero(data.scored)
+    return Answers(
+        np.concatenate(wrong),
+        np.concatenate(losses),
+        row,
+        position,
+        {name: tag[data.scored] for name, tag in data.tags.items()},
+    )

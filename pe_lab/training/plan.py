@@ -1,0 +1,227 @@
+"""From a checked configuration to a plan: what can be known to be wrong before any work."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.rng import torch_seed
+from pe_lab.common.task import IN_DOMAIN, TRAIN, Task
+from pe_lab.config.instantiate import instantiate
+from pe_lab.config.schema import Config
+from pe_lab.models.base import Model, ModelConfig, Vocabulary
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.none import NoPE
+from pe_lab.pe.positions import Positions
+from pe_lab.training.step_checks import check_step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, checked as a whole and not begun: nothing is written, no sequence is drawn."""
+
+    config: Config
+    task: Task
+    positions: Positions
+    model_config: ModelConfig
+    dims: Dims
+    splits: list[str]
+    """The splits to measure, in order; ``too_long`` are not among them."""
+    too_long: dict[str, int]
+    """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
+
+    def sequences(self, split: str, most: int) -> int:
+        """How many sequences of a split to measure, where ``most`` of the training length are:
+        fewer of longer ones, so that all splits read equally many tokens."""
+        length = self.task.split(split).n_tokens
+        return max(1, most * min(length, self.dims.train_len) // length)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The task's words, as a model needs to know them."""
+        return vocabulary(self.task)
+
+    def model(self) -> Model:
+        """The model with its initial weights. The trunk and the encodings are drawn from
+        streams of their own: with one seed, every encoding starts from the same trunk."""
+        seed = self.config.seed
+        with torch.random.fork_rng():
+            torch.manual_seed(torch_seed(seed, "encoding"))
+            encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
+            torch.manual_seed(torch_seed(seed, "weights"))
+            return self.model_config.build(self.vocabulary, encodings, self.config.train.fast)
+
+
+def plan(config: Config) -> Plan:
+    """Everything that can be checked without training; UsageError says what is wrong."""
+    task = build_task(config.task)
+    _check_length(config, task)
+    model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
+    if told := model_config.refuses_task(task):
+        raise UsageError(f"task={config.names.get('task', '')} {told}")
+    positions: Positions = instantiate(config.positions, "positions", Positions)
+    needed = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
+    limits = dict.fromkeys(needed, 0)
+    try:
+        # The longest first: what is told is enough for all.
+        for name in sorted(needed, key=lambda name: -needed[name]):
+            limits[name] = positions.limit(needed[name], training=name == TRAIN)
+    except ValueError as error:
+        raise UsageError(f"positions: {error}") from None
+    train_len = task.split(TRAIN).n_tokens
+    dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
+    _check_memory(config, model_config, dims, needed)
+    encodings = build_encodings(config.pe, dims, model_config.without())
+    _check_left_alone(config, dims, model_config.without())
+    for encoding in encodings:
+        if told := model_config.refuses(encoding):
+            raise UsageError(f"pe={config.names.get('pe', '')} {told}")
+    limited = {e.max_len: e for e in encodings if e.max_len is not None}
+    longest = min(limited, default=None)
+    too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
+    never = {TRAIN, IN_DOMAIN} & too_long.keys()
+    if never or (too_long and not config.eval.skip_too_long):
+        assert longest is not None
+        name, need = next(iter(too_long.items()))
+        key, size = limited[longest].size_for(longest)
+        remedy = f"raise pe.{key} to {limited[longest].size_for(max(too_long.values()))[1]}"
+        if not never:
+            remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
+        raise UsageError(f"pe.{key}={size} is too short: {name} needs {need} positions; {remedy}")
+    if config.eval.generate and not task.generates:
+        raise UsageError(
+            "eval.generate=true is not allowed: this task's answers are not one run at the "
+            "end of the sequence; set eval.generate=false"
+        )
+    whole = next((e.whole_sequence for e in encodings if e.whole_sequence), None)
+    if config.eval.generate and whole is not None:
+        raise UsageError(
+            f"eval.generate=true is not allowed with pe.{whole}, which reads the length of the "
+            "whole sequence, not known while it is written: set eval.generate=false or change "
+            f"pe.{whole.partition('=')[0]}"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    check_step(config, model_config, encodings, positions)
+    splits = [name for name in task.evaluated() if name not in too_long]
+    return Plan(config, task, positions, model_config, dims, splits, too_long)
+
+
+def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> None:
+    """Refuse layers without the encoding where it changes nothing in them, or in no other."""
+    if not without:
+        return
+    whole, name = build_encodings(config.pe, dims), config.names.get("pe", "")
+    served = {layer for layer, encoding in enumerate(whole) if encoding.hooks()}
+    for layer in sorted(without - served):
+        raise UsageError(
+            f"model.layers.{layer}.encoded=false has no effect, pe={name} changes nothing in that "
+            "layer: leave it true"
+        )
+    if served <= without:
+        raise UsageError(
+            f"model.layers.<i>.encoded=false leaves no layer with pe={name}: give pe=none, or "
+            "leave it true in one"
+        )
+
+
+def vocabulary(task: Task) -> Vocabulary:
+    """The task's words, as a model needs to know them."""
+    number = None if task.separator is None else task.vocab.index(task.separator)
+    return Vocabulary(len(task.vocab), number)
+
+
+def _check_length(config: Config, task: Task) -> None:
+    """Refuse a length that the task does not follow."""
+    length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
+    if length is not None and n_tokens != length:
+        raise UsageError(
+            f"train.length={length} changes nothing in this task, whose training sequences have "
+            f"{n_tokens} tokens by keys of its own (pe-lab --cfg job shows task.*): leave it null"
+        )
+
+
+def _check_memory(
+    config: Config, model_config: ModelConfig, dims: Dims, needed: dict[str, int]
+) -> None:
+    """Refuse what no machine of this size can hold; no exact account."""
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Weights, gradients and the optimiser's two moments; tokens and targets as int64.
+    weights, name = model_config.weights(), config.names.get("model", "")
+    sizes = {f"model={name} of about {weights:.2g} weights": 16 * weights}
+    for name, length in needed.items():
+        sequences = config.train.batch_size if name == TRAIN else 1
+        sizes[f"{name} with {length} tokens"] = 16 * sequences * length
+    # A training batch draws among all of its positions.
+    sizes[f"a range of {dims.max_len} positions (positions.max, the task's lengths)"] = (
+        16 * config.train.batch_size * dims.max_len
+    )
+    for name, size in sizes.items():
+        if size > here:
+            raise UsageError(
+                f"{name} is too large: it needs {size / 2**30:.3g} GiB, this machine has "
+                f"{here / 2**30:.3g}; set a smaller size"
+            )
+
+
+def build_task(section: dict[str, Any]) -> Task:
+    """The task, with every split's changed keys checked too."""
+    task: Task = instantiate(section, "task", Task)
+    for name, changes in task.splits.items():
+        key = f"task.splits.{name}"
+        kept = {k: v for k, v in {**section, **changes}.items() if k not in task.fixed}
+        changed_task = instantiate({**kept, "splits": {}}, key, Task)
+        if changed_task.vocab != task.vocab:
+            raise UsageError(
+                f"{key} changes the vocabulary ({', '.join(changes)}), which one model cannot "
+                "follow: leave these keys to the task itself"
+            )
+    return task
+
+
+def build_encodings(
+    section: dict[str, Any], dims: Dims, without: frozenset[int] = frozenset()
+) -> list[PositionalEncoding]:
+    """One encoding for each layer; NoPE where an encoding leaves a layer alone.
+
+    Args:
+        without: layers that are to go without it.
+    """
+
+    def serves(encoding: PositionalEncoding, layer: int) -> bool:
+        return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
+
+    def served(layer: int) -> bool:
+        if layer in without and "embed" in made[0].hooks():
+            raise UsageError(
+                f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
+                "which this encoding changes: leave it true, or choose another encoding"
+            )
+        return layer not in without and serves(made[layer], layer)
+
+    made = [
+        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
+        for layer in range(dims.n_layers)
+    ]
+    serving = [layer for layer in range(dims.n_layers) if served(layer)]
+    if not serving:
+        return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
+    first = made[serving[0]]
+    common = type(first).share is not PositionalEncoding.share or "carry" in first.hooks()
+    if dims.layer_heads is not None and (first.share_layers or common):
+        raise UsageError(
+            "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "
+            "common: leave them null"
+        )
+    if first.share_layers:
+        made = [first] * dims.n_layers
+    for layer in serving:
+        for lower in serving[: serving.index(layer)]:
+            if made[layer] is not made[lower]:
+                made[layer].share(made[lower])
+    return [
+        made[layer] if layer in serving else NoPE(dims.at_layer(layer))
+        for layer in range(dims.n_layers)
+    ]
