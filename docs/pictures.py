@@ -16,7 +16,7 @@ from torch import Tensor
 
 from docs import facts
 from docs.svg import Panel
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE, count
 from pe_lab.training.plan import build_encodings
 
@@ -71,15 +71,20 @@ def _all(encodings: list[PositionalEncoding]) -> list[Panel]:
         return next((e for e in encodings if e.hooks() & set(hooks)), None)
 
     made: list[Panel] = []
-    for hook, draws in (("embed", _embed), ("enter", _enter), ("rotate", _rotate), ("bias", _bias)):
+    for hook, draws in (
+        ("embed", _embed),
+        ("block_input", _enter),
+        ("rotate", _rotate),
+        ("bias", _bias),
+    ):
         encoding = serving(hook)
-        if encoding is not None and not (hook == "enter" and serving("embed")):
+        if encoding is not None and not (hook == "block_input" and serving("embed")):
             made += draws(encoding)
-    encoding = serving("logits", "weights")
+    encoding = serving("logits", "normalize")
     if encoding is not None:
         if isinstance(encoding, CoPE):
             made += _counts(encoding)
-        made += _weights(encoding) if "weights" in encoding.hooks() else _logits(encoding)
+        made += _weights(encoding) if "normalize" in encoding.hooks() else _logits(encoding)
     return made
 
 
@@ -102,7 +107,7 @@ def _embed(encoding: PositionalEncoding) -> list[Panel]:
 
 
 def _enter(encoding: PositionalEncoding) -> list[Panel]:
-    return _similarity(lambda x: encoding.enter(x, _positions()))
+    return _similarity(lambda x: encoding.block_input(x, _positions()))
 
 
 def _rotate(encoding: PositionalEncoding) -> list[Panel]:
@@ -123,11 +128,11 @@ def _bias(encoding: PositionalEncoding) -> list[Panel]:
     return _panels(BIAS, "", bias, every=True)
 
 
-def _run(encoding: PositionalEncoding, scene: Scene) -> tuple[Tensor, Tensor]:
+def _run(encoding: PositionalEncoding, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     """The content term, from rotated queries and keys, and the logits without bias."""
-    q, k = encoding.rotate(scene.q_BHTD, scene.k_BHSD, scene)
+    q, k = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
     content = _product(q, k)
-    return content, encoding.logits(content, q, k, scene)
+    return content, encoding.logits(content, q, k, inputs)
 
 
 def _logits(encoding: PositionalEncoding) -> list[Panel]:
@@ -141,20 +146,20 @@ def _logits(encoding: PositionalEncoding) -> list[Panel]:
 def _weights(encoding: PositionalEncoding) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
-        scene = scene_of(tokens)
-        _, logits = _run(encoding, scene)
-        bias = encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        inputs = scene_of(tokens)
+        _, logits = _run(encoding, inputs)
+        bias = encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         whole = logits if bias is None else logits + bias
-        made += _panels(WEIGHTS, tokens, encoding.weights(whole, scene.mask_TS))
+        made += _panels(WEIGHTS, tokens, encoding.normalize(whole, inputs.mask_TS))
     return made
 
 
 def _counts(encoding: CoPE) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
-        scene = scene_of(tokens)
-        content = _product(scene.q_BHTD, scene.k_BHSD)
-        made += _panels(COUNT, tokens, count(content, scene.mask_TS, encoding.npos - 1))
+        inputs = scene_of(tokens)
+        content = _product(inputs.q_BHTD, inputs.k_BHSD)
+        made += _panels(COUNT, tokens, count(content, inputs.mask_TS, encoding.npos - 1))
     return made
 
 
@@ -168,7 +173,7 @@ def _seeded(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED))
 
 
-def scene_of(tokens: str) -> Scene:
+def scene_of(tokens: str) -> AttentionInputs:
     cfg = facts.small_model()
     heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     x = _seeded(1, LENGTH, cfg.d_model)
@@ -176,7 +181,7 @@ def scene_of(tokens: str) -> Scene:
     if tokens == ALIKE:
         x, v = x[:, :1].expand_as(x), v[:, :, :1].expand_as(v)
         q = k = torch.full_like(q, width**-0.25)
-    return Scene(x, q, k, v, _positions(), _positions())
+    return AttentionInputs(x, q, k, v, _positions(), _positions())
 
 
 def _panels(quantity: str, tokens: str, values_BHTS: Tensor, every: bool = False) -> list[Panel]:

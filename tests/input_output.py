@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.models.input_output import InputOutput
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 
 VOCAB, SEPARATOR, MAX_LEN = 9, 8, 40
 
@@ -96,8 +96,8 @@ def assert_wanted_places_are_those_of_all(model: InputOutput) -> None:
         chosen = torch.zeros(3, 9, dtype=torch.bool)
         for place in places:
             chosen[place] = True
-        wanted = Wanted.of(chosen.numpy(), tokens.device)
-        some = model(tokens, pos, wanted=wanted, key=5)
+        scored = ScoredPositions.of(chosen.numpy(), tokens.device)
+        some = model(tokens, pos, scored=scored, key=5)
         torch.testing.assert_close(some, everywhere[chosen], rtol=1e-10, atol=1e-10)
 
 

@@ -163,7 +163,9 @@ class Naive:
     def entered(self, x: list[Tensor], encoding: Any, pos: list[int]) -> list[Tensor]:
         if self.pe != "floater":
             return x
-        path = [encoding.enter(torch.zeros(1, 1, WIDTH), torch.tensor([[p]]))[0, 0] for p in pos]
+        path = [
+            encoding.block_input(torch.zeros(1, 1, WIDTH), torch.tensor([[p]]))[0, 0] for p in pos
+        ]
         return [a + b for a, b in zip(x, path, strict=True)]
 
     def branch(self, x: list[Tensor], residual: Any, make: Any) -> list[Tensor]:

@@ -14,7 +14,7 @@ from pe_lab.models import linear_attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.transformer import LayerConfig
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.rope import RoPE
 from pe_lab.training.plan import build_encodings
 
@@ -168,19 +168,19 @@ def test_phi_is_exact_and_positive_far_below_zero() -> None:
 def test_weights_of_an_inspection_mix_the_values() -> None:
     made = attention("rope")
     x, pos = torch.randn(2, 9, HEADS * WIDTH), scattered(2, 9)
-    q, k, scene = made.sight(x, pos, 9, None, None)
-    similar, weights = made.weigh(q, k, scene)
-    mixed = (weights @ scene.v_BHSD).transpose(1, 2).flatten(-2)
+    q, k, inputs = made.sight(x, pos, 9, None, None)
+    similar, weights = made.weigh(q, k, inputs)
+    mixed = (weights @ inputs.v_BHSD).transpose(1, 2).flatten(-2)
     torch.testing.assert_close(made.out(mixed), made(x, pos, 9, None, None)[0])
-    plain = made.weigh(scene.q_BHTD, scene.k_BHSD, scene)
+    plain = made.weigh(inputs.q_BHTD, inputs.k_BHSD, inputs)
     torch.testing.assert_close(plain[1].sum(-1), torch.ones(2, HEADS, 9))
     assert (similar - plain[0]).abs().max() > 1e-3
 
 
 def test_what_turns_alone_is_known_by_its_class() -> None:
     class Doubled(RoPE):
-        def rotate(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-            return super().rotate(q, k.cumsum(2), scene)
+        def rotate(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+            return super().rotate(q, k.cumsum(2), inputs)
 
     assert RoPE.turns_alone
     assert not Doubled.turns_alone

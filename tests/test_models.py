@@ -24,7 +24,7 @@ from pe_lab.experiment.run import run_alone
 from pe_lab.inspection.inspect import inspect_run
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.batched import Batched
@@ -167,11 +167,11 @@ def test_wanted_places_are_rows_of_the_whole(name: str, float64: None) -> None:
     assert model is not None
     chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3
     chosen[:, :PLACE] = False
-    wanted = Wanted.of(chosen, torch.device("cpu"))
+    scored = ScoredPositions.of(chosen, torch.device("cpu"))
     for dropping in (True, False):
         model.train(dropping)
         outs = [
-            model(seen, SEQUENTIAL, wanted=wanted, key=5),
+            model(seen, SEQUENTIAL, scored=scored, key=5),
             model(seen, SEQUENTIAL, key=5)[torch.from_numpy(chosen)],
         ]
         torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)

@@ -14,7 +14,7 @@ from pe_lab.config.check import checked
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
 from pe_lab.kernels import dropping, feeding, heads, joining, roads, turning
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.loss import summed_loss
 from pe_lab.training.plan import Plan, plan
@@ -114,7 +114,7 @@ FAST_FORMS = {
     "the kernel of the feed-forward": (feeding, "rectify"),
     "the kernel of queries, keys and values": (heads._Projected, "apply"),
     "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
-    "the last layer's shortcut": (Wanted, "of_rows_from"),
+    "the last layer's shortcut": (ScoredPositions, "of_rows_from"),
 }
 
 

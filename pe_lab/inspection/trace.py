@@ -57,18 +57,18 @@ def _trace(
 ) -> LayerTrace:
     if cache is not None:
         raise ValueError("a pass with a key cache is not traced: give whole sequences")
-    q, k, scene = attention.sight(x_BTE, pos_BS, queries, carried, None)
-    logits, weights = attention.weigh(q, k, scene)
-    plain_q, plain_k = scene.q_BHTD, scene.k_BHSD
+    q, k, inputs = attention.sight(x_BTE, pos_BS, queries, carried, None)
+    logits, weights = attention.weigh(q, k, inputs)
+    plain_q, plain_k = inputs.q_BHTD, inputs.k_BHSD
     content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
     own: dict[str, Tensor] = {}
     # A combination, or an encoding made of others, tells what its parts tell.
     for part in attention.encoding.modules():
         if isinstance(part, PositionalEncoding):
-            own |= {_free(name, own): values for name, values in part.trace(logits, scene).items()}
+            own |= {_free(name, own): values for name, values in part.trace(logits, inputs).items()}
 
     def seen(values: Tensor) -> Tensor:
-        return values.expand_as(logits).masked_fill(~scene.mask_TS, 0)
+        return values.expand_as(logits).masked_fill(~inputs.mask_TS, 0)
 
     return LayerTrace(
         seen(weights),

@@ -15,8 +15,8 @@ from pe_lab.kernels import roads
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.heads import projected
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import Wanted
-from pe_lab.pe.base import PositionalEncoding, Scene, additive
+from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
 
 
 class Sized(Protocol):
@@ -56,12 +56,12 @@ class Attention(nn.Module, ABC):
         """What it remembers of no tokens."""
         return LayerCache()
 
-    def normalised(self, logits_BHTS: Tensor, scene: Scene) -> Tensor:
+    def normalised(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attention weights from logits."""
-        if scene.sees_all and "weights" not in self.encoding.hooks():
+        if inputs.sees_all and "normalize" not in self.encoding.hooks():
             # A decoded token would wait longer for the mask than for the softmax.
             return logits_BHTS.softmax(-1)
-        return self.encoding.weights(logits_BHTS, scene.mask_TS)
+        return self.encoding.normalize(logits_BHTS, inputs.mask_TS)
 
     def forward(
         self,
@@ -71,51 +71,51 @@ class Attention(nn.Module, ABC):
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         out: bool = True,
     ) -> tuple[Tensor, Any]:
-        """What ``out`` makes of the mixed values, (B, T, ..), or (N, ..) of the wanted places;
-        and what the next layer's encoding finds in ``Scene.carried``.
+        """What ``out`` makes of the mixed values, (B, T, ..), or (N, ..) of the scored places;
+        and what the next layer's encoding finds in ``AttentionInputs.carried``.
 
         Args:
-            queries: how many of the T tokens, the last, ask; all, or those from the first wanted
+            queries: how many of the T tokens, the last, ask; all, or those from the first scored
                 place on.
             out: False: the mixed values, which the caller hands to ``out``.
         """
-        mixed, scene = None, self.given(x_BTE, pos_BS, queries, carried)
-        if cache is None and self.kernels_serve(scene):
-            mixed, carried = self.encoding.attend_turning(scene, drop), scene.carried
+        mixed, inputs = None, self.given(x_BTE, pos_BS, queries, carried)
+        if cache is None and self.kernels_serve(inputs):
+            mixed, carried = self.encoding.attend_turning(inputs, drop), inputs.carried
         if mixed is None:
-            q, k, scene = self.compared(scene, pos_BS, cache)
-            mixed, carried = self.in_one_go(q, k, scene, drop), scene.carried
+            q, k, inputs = self.compared(inputs, pos_BS, cache)
+            mixed, carried = self.in_one_go(q, k, inputs, drop), inputs.carried
         if mixed is None:
-            mixed, carried = self._eager(q, k, scene, drop)
+            mixed, carried = self._eager(q, k, inputs, drop)
         if isinstance(carried, Tensor):
             # What this layer has not rewritten still holds the tokens before the given ones.
             carried = carried[:, -x_BTE.shape[1] :]
         mixed_BTE = mixed.transpose(1, 2).flatten(-2)
-        if wanted is not None:
-            rows = wanted.of_rows_from(x_BTE.shape[1] - queries, x_BTE.shape[1])
+        if scored is not None:
+            rows = scored.of_rows_from(x_BTE.shape[1] - queries, x_BTE.shape[1])
             mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, rows)
         return self.out(mixed_BTE) if out else mixed_BTE, carried
 
     def sight(
         self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: LayerCache | None
-    ) -> tuple[Tensor, Tensor, Scene]:
+    ) -> tuple[Tensor, Tensor, AttentionInputs]:
         """Queries and keys as they are compared, and what the encoding can see."""
         return self.compared(self.given(x_BTE, pos_BS, queries, carried), pos_BS, cache)
 
-    def given(self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any) -> Scene:
+    def given(self, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any) -> AttentionInputs:
         """What the encoding can see of the given tokens alone."""
         q, k, v = self.project(x_BTE, queries)
         # The same tensor where it is the same, so that an encoding sees that.
         pos_T = pos_BS if x_BTE.shape[1] == pos_BS.shape[1] else pos_BS[:, -x_BTE.shape[1] :]
         pos_q = pos_T if queries == x_BTE.shape[1] else pos_BS[:, -queries:]
-        return Scene(x_BTE, q, k, v, pos_q, pos_T, carried, self.window)
+        return AttentionInputs(x_BTE, q, k, v, pos_q, pos_T, carried, self.window)
 
     def compared(
-        self, given: Scene, pos_BS: Tensor, cache: LayerCache | None
-    ) -> tuple[Tensor, Tensor, Scene]:
+        self, given: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, AttentionInputs]:
         """``sight`` of what is given, and of what the cache remembers."""
         if cache is None:
             return *self._rotated(given), given
@@ -129,15 +129,15 @@ class Attention(nn.Module, ABC):
         carried = cache.extend_carried(given.carried)
         # replace() would take four times as long for each token that is decoded.
         q, pos_q = given.q_BHTD, given.pos_q_BT
-        scene = Scene(x_BSE, q, k, v, pos_q, pos_BS, carried, self.window)
+        inputs = AttentionInputs(x_BSE, q, k, v, pos_q, pos_BS, carried, self.window)
         if not self.encoding.turns_alone:
-            return *self._rotated(scene), scene
+            return *self._rotated(inputs), inputs
         q, new = self._rotated(given)
-        return q, k if new is given.k_BHSD else cache.extend_turned(new), scene
+        return q, k if new is given.k_BHSD else cache.extend_turned(new), inputs
 
-    def _rotated(self, scene: Scene) -> tuple[Tensor, Tensor]:
+    def _rotated(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         with roads.taken(self.fast):
-            return self.encoding.rotate(scene.q_BHTD, scene.k_BHSD, scene)
+            return self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
 
     def wide(self, x: Tensor) -> Tensor:
         """On a CPU, small products in half precision are slow."""
@@ -145,21 +145,23 @@ class Attention(nn.Module, ABC):
             return x.to(torch.promote_types(x.dtype, torch.float32))
         return x
 
-    def kernels_serve(self, scene: Scene) -> bool:
+    def kernels_serve(self, inputs: AttentionInputs) -> bool:
         """Whether an encoding's may: none knows of windows, or of values of another width, and for
         the last token alone, as it is decoded, what PyTorch has is the fastest."""
-        decoded = scene.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
-        like_keys = scene.v_BHSD.shape[-1] == scene.k_BHSD.shape[-1]
+        decoded = inputs.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
+        like_keys = inputs.v_BHSD.shape[-1] == inputs.k_BHSD.shape[-1]
         return self.fast and self.window is None and like_keys and not decoded
 
-    def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
+    def in_one_go(
+        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
         """``_eager`` by a fused kernel; None where there is none."""
         if not self.fast:
             return None
-        like_keys = scene.v_BHSD.shape[-1] == k.shape[-1]
-        sees_all = scene.sees_all
-        if self.kernels_serve(scene):
-            mixed = self.encoding.attend(q, k, scene, drop)
+        like_keys = inputs.v_BHSD.shape[-1] == k.shape[-1]
+        sees_all = inputs.sees_all
+        if self.kernels_serve(inputs):
+            mixed = self.encoding.attend(q, k, inputs, drop)
             if mixed is not None:
                 return mixed
         if drop is not None or not self.encoding.fused():
@@ -170,37 +172,39 @@ class Attention(nn.Module, ABC):
         # PyTorch's own backward is ordered only where it may fail; ours may only warn.
         if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
             return None
-        v, whole = scene.v_BHSD, q.shape[2] == k.shape[2] and self.window is None
-        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+        v, whole = inputs.v_BHSD, q.shape[2] == k.shape[2] and self.window is None
+        bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         if bias is None:
-            mask = None if whole or sees_all else scene.mask_TS
+            mask = None if whole or sees_all else inputs.mask_TS
             return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole)
         # A CPU has no fused kernel with a gradient for the bias, and PyTorch's own detour is
         # slower; half precision would round far biases by up to a quarter.
         if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
             return None
-        mask = bias if sees_all else bias + additive(scene.mask_TS, bias.dtype)
+        mask = bias if sees_all else bias + additive(inputs.mask_TS, bias.dtype)
         return F.scaled_dot_product_attention(q, k, v, mask)
 
-    def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def weigh(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         with roads.taken(self.fast):
-            logits = self.encoding.logits(content, q, k, scene)
-        bias = self.encoding.bias(scene.pos_q_BT, scene.pos_k_BS)
+            logits = self.encoding.logits(content, q, k, inputs)
+        bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         if bias is not None:
             logits = logits + bias
-        return logits, self.normalised(logits, scene)
+        return logits, self.normalised(logits, inputs)
 
-    def _eager(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> tuple[Tensor, Any]:
+    def _eager(
+        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> tuple[Tensor, Any]:
         pe = self.encoding
-        _, weights = self.weigh(q, k, scene)
+        _, weights = self.weigh(q, k, inputs)
         left = weights
         if drop is not None:
             left = dropped(weights, drop, attention_rows(weights), fast=self.fast)
-        mixed = left.to(scene.v_BHSD.dtype) @ scene.v_BHSD
-        added = pe.values(left, scene.pos_q_BT, scene.pos_k_BS)
-        return (mixed if added is None else mixed + added), pe.carry(weights, scene)
+        mixed = left.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD
+        added = pe.values(left, inputs.pos_q_BT, inputs.pos_k_BS)
+        return (mixed if added is None else mixed + added), pe.layer_state(weights, inputs)
 
 
 class MultiHeadAttention(Attention):

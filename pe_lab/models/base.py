@@ -3,7 +3,7 @@
 Adding a model takes one file with a class of each kind and one yaml in conf/model/.
 
 Shape letters: B batch, T tokens given, S tokens known, E width of the hidden states,
-N wanted places, V vocabulary.
+N scored places, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
 from pe_lab.common.task import Task
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 
@@ -53,14 +53,14 @@ class Model(nn.Module, ABC):
         pos_BS: Tensor,
         cache: Any = None,
         *,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         key: int | Tensor | None = None,
     ) -> Tensor:
         """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E).
 
         Args:
             cache: one of ``empty_cache``, which remembers the S - T tokens before.
-            wanted: return only these places' states, (N, E); without a cache.
+            scored: return only these places' states, (N, E); without a cache.
             key: of the dropout masks (see dropout.py); None: drawn from torch's generator.
         """
 

@@ -1,7 +1,7 @@
 """The trunk of decoder-only models: token embeddings, layers that attend, the output layer.
 
 Shape letters: B batch, T tokens given (queries), S tokens known (keys), E model width,
-V vocabulary, N wanted places.
+V vocabulary, N scored places.
 
 Initialisation: linear weights uniform in +-1/sqrt(fan in), biases zero; the projections that
 write into the residual stream are divided by the square root of how many there are (GPT-2);
@@ -26,7 +26,7 @@ from pe_lab.kernels.joining import normed
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -58,10 +58,10 @@ class Layer(nn.Module, ABC):
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        """Hidden states (B, T, E), or of the wanted places (N, E); and what the next layer's
-        encoding finds in ``Scene.carried``."""
+        """Hidden states (B, T, E), or of the scored places (N, E); and what the next layer's
+        encoding finds in ``AttentionInputs.carried``."""
 
     @abstractmethod
     def initialise(self, n_layers: int) -> None:
@@ -136,13 +136,13 @@ class Decoder(Model):
         pos_BS: Tensor,
         cache: Cache | None = None,
         *,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         key: int | Tensor | None = None,
     ) -> Tensor:
         """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E).
 
         Args:
-            wanted: return only these places' states, (N, E); without a cache.
+            scored: return only these places' states, (N, E); without a cache.
             key: of the dropout masks (see dropout.py); None: drawn from torch's generator.
         """
         t, tokens_BS = tokens_BT.shape[1], tokens_BT
@@ -159,15 +159,15 @@ class Decoder(Model):
         carried, last = None, len(self.blocks) - 1
         for i, layer in enumerate(self.blocks):
             given = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
-            if i == last and wanted is not None and self.fast:
+            if i == last and scored is not None and self.fast:
                 whole = self.encodings[i].whole_sequence is not None
-                queries = t if whole else t - wanted.first
-                x, carried = layer(x, pos_BS, queries, carried, *given, wanted)
-                wanted = None
+                queries = t if whole else t - scored.first
+                x, carried = layer(x, pos_BS, queries, carried, *given, scored)
+                scored = None
             else:
                 x, carried = layer(x, pos_BS, t, carried, *given)
-        if wanted is not None:
-            x = x.flatten(0, 1).index_select(0, wanted.at_N)
+        if scored is not None:
+            x = x.flatten(0, 1).index_select(0, scored.at_N)
         if not isinstance(self.norm, nn.Identity):
             _, x = normed(x, self.norm, fast=self.fast)
         hidden: Tensor = x

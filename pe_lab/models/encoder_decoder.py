@@ -93,7 +93,7 @@ class EncoderDecoderConfig(InputOutputConfig):
 
 
 def _both_ways(encoding: PositionalEncoding) -> bool:
-    inside = encoding.hooks() - {"embed", "enter"}
+    inside = encoding.hooks() - {"embed", "block_input"}
     return encoding.window is None and (
         not inside or (encoding.both_ways and inside <= {"rotate", "bias"})
     )

@@ -19,7 +19,7 @@ from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.decoder import draw
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig
-from pe_lab.pe.base import PositionalEncoding, Scene, additive
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
 
 
 class Everywhere(nn.Module):
@@ -59,7 +59,7 @@ class Everywhere(nn.Module):
         if encoding is not None:
             assert pos_BS is not None
             with roads.taken(self.fast):
-                q, k = encoding.rotate(q, k, Scene(x_BTE, q, k, v, pos_BS, pos_BS))
+                q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
             bias = encoding.bias(pos_BS, pos_BS)
             if bias is not None:
                 # What it makes of j - i stands at the query's and the key's places exchanged.
@@ -135,7 +135,7 @@ class EncoderLayer(nn.Module):
         self, x_BPE: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
     ) -> Tensor:
         drops = [drop and drop.at(place) for place in (1, 2, 3)]
-        x = self.encoding.enter(x_BPE, pos_BP)
+        x = self.encoding.block_input(x_BPE, pos_BP)
 
         def attended(x: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
             known = self.attention.known(seen)
@@ -173,7 +173,7 @@ class DecoderLayer(nn.Module):
         """
         u = y_BUE.shape[1]
         drops = [drop and drop.at(place) for place in (1, 2, 3, 4, 5)]
-        y = self.attention.encoding.enter(y_BUE, pos_BS[:, -u:])
+        y = self.attention.encoding.block_input(y_BUE, pos_BS[:, -u:])
 
         def attended(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
             mixed, _ = self.attention(seen, pos_BS, u, None, cache, drop=drops[0], out=False)

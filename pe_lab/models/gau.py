@@ -18,8 +18,8 @@ from pe_lab.models.attention import Attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import Wanted
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
@@ -77,12 +77,12 @@ class GAUConfig(DecoderConfig):
                 f"wants values as wide as keys{given}, and here they are {self.width} and "
                 f"{self.head_width} wide: {change}set model.head_width={self.width}"
             )
-        if "pass_on" in hooks:
+        if "update_state" in hooks:
             return (
                 "rewrites what it carries by the input of each layer's feed-forward, which a gated "
                 "attention unit does not have: set model.n_layers=1 or model=transformer"
             )
-        if self.attention == "relu2" and "weights" in hooks:
+        if self.attention == "relu2" and "normalize" in hooks:
             return (
                 "takes the place of softmax, and so does model.attention=relu2: set "
                 "model.attention=softmax"
@@ -118,16 +118,18 @@ class SharedKeyAttention(Attention):
         q = self.gamma[0] * z[:, :, -queries:] + self.beta[0]
         return q, self.gamma[1] * z + self.beta[1], v
 
-    def kernels_serve(self, scene: Scene) -> bool:
-        return not self.squared and super().kernels_serve(scene)
+    def kernels_serve(self, inputs: AttentionInputs) -> bool:
+        return not self.squared and super().kernels_serve(inputs)
 
-    def in_one_go(self, q: Tensor, k: Tensor, scene: Scene, drop: Drop | None) -> Tensor | None:
-        return None if self.squared else super().in_one_go(q, k, scene, drop)
+    def in_one_go(
+        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        return None if self.squared else super().in_one_go(q, k, inputs, drop)
 
-    def normalised(self, logits_BHTS: Tensor, scene: Scene) -> Tensor:
+    def normalised(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         if not self.squared:
-            return super().normalised(logits_BHTS, scene)
-        mask_TS = scene.mask_TS
+            return super().normalised(logits_BHTS, inputs)
+        mask_TS = inputs.mask_TS
         seen_T1 = mask_TS.sum(-1, keepdim=True)
         return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
 
@@ -154,18 +156,18 @@ class Unit(Layer):
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        x = self.attention.encoding.enter(x, pos_BS[:, -x.shape[1] :])
+        x = self.attention.encoding.block_input(x, pos_BS[:, -x.shape[1] :])
         fast = self.attention.fast
         x, seen = normed(x, self.norm, fast=fast) if self.pre else (x, x)
         drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
         mixed, carried = self.attention(
-            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted
+            seen, pos_BS, queries, carried, cache, drop=drops[0], scored=scored
         )
         rows = None
-        if wanted is not None:
-            rows = wanted.at_N
+        if scored is not None:
+            rows = scored.at_N
             x, seen = (part.flatten(0, 1).index_select(0, rows) for part in (x, seen))
         gated = self.activation(self.gate(seen)) * mixed
         after = None if self.pre else self.norm

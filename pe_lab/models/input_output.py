@@ -1,7 +1,7 @@
 """Models that read a task's input part as a whole before they write its output part.
 
 Shape letters: B batch, T tokens given, S tokens known, P tokens of the longest input part and
-U of the longest output part, the separator in both, E width of the hidden states, N wanted
+U of the longest output part, the separator in both, E width of the hidden states, N scored
 places.
 """
 
@@ -19,7 +19,7 @@ from pe_lab.common.dropout import Drop
 from pe_lab.common.task import Task
 from pe_lab.kernels import roads
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,15 @@ class Parts:
 
     @classmethod
     def of(
-        cls, tokens_BT: Tensor, pos_BT: Tensor, separator: int, wanted: Wanted | None = None
+        cls,
+        tokens_BT: Tensor,
+        pos_BT: Tensor,
+        separator: int,
+        scored: ScoredPositions | None = None,
     ) -> "Parts":
         """
         Args:
-            wanted: the output ends at the last of these places.
+            scored: the output ends at the last of these places.
 
         Raises:
             ValueError: a row without a separator.
@@ -88,9 +92,9 @@ class Parts:
         t = tokens_BT.shape[1]
         first, last = (int(place) for place in separator_B.aminmax())
         p, u = last + 1, t - first
-        if wanted is not None:
-            row_N = torch.div(wanted.at_N, t, rounding_mode="floor")
-            nth_N = wanted.at_N - row_N * t - separator_B[row_N]
+        if scored is not None:
+            row_N = torch.div(scored.at_N, t, rounding_mode="floor")
+            nth_N = scored.at_N - row_N * t - separator_B[row_N]
             # A part of a batch may want nothing.
             u = max(1, int(nth_N.max()) + 1) if len(nth_N) else 1
         if first == last:
@@ -111,16 +115,16 @@ class Parts:
             tokens_BT.gather(1, output_BU), pos_BT.gather(1, input_BP), pos_output,
         )  # fmt: skip
 
-    def placed(self, states_BUE: Tensor, t: int, wanted: Wanted | None) -> Tensor:
+    def placed(self, states_BUE: Tensor, t: int, scored: ScoredPositions | None) -> Tensor:
         """The output's states at the places of the whole sequences of t tokens, (B, T, E) or
         (N, E); 0 before the separator."""
         b, u, _ = states_BUE.shape
-        at_N = torch.arange(b * t, device=states_BUE.device) if wanted is None else wanted.at_N
+        at_N = torch.arange(b * t, device=states_BUE.device) if scored is None else scored.at_N
         row_N = torch.div(at_N, t, rounding_mode="floor")
         nth_N = at_N - row_N * t - self.separator_B[row_N]
         states_NE = states_BUE.flatten(0, 1)[row_N * u + nth_N.clamp(0, u - 1)]
         states_NE = torch.where((nth_N >= 0)[:, None], states_NE, 0)
-        return states_NE if wanted is not None else states_NE.view(b, t, -1)
+        return states_NE if scored is not None else states_NE.view(b, t, -1)
 
 
 def _places(tokens_BT: Tensor, separator: int) -> Tensor:
@@ -195,7 +199,7 @@ class InputOutput(Model):
         pos_BS: Tensor,
         cache: OutputCache | None = None,
         *,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         key: int | Tensor | None = None,
     ) -> Tensor:
         """As ``Model.forward``. The separator is looked for in the tokens, each row's first one
@@ -210,10 +214,10 @@ class InputOutput(Model):
         # The masks of attention weights are those of rows of one length, and an encoding that
         # reads the length is to read all of it.
         whole = drop is not None or any(e.whole_sequence for e in self.encodings)
-        parts = Parts.of(tokens_BT, pos_BS, self.separator, None if whole else wanted)
+        parts = Parts.of(tokens_BT, pos_BS, self.separator, None if whole else scored)
         memory = self.encode(parts.input_BP, parts.pos_input_BP, parts.seen_BP, drop)
         states = self.decode(parts.output_BU, parts.pos_output_BU, memory, drop, None)
-        return parts.placed(states, tokens_BT.shape[1], wanted)
+        return parts.placed(states, tokens_BT.shape[1], scored)
 
     def _continued(
         self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache, drop: Drop | None

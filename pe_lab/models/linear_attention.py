@@ -16,9 +16,9 @@ from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.fitting import fitting
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 CHUNK = 64
 """Tokens whose queries meet each other's keys one by one; keys of chunks before come summed."""
@@ -81,7 +81,7 @@ class LinearAttentionConfig(TransformerConfig):
 def _turns(encoding: PositionalEncoding) -> bool:
     hooks = encoding.hooks()
     turned = encoding.turns_alone or "rotate" not in hooks
-    return hooks <= {"embed", "enter", "rotate"} and turned and encoding.window is None
+    return hooks <= {"embed", "block_input", "rotate"} and turned and encoding.window is None
 
 
 def _summable(encoding: PositionalEncoding) -> bool:
@@ -118,28 +118,28 @@ class LinearAttention(MultiHeadAttention):
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         out: bool = True,
     ) -> tuple[Tensor, Any]:
         t = x_BTE.shape[1]
         # Half precision is too narrow for sums over a sequence.
-        q, k, scene = self.sight(x_BTE, pos_BS[:, -t:], t, carried, None)
+        q, k, inputs = self.sight(x_BTE, pos_BS[:, -t:], t, carried, None)
         with torch.autocast(x_BTE.device.type, enabled=False):
             assert cache is None or isinstance(cache, Sums)
-            mixed = summed(q, k, scene, min(CHUNK, t) if self.fast else t, cache)
+            mixed = summed(q, k, inputs, min(CHUNK, t) if self.fast else t, cache)
         mixed_BTE = mixed.transpose(1, 2).flatten(-2)
-        if wanted is not None:
-            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, wanted.at_N)
+        if scored is not None:
+            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, scored.at_N)
         return self.out(mixed_BTE) if out else mixed_BTE, carried
 
-    def weigh(self, q: Tensor, k: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def weigh(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Similarities over sqrt(D), which weigh no less as logits do, and what values are mixed
         by."""
         scale = q.shape[-1] ** -0.5
         similar, plain = (
-            (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (scene.q_BHTD, scene.k_BHSD))
+            (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (inputs.q_BHTD, inputs.k_BHSD))
         )
-        seen = scene.mask_TS
+        seen = inputs.mask_TS
         total = plain.masked_fill(~seen, 0).sum(-1, keepdim=True)
         return similar, similar.masked_fill(~seen, 0) / total
 
@@ -150,9 +150,9 @@ def phi(x: Tensor) -> Tensor:
 
 
 def summed(
-    turned_q: Tensor, turned_k: Tensor, scene: Scene, chunk: int, before: Sums | None
+    turned_q: Tensor, turned_k: Tensor, inputs: AttentionInputs, chunk: int, before: Sums | None
 ) -> Tensor:
-    """The mixed values, (B, H, T, D), of turned queries and keys; ``scene`` holds the plain ones.
+    """The mixed values, (B, H, T, D), of turned queries and keys; ``inputs`` holds the plain ones.
 
     Args:
         chunk: tokens that meet one by one; all of them: the formula as it is written.
@@ -162,11 +162,11 @@ def summed(
     pad = -t % chunk
     q, k, v = (
         F.pad(part, (0, 0, 0, pad)).view(*part.shape[:2], -1, chunk, part.shape[-1])
-        for part in (turned_q, turned_k, scene.v_BHSD)
+        for part in (turned_q, turned_k, inputs.v_BHSD)
     )
     near_BHNCD = (q @ k.transpose(-1, -2)).tril() @ v
     kv_BHNDD = (k.transpose(-1, -2) @ v).cumsum(2)
-    z_BHTD = scene.k_BHSD.cumsum(2)
+    z_BHTD = inputs.k_BHSD.cumsum(2)
     if before is not None and before.kv_BHDD is not None and before.k_BHD is not None:
         kv_BHNDD, z_BHTD = kv_BHNDD + before.kv_BHDD[:, :, None], z_BHTD + before.k_BHD[:, :, None]
         first = before.kv_BHDD[:, :, None]
@@ -176,4 +176,4 @@ def summed(
         before.kv_BHDD, before.k_BHD = kv_BHNDD[:, :, -1], z_BHTD[:, :, -1]
     far_BHNCD = q @ torch.cat((first, kv_BHNDD[:, :, :-1]), 2)
     above: Tensor = (near_BHNCD + far_BHNCD).flatten(2, 3)[:, :, :t]
-    return above / (scene.q_BHTD * z_BHTD).sum(-1, keepdim=True)
+    return above / (inputs.q_BHTD * z_BHTD).sum(-1, keepdim=True)

@@ -1,7 +1,7 @@
 """Recurrent networks: no attention, and a state of one size however long the sequence.
 
 Shape letters: B batch, T tokens given, S tokens known, E width of embeddings and hidden states,
-N wanted places, V vocabulary.
+N scored places, V vocabulary.
 """
 
 import math
@@ -17,7 +17,7 @@ from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
 from pe_lab.models.fitting import at_input, fitting
 from pe_lab.models.kv_cache import Rows
 from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -98,7 +98,7 @@ class Recurrent(Model):
         pos_BS: Tensor,
         cache: RecurrentCache | None = None,
         *,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
         key: int | Tensor | None = None,
     ) -> Tensor:
         x = self._embedded(tokens_BT, pos_BS, cache)
@@ -114,8 +114,8 @@ class Recurrent(Model):
         if cache is not None:
             cache.states = states
         rows = None
-        if wanted is not None:
-            rows = wanted.at_N
+        if scored is not None:
+            rows = scored.at_N
             x = x.flatten(0, 1).index_select(0, rows)
         return x if drop is None else dropped(x, drop.at(len(self.layers)), rows, fast=self.fast)
 

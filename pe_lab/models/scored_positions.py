@@ -10,7 +10,7 @@ from pe_lab.common.task import Bools
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ScoredPositions:
     """The places whose hidden states are asked for: the last layer computes no others.
 
     Args:
@@ -22,7 +22,7 @@ class Wanted:
     first: int
 
     @classmethod
-    def of(cls, chosen: Bools, device: torch.device) -> "Wanted":
+    def of(cls, chosen: Bools, device: torch.device) -> "ScoredPositions":
         """The places where ``chosen`` (B, T) is true."""
         first = int(chosen.any(0).argmax())
         return cls(torch.from_numpy(np.flatnonzero(chosen)).to(device), first)

@@ -19,7 +19,7 @@ from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -157,25 +157,25 @@ class Block(Layer):
         carried: Any,
         cache: LayerCache | None,
         drop: Drop | None = None,
-        wanted: Wanted | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
         pe, fast = self.attention.encoding, self.attention.fast
-        x = pe.enter(x, pos_BS[:, -x.shape[1] :])
+        x = pe.block_input(x, pos_BS[:, -x.shape[1] :])
         x, seen = normed(x, self.norm_attention, fast=fast) if self.pre else (x, x)
         drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
         mixed, carried = self.attention(
-            seen, pos_BS, queries, carried, cache, drop=drops[0], wanted=wanted, out=False
+            seen, pos_BS, queries, carried, cache, drop=drops[0], scored=scored, out=False
         )
         rows = None
-        if wanted is not None:
-            rows = wanted.at_N
+        if scored is not None:
+            rows = scored.at_N
             x = x.flatten(0, 1).index_select(0, rows)
         after = self.norm_ff if self.pre else self.norm_attention
         x, h = joined(x, mixed, self.attention.out, after, drops[1], rows, fast=fast)
         end = None if self.pre else self.norm_ff
         _, x = self.ff.join(x if self.pre else h, h, end, drops[2], rows)
         # No layer reads what the last one carries.
-        return x, carried if wanted is not None else pe.pass_on(carried, h)
+        return x, carried if scored is not None else pe.update_state(carried, h)
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):

@@ -18,8 +18,8 @@ from pe_lab.kernels import roads
 from pe_lab.kernels.turns import Turns
 from pe_lab.pe.functional import consecutive
 
-ATTENTION_HOOKS = ("rotate", "bias", "logits", "weights", "values", "carry")
-HOOKS = ("embed", "enter", *ATTENTION_HOOKS, "pass_on")
+ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
+HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Dims:
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttentionInputs:
     """What attention can see besides q and k.
 
     ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
     queries, keys and values before any rotation (values may be of another width, see
     ``values_like_keys``), ``pos_q_BT`` and ``pos_k_BS`` integer positions, and ``carried``
-    whatever the layer below returned from ``carry`` (None in the first). A query sees itself and
-    the ``window`` - 1 keys before it; None: all before it.
+    whatever the layer below returned from ``layer_state`` (None in the first). A query sees itself
+    and the ``window`` - 1 keys before it; None: all before it.
     """
 
     x_BSE: Tensor
@@ -199,15 +199,17 @@ class PositionalEncoding(nn.Module):
         """The token embeddings of the whole sequence so far, position added. Called once."""
         return x_BSE
 
-    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+    def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
         """The input of this layer's block."""
         return x_BTE
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
         """Queries and keys, turned by their positions."""
         return q_BHTD, k_BHSD
 
-    def rotation(self, scene: Scene) -> Turns | None:
+    def rotation(self, inputs: AttentionInputs) -> Turns | None:
         """What ``rotate`` multiplies queries and keys by, where it does no more than that: a fused
         kernel turns them on its way; None where it does."""
         return None
@@ -216,11 +218,13 @@ class PositionalEncoding(nn.Module):
         """(1 or B, H, T, S), added to the logits; finite everywhere, the mask comes later."""
         return None
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         """The whole logits, from the content term q.k / sqrt(D) and whatever else it needs."""
         return content_BHTS
 
-    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         """Attention weights from logits; the default is softmax over what the mask allows."""
         return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
 
@@ -228,15 +232,15 @@ class PositionalEncoding(nn.Module):
         """(B, H, T, D), added to weights @ v."""
         return None
 
-    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
-        """What the next layer finds in ``Scene.carried``, as far as attention decides it."""
-        return scene.carried
+    def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
+        """``carried`` of the next layer, as far as attention decides it."""
+        return inputs.carried
 
-    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
-        """The same after the feed-forward's input ``x_BTE``; ``carried`` is from ``carry``."""
+    def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
+        """``layer_state`` after the feed-forward's input ``x_BTE``."""
         return carried
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """What this encoding makes on its way to the logits that a reader would want to see: name
         -> (B, H, T, S), or what broadcasts to it. Called by ``pe-lab inspect``, never in training.
 
@@ -246,7 +250,7 @@ class PositionalEncoding(nn.Module):
         return {}
 
     def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
         """All that attention does from ``rotate`` to weights @ v in one fused kernel, equal to the
         hooks in value and gradient; None where there is none for these tensors. An encoding that
@@ -256,29 +260,29 @@ class PositionalEncoding(nn.Module):
             q_BHTD, k_BHSD: as ``rotate`` returned them.
             drop: what is dropped of the weights.
         """
-        if not self._by_distance(scene):
+        if not self._by_distance(inputs):
             return None
         bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
-        return roads.distance(q_BHTD, k_BHSD, scene.v_BHSD, bias_HN, drop)
+        return roads.distance(q_BHTD, k_BHSD, inputs.v_BHSD, bias_HN, drop)
 
-    def attend_turning(self, scene: Scene, drop: Drop | None) -> Tensor | None:
+    def attend_turning(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         """``rotate`` and ``attend`` in one; None where there is no kernel for it."""
-        if "rotate" not in self.hooks() or not self._by_distance(scene):
+        if "rotate" not in self.hooks() or not self._by_distance(inputs):
             return None
-        if not roads.turns_on_the_way(scene.q_BHTD):
+        if not roads.turns_on_the_way(inputs.q_BHTD):
             return None
-        turns = self.rotation(scene)
+        turns = self.rotation(inputs)
         if turns is None:
             return None
-        q, k, v = scene.q_BHTD, scene.k_BHSD, scene.v_BHSD
+        q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
         bias_HN = self.bias_at_distances(k.shape[2], k.device)
         return roads.turned_distance(q, k, v, bias_HN, turns, drop)
 
-    def _by_distance(self, scene: Scene) -> bool:
+    def _by_distance(self, inputs: AttentionInputs) -> bool:
         """Whether attention to the turned keys is by their heads and distances alone."""
         if not self.fused() or "bias" not in self.hooks():
             return self.fused()
-        return self.bias_by_distance and consecutive(scene.pos_k_BS)
+        return self.bias_by_distance and consecutive(inputs.pos_k_BS)
 
     def bias_at_distances(self, n: int, device: torch.device) -> Tensor | None:
         """(H, n): ``bias`` at the distances 0 .. n - 1, where ``bias_by_distance``."""
@@ -295,4 +299,4 @@ class PositionalEncoding(nn.Module):
 
     def fused(self) -> bool:
         """Whether nothing changes between q.k and weights @ v, so that fused attention serves."""
-        return self.hooks() <= {"embed", "enter", "rotate", "bias"}
+        return self.hooks() <= {"embed", "block_input", "rotate", "bias"}

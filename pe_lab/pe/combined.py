@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
 from pe_lab.config.instantiate import as_yaml, instantiate
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 
 class Combined(PositionalEncoding):
@@ -19,7 +19,7 @@ class Combined(PositionalEncoding):
     serves every layer. A part knows of the layers it serves and of no others: the last of them
     is its last. Each part acts at its own hooks:
 
-    - at the input (embed, enter): one after another, in the order of the list;
+    - at the input (embed, block_input): one after another, in the order of the list;
     - on queries and keys (rotate): one part a layer (TUPE scales queries, so it counts);
     - biases: their sum, added to whatever becomes of the logits;
     - logits: each part's term is computed from q and k as they are before any rotation, by
@@ -50,7 +50,7 @@ class Combined(PositionalEncoding):
             part, serves = _made(given, n, dims)
             if serves:
                 self.parts[str(n)] = part
-            if "carry" in PositionalEncoding.hooks(part):
+            if "layer_state" in PositionalEncoding.hooks(part):
                 carrying.append(names[str(n)])
         if len(carrying) > 1:
             raise ValueError(
@@ -64,7 +64,7 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
-        inside = [part for part in serving if part.hooks() - {"embed", "enter"}]
+        inside = [part for part in serving if part.hooks() - {"embed", "block_input"}]
         windows = [part.window for part in serving if part.window is not None]
         self.window = min(windows, default=None)
         self.both_ways = all(part.both_ways for part in inside)
@@ -95,7 +95,7 @@ class Combined(PositionalEncoding):
                 )
 
         both(lambda part: "rotate" in part.hooks(), "change queries and keys")
-        both(lambda part: "weights" in part.hooks(), "replace softmax")
+        both(lambda part: "normalize" in part.hooks(), "replace softmax")
         both(lambda part: part.replaces_content, "replace the content term")
         both(
             lambda part: part.replaces_content or "rotate" in part.hooks(),
@@ -129,62 +129,66 @@ class Combined(PositionalEncoding):
             x_BSE = part.embed(x_BSE, tokens_BS, pos_BS)
         return x_BSE
 
-    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        for part in self._serving("enter"):
-            x_BTE = part.enter(x_BTE, pos_q_BT)
+    def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        for part in self._serving("block_input"):
+            x_BTE = part.block_input(x_BTE, pos_q_BT)
         return x_BTE
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
         for part in self._serving("rotate"):
-            q_BHTD, k_BHSD = part.rotate(q_BHTD, k_BHSD, scene)
+            q_BHTD, k_BHSD = part.rotate(q_BHTD, k_BHSD, inputs)
         return q_BHTD, k_BHSD
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self._serving("bias"))
 
     def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
-        inside = [part for part in self._serving() if part.hooks() - {"embed", "enter"}]
-        if len(inside) == 1 and "carry" not in self.hooks():
-            return inside[0].attend(q_BHTD, k_BHSD, scene, drop)
-        return super().attend(q_BHTD, k_BHSD, scene, drop)
+        inside = [part for part in self._serving() if part.hooks() - {"embed", "block_input"}]
+        if len(inside) == 1 and "layer_state" not in self.hooks():
+            return inside[0].attend(q_BHTD, k_BHSD, inputs, drop)
+        return super().attend(q_BHTD, k_BHSD, inputs, drop)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         changing, turning = self._serving("logits"), self._serving("rotate")
         total_BHTS = content_BHTS
         for part in changing:
             # What turns q and k itself, or replaces the content, takes them as they come.
             if part.replaces_content or part in turning:
-                total_BHTS = part.logits(content_BHTS, q_BHTD, k_BHSD, scene)
+                total_BHTS = part.logits(content_BHTS, q_BHTD, k_BHSD, inputs)
         rest = [p for p in changing if not p.replaces_content and p not in turning]
         plain_BHTS = content_BHTS
         if rest and turning:
-            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
+            q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
             plain_BHTS = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-1, -2)
         for part in rest:
-            own_BHTS = part.logits(plain_BHTS, q_BHTD, k_BHSD, scene)
+            own_BHTS = part.logits(plain_BHTS, q_BHTD, k_BHSD, inputs)
             added = total_BHTS is not plain_BHTS
             total_BHTS = total_BHTS + (own_BHTS - plain_BHTS) if added else own_BHTS
         return total_BHTS
 
-    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        for part in self._serving("weights"):
-            return part.weights(logits_BHTS, mask_TS)
-        return super().weights(logits_BHTS, mask_TS)
+    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+        for part in self._serving("normalize"):
+            return part.normalize(logits_BHTS, mask_TS)
+        return super().normalize(logits_BHTS, mask_TS)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         serving = self._serving("values")
         return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in serving)
 
-    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
-        for part in self._serving("carry"):
-            return part.carry(weights_BHTS, scene)
-        return scene.carried
+    def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
+        for part in self._serving("layer_state"):
+            return part.layer_state(weights_BHTS, inputs)
+        return inputs.carried
 
-    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
-        for part in self._serving("pass_on"):
-            carried = part.pass_on(carried, x_BTE)
+    def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
+        for part in self._serving("update_state"):
+            carried = part.update_state(carried, x_BTE)
         return carried
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import roads
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import alibi_slopes
 from pe_lab.pe.relative import Relative
 from pe_lab.pe.rope import RoPE
@@ -103,70 +103,76 @@ class CoPE(PositionalEncoding):
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.rope is not None else {"rotate"})
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        return (q_BHTD, k_BHSD) if self.rope is None else self.rope.rotate(q_BHTD, k_BHSD, scene)
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        return (q_BHTD, k_BHSD) if self.rope is None else self.rope.rotate(q_BHTD, k_BHSD, inputs)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         logits_BHTS = content_BHTS
         if self.relative is not None:
-            logits_BHTS = self.relative.logits(content_BHTS, q_BHTD, k_BHSD, scene)
+            logits_BHTS = self.relative.logits(content_BHTS, q_BHTD, k_BHSD, inputs)
         if not self.counts:
             return logits_BHTS
         if self.rope is not None:
-            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
-        gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, scene)
+            q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
+        gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, inputs)
         # A running sum of many gates would drown its summands in half precision.
         wide = torch.promote_types(gate_logits_BHTS.dtype, torch.float32)
-        mask_TS = None if scene.sees_all else scene.mask_TS
+        mask_TS = None if inputs.sees_all else inputs.mask_TS
         term_BHTS: Tensor = self.position(q_BHTD.to(wide), gate_logits_BHTS.to(wide), mask_TS)
         if self.scale_positions:
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
 
     def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
         if self.relative is not None:
             return None
         if not self.counts:
-            return roads.distance(q_BHTD, k_BHSD, scene.v_BHSD, None, drop)
+            return roads.distance(q_BHTD, k_BHSD, inputs.v_BHSD, None, drop)
         if not isinstance(self.position, TablePositions):
             return None
-        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, scene)
+        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, inputs)
         scale = q_BHTD.shape[-1] ** -0.5 if self.scale_positions else 1.0
         table_ND = self.position.table
-        return roads.cope(q_BHTD, k_BHSD, scene.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
+        return roads.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``gate`` g_ij and ``position`` p_ij."""
         if not self.counts:
             return {}
-        q, k = scene.q_BHTD, scene.k_BHSD
+        q, k = inputs.q_BHTD, inputs.k_BHSD
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        gate_logits = self._gate_logits(content, q, k, scene)
+        gate_logits = self._gate_logits(content, q, k, inputs)
         gate_logits = gate_logits.to(torch.promote_types(gate_logits.dtype, torch.float32))
         return {
-            "gate": gate_logits.sigmoid() * scene.mask_TS,
-            "position": count(gate_logits, scene.mask_TS, self.npos - 1),
+            "gate": gate_logits.sigmoid() * inputs.mask_TS,
+            "position": count(gate_logits, inputs.mask_TS, self.npos - 1),
         }
 
     def _gate_logits(
-        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
         if self.gates == "keys" and self.rope is None:
             return content_BHTS
-        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, scene)
+        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, inputs)
         return gate_q @ gate_k.transpose(-1, -2) / math.sqrt(q_BHTD.shape[-1])
 
-    def _gate_operands(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def _gate_operands(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
         """What gates are made of: sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
         if self.rope is not None:
-            q_BHTD, k_BHSD = scene.q_BHTD, scene.k_BHSD
+            q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
         if self.gates == "values":
-            return q_BHTD, scene.v_BHSD
+            return q_BHTD, inputs.v_BHSD
         if self.gate_key is None:
             return q_BHTD, k_BHSD
-        key_BSE: Tensor = self.gate_key(scene.x_BSE).to(q_BHTD.dtype)
+        key_BSE: Tensor = self.gate_key(inputs.x_BSE).to(q_BHTD.dtype)
         return q_BHTD, key_BSE.view(*key_BSE.shape[:2], k_BHSD.shape[1], -1).transpose(1, 2)
 
 

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.alibi import ALiBi
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.fire import FIRE
 from pe_lab.pe.kerple import KERPLE
 
@@ -52,8 +52,10 @@ class DAPE(PositionalEncoding):
         if self.base.share_layers:
             self.base = lower.base
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
-        bias_BHTS = self.base.bias(scene.pos_q_BT, scene.pos_k_BS)
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
+        bias_BHTS = self.base.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         assert bias_BHTS is not None
         adjustment_BHTS = self._adjustment(content_BHTS, bias_BHTS)
         return content_BHTS + bias_BHTS + adjustment_BHTS
@@ -66,11 +68,11 @@ class DAPE(PositionalEncoding):
         adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
         return adjusted_BTSH.movedim(-1, 1)
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``adjustment``, the network's part of the logits, and ``base bias`` B."""
-        q, k = scene.q_BHTD, scene.k_BHSD
+        q, k = inputs.q_BHTD, inputs.k_BHSD
         content_BHTS = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        bias_BHTS = self.base.bias(scene.pos_q_BT, scene.pos_k_BS)
+        bias_BHTS = self.base.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         assert bias_BHTS is not None
         return {
             "adjustment": self._adjustment(content_BHTS, bias_BHTS),

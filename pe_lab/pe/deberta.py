@@ -5,7 +5,7 @@ import math
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import distances, pick
 
 
@@ -72,17 +72,19 @@ class DeBERTa(PositionalEncoding):
             self.absolute = lower.absolute
 
     def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.absolute is not None else {"enter"})
+        return super().hooks() - (set() if self.absolute is not None else {"block_input"})
 
-    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+    def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
         return x_BTE if self.absolute is None else x_BTE + self.absolute(pos_q_BT)
 
     def _heads(self, x_RE: Tensor) -> Tensor:
         return x_RE.view(len(x_RE), self.n_heads, -1).transpose(0, 1)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         c, scale = self.clip, 1 / math.sqrt(3 * q_BHTD.shape[-1])
-        far_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
+        far_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
         # Rows in the order of the distance, 0 first; the last one serves all beyond.
         onwards_RE, back_RE = self.relative.weight[c:], self.relative.weight[: c + 1].flip(0)
         query_RE = back_RE if self.mirrored else onwards_RE

@@ -50,7 +50,7 @@ class Floater(PositionalEncoding):
         self.slope = Slope(dims.d_model)
 
     def hooks(self) -> frozenset[str]:
-        return super().hooks() - {"embed" if self.everywhere else "enter"}
+        return super().hooks() - {"embed" if self.everywhere else "block_input"}
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, Floater)
@@ -59,7 +59,7 @@ class Floater(PositionalEncoding):
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         return x_BSE if self.everywhere else self._added(x_BSE, pos_BS)
 
-    def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+    def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
         return self._added(x_BTE, pos_q_BT) if self.everywhere else x_BTE
 
     def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 
 class FoX(PositionalEncoding):
@@ -30,8 +30,10 @@ class FoX(PositionalEncoding):
         self.gate = nn.Linear(dims.d_model, dims.n_heads)
         nn.init.zeros_(self.gate.bias)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
-        gate_BSH = self.gate(scene.x_BSE)
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
+        gate_BSH = self.gate(inputs.x_BSE)
         # A running sum of many logarithms would drown its summands in half precision.
         wide = torch.promote_types(gate_BSH.dtype, torch.float32)
         kept_BHS = F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
@@ -39,6 +41,6 @@ class FoX(PositionalEncoding):
         # Ahead of the query the difference is positive, and masked.
         return content_BHTS + (kept_BHT[..., None] - kept_BHS[:, :, None])
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``forget gate`` f_j of each key."""
-        return {"forget gate": self.gate(scene.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}
+        return {"forget gate": self.gate(inputs.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.pe.base import Dims, Scene
+from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.rope import LogN, Pairing, RoPE
 
 
@@ -50,7 +50,9 @@ class HFWA(RoPE):
         plain = self.last and self.logn == "none"
         return super().hooks() - ({"rotate"} if plain else set())
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
         if self.last:
-            return self.grown(q_BHTD, scene.pos_q_BT), k_BHSD
-        return super().rotate(q_BHTD, k_BHSD, scene)
+            return self.grown(q_BHTD, inputs.pos_q_BT), k_BHSD
+        return super().rotate(q_BHTD, k_BHSD, inputs)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels.dropping import dropped
 from pe_lab.kernels.roads import reachable
-from pe_lab.pe.base import Dims, Scene, additive, causal_mask
+from pe_lab.pe.base import AttentionInputs, Dims, additive, causal_mask
 from pe_lab.pe.functional import distances, once_for_all_layers
 from pe_lab.pe.rope import LogN, Pairing, RoPE
 
@@ -44,34 +44,38 @@ class NearFar(RoPE):
     def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         """How queries and keys turn for what is far; None: keys stay as they are."""
 
-    def far(self, scene: Scene) -> tuple[Tensor, Tensor]:
+    def far(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Queries and keys as they are compared where they are far apart."""
-        turn_q, turn_k = self.far_turns(scene.pos_q_BT, scene.pos_k_BS)
-        far_k = scene.k_BHSD if turn_k is None else self.turned(scene.k_BHSD, turn_k)
-        return self.turned(scene.q_BHTD, self.grown(turn_q, scene.pos_q_BT)), far_k
+        turn_q, turn_k = self.far_turns(inputs.pos_q_BT, inputs.pos_k_BS)
+        far_k = inputs.k_BHSD if turn_k is None else self.turned(inputs.k_BHSD, turn_k)
+        return self.turned(inputs.q_BHTD, self.grown(turn_q, inputs.pos_q_BT)), far_k
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
-        far_q, far_k = self.far(scene)
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
+        far_q, far_k = self.far(inputs)
         far_BHTS = (far_q * far_q.shape[-1] ** -0.5) @ far_k.transpose(-1, -2)
-        near_BTS = distances(scene.pos_q_BT, scene.pos_k_BS) < self.near
+        near_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS) < self.near
         return torch.where(near_BTS[:, None], content_BHTS, far_BHTS)
 
     def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
         """By blocks of queries, each score computed only as it is used, near or far. Memory grows
         with the length, not with its square: the backward makes every block's weights again."""
         scores = q_BHTD.shape[2] * k_BHSD.shape[2]
-        given = q_BHTD, k_BHSD, scene.v_BHSD, scene.pos_k_BS
-        if scores < LARGE or not reachable(drop, *given) or not ascending(scene.pos_k_BS):
+        given = q_BHTD, k_BHSD, inputs.v_BHSD, inputs.pos_k_BS
+        if scores < LARGE or not reachable(drop, *given) or not ascending(inputs.pos_k_BS):
             return None
         with torch.autocast(q_BHTD.device.type, enabled=False):
-            return self._in_blocks(q_BHTD, k_BHSD, scene, drop)
+            return self._in_blocks(q_BHTD, k_BHSD, inputs, drop)
 
-    def _in_blocks(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene, drop: Drop | None) -> Tensor:
+    def _in_blocks(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor:
         (b, h, t, d), s = q_BHTD.shape, k_BHSD.shape[2]
-        pos_q, pos_k = scene.pos_q_BT, scene.pos_k_BS
-        far_q, far_k = self.far(scene)
+        pos_q, pos_k = inputs.pos_q_BT, inputs.pos_k_BS
+        far_q, far_k = self.far(inputs)
         q_BHTD, far_q = q_BHTD * d**-0.5, far_q * d**-0.5
         height = max(16, (ELEMENTS_CPU if q_BHTD.is_cpu else ELEMENTS_ELSEWHERE) // (b * h * s))
         starts = torch.arange(0, t, height, device=pos_q.device)
@@ -91,7 +95,7 @@ class NearFar(RoPE):
                 k_BHSD[:, :, all_far:seen],
                 far_q[:, :, rows],
                 far_k[:, :, :any_far],
-                scene.v_BHSD[:, :, :seen],
+                inputs.v_BHSD[:, :, :seen],
             )
             mixed.append(block)
         return torch.cat(mixed, 2)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.conv import check_taps
 
 CHUNK = 64
@@ -66,12 +66,14 @@ class PaTH(PositionalEncoding):
             if linear is not None:
                 nn.init.zeros_(linear.bias)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         t, heads = q_BHTD.shape[2], q_BHTD.shape[1]
-        u_BSE = _causal_filter(self.direction(scene.x_BSE), self.filter)
+        u_BSE = _causal_filter(self.direction(inputs.x_BSE), self.filter)
         u_BSE = F.silu(u_BSE) if self.silu else u_BSE
         u_BHSD = u_BSE.view(*u_BSE.shape[:2], heads, -1).transpose(1, 2)
-        beta_BHS = self.strength(scene.x_BSE).transpose(1, 2)
+        beta_BHS = self.strength(inputs.x_BSE).transpose(1, 2)
         # A product of hundreds of matrices and a triangular solve: no half precision here.
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         with torch.autocast(q_BHTD.device.type, enabled=False):
@@ -80,15 +82,15 @@ class PaTH(PositionalEncoding):
             q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
             logits_BHTS = path_logits(q_BHTD, k_BHSD, w_BHSD, 2 * beta_BHS.to(wide).sigmoid())
         if self.gate is not None:
-            passed_BHS = F.logsigmoid(self.gate(scene.x_BSE).to(wide)).cumsum(1).transpose(1, 2)
+            passed_BHS = F.logsigmoid(self.gate(inputs.x_BSE).to(wide)).cumsum(1).transpose(1, 2)
             logits_BHTS = logits_BHTS + passed_BHS[..., -t:, None] - passed_BHS[:, :, None, :]
         return logits_BHTS
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``beta`` of each token, and its ``forget gate`` f where there is one."""
-        told = {"beta": 2 * self.strength(scene.x_BSE).sigmoid()}
+        told = {"beta": 2 * self.strength(inputs.x_BSE).sigmoid()}
         if self.gate is not None:
-            told["forget gate"] = self.gate(scene.x_BSE).sigmoid()
+            told["forget gate"] = self.gate(inputs.x_BSE).sigmoid()
         return {name: each_BSH.transpose(1, 2)[:, :, None] for name, each_BSH in told.items()}
 
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import distances, pick
 
 
@@ -29,7 +29,9 @@ class Relative(PositionalEncoding):
         d = dims.head_dim
         self.table = nn.Parameter(torch.randn(self.max_len, d) / math.sqrt(d))
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
-        row_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
+        row_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
         return content_BHTS + pick(q_BHTD @ self.table.T, row_BTS)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.kernels.turning import turned
 from pe_lab.kernels.turns import Turns, in_halves
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies, turning
 
 Pairing = Literal["interleaved", "half"]
@@ -69,18 +69,20 @@ class RoPE(PositionalEncoding):
         self.both_ways = logn == "none"
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        turns = self._rotation(scene)
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        turns = self._rotation(inputs)
         return self.turned(q_BHTD, turns.q), self.turned(k_BHSD, turns.k)
 
-    def rotation(self, scene: Scene) -> Turns | None:
+    def rotation(self, inputs: AttentionInputs) -> Turns | None:
         # No kernel knows of a subclass that turns them in another way.
-        return self._rotation(scene) if type(self).turned is RoPE.turned else None
+        return self._rotation(inputs) if type(self).turned is RoPE.turned else None
 
-    def _rotation(self, scene: Scene) -> Turns:
-        turn_k = self.turns(scene.pos_k_BS)
+    def _rotation(self, inputs: AttentionInputs) -> Turns:
+        turn_k = self.turns(inputs.pos_k_BS)
         # The queries are the last of the keys.
-        turn_q = self.grown(turn_k[:, :, -scene.q_BHTD.shape[2] :], scene.pos_q_BT)
+        turn_q = self.grown(turn_k[:, :, -inputs.q_BHTD.shape[2] :], inputs.pos_q_BT)
         return Turns(turn_q, turn_k, halves=self.pairing == "half")
 
     def turns(self, pos_BT: Tensor) -> Tensor:

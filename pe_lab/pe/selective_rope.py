@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.conv import check_taps
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs, turn_halves
@@ -52,8 +52,10 @@ class SelectiveRoPE(PositionalEncoding):
         self.log_bias = nn.Parameter(torch.zeros(steps)) if bias else None
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        angle_BHSM = self._angles(scene.x_BSE, q_BHTD.shape[1])
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        angle_BHSM = self._angles(inputs.x_BSE, q_BHTD.shape[1])
         cos, sin = angle_BHSM.cos(), angle_BHSM.sin()
         t = q_BHTD.shape[2]
         return (

@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import distances, pick
 
 
@@ -37,9 +37,11 @@ class Shaw(PositionalEncoding):
     def _rows(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         return distances(pos_q_BT, pos_k_BS).clamp(max=self.clip)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
-        row_BTS = self._rows(scene.pos_q_BT, scene.pos_k_BS)
+        row_BTS = self._rows(inputs.pos_q_BT, inputs.pos_k_BS)
         return content_BHTS + pick(q_BHTD @ self.key_table.T, row_BTS)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 
 class StickBreaking(PositionalEncoding):
@@ -32,7 +32,7 @@ class StickBreaking(PositionalEncoding):
         super().__init__()
         self.remainder = remainder
 
-    def weights(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         own_TS, before_TS = _own_and_before(mask_TS)
         wide_BHTS = logits_BHTS.to(torch.promote_types(logits_BHTS.dtype, torch.float32))
         # Zero where nothing is taken: a key that is not there leaves the stick as it is.
@@ -44,9 +44,9 @@ class StickBreaking(PositionalEncoding):
             weights_BHTS = weights_BHTS + left_BHTS[..., :1].exp() * own_TS
         return weights_BHTS
 
-    def trace(self, logits_BHTS: Tensor, scene: Scene) -> dict[str, Tensor]:
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``share`` b_ij that a key takes of what is left."""
-        return {"share": logits_BHTS.sigmoid() * _own_and_before(scene.mask_TS)[1]}
+        return {"share": logits_BHTS.sigmoid() * _own_and_before(inputs.mask_TS)[1]}
 
 
 def _own_and_before(mask_TS: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs, turn_neighbours
 
@@ -56,35 +56,37 @@ class TAPE(PositionalEncoding):
         nn.init.normal_(self.gate.weight, std=0.02)
 
     def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.updates else {"carry", "pass_on"})
+        return super().hooks() - (set() if self.updates else {"layer_state", "update_state"})
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        z_BHSD = self._planes(scene).transpose(1, 2)
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        z_BHSD = self._planes(inputs).transpose(1, 2)
         z_BHSM = torch.view_as_complex(z_BHSD.reshape(*z_BHSD.shape[:-1], -1, 2))
         t = q_BHTD.shape[2]
         return turn_neighbours(q_BHTD, z_BHSM[:, :, -t:]), turn_neighbours(k_BHSD, z_BHSM)
 
-    def carry(self, weights_BHTS: Tensor, scene: Scene) -> Any:
+    def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
         if not self.updates:
-            return scene.carried
-        z_BSHD = self._planes(scene)
+            return inputs.carried
+        z_BSHD = self._planes(inputs)
         seen_BHTD = weights_BHTS.to(z_BSHD.dtype) @ z_BSHD.transpose(1, 2)
         own_BTHD = z_BSHD[:, -weights_BHTS.shape[2] :]
         return own_BTHD + self.attended[:, None] * seen_BHTD.transpose(1, 2)
 
-    def pass_on(self, carried: Any, x_BTE: Tensor) -> Any:
+    def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
         if not self.updates:
             return carried
         z_BTHD: Tensor = carried
         mixed_BTWD = F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD)
         return z_BTHD + self.down @ mixed_BTWD
 
-    def _planes(self, scene: Scene) -> Tensor:
+    def _planes(self, inputs: AttentionInputs) -> Tensor:
         """z of every key, (1 or B, S, H, D): cosine and sine of each pair side by side."""
-        if scene.carried is not None:
-            z: Tensor = scene.carried
+        if inputs.carried is not None:
+            z: Tensor = inputs.carried
             return z
-        wide = torch.promote_types(scene.k_BHSD.dtype, torch.float32)
-        angle = (scene.pos_k_BS[..., None] * self.frequencies)[:, :, None]
+        wide = torch.promote_types(inputs.k_BHSD.dtype, torch.float32)
+        angle = (inputs.pos_k_BS[..., None] * self.frequencies)[:, :, None]
         z = torch.stack((angle.cos(), angle.sin()), -1).flatten(-2).to(wide)
-        return z.expand(-1, -1, scene.k_BHSD.shape[1], -1)
+        return z.expand(-1, -1, inputs.k_BHSD.shape[1], -1)

@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import distances, frequencies, pick, span
 
 
@@ -48,10 +48,12 @@ class TransformerXL(PositionalEncoding):
         key_RE: Tensor = self.project(wave_RE.to(self.project.weight.dtype))
         return key_RE.view(most + 1, self.n_heads, -1).transpose(0, 1)
 
-    def logits(self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> Tensor:
+    def logits(
+        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> Tensor:
         scale = 1 / math.sqrt(q_BHTD.shape[-1])
-        row_BTS = distances(scene.pos_q_BT, scene.pos_k_BS)
-        key_HRD = self._keys(span(scene.pos_k_BS))
+        row_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
+        key_HRD = self._keys(span(inputs.pos_k_BS))
         score_BHTR = ((q_BHTD + self.biases["v"]) * scale) @ key_HRD.transpose(-1, -2)
         sought_BH1S: Tensor = (self.biases["u"] * scale) @ k_BHSD.transpose(-1, -2)
         return content_BHTS + pick(score_BHTR, row_BTS) + sought_BH1S

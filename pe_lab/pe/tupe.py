@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.t5 import T5
 
 
@@ -39,7 +39,9 @@ class TUPE(PositionalEncoding):
         nn.init.zeros_(self.query.bias)
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
         return q_BHTD / math.sqrt(2), k_BHSD
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs, turn_neighbours
 
@@ -59,8 +59,10 @@ class XPos(PositionalEncoding):
             return "scale_base", int(self.scale_base) if whole else self.scale_base
         return "scale_base", math.ceil((positions - 1) * self.steepest / REACH)
 
-    def rotate(self, q_BHTD: Tensor, k_BHSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        pos_q_BT, pos_k_BS = scene.pos_q_BT, scene.pos_k_BS
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        pos_q_BT, pos_k_BS = inputs.pos_q_BT, inputs.pos_k_BS
         middle_B1 = (pos_q_BT.amin(-1, keepdim=True) + pos_q_BT.amax(-1, keepdim=True)) // 2
         return (
             self._turn(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),

@@ -22,7 +22,7 @@ from pe_lab.experiment.summary import evaluation_sets
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.worker import tell
 from pe_lab.training.batched import Batched
-from pe_lab.training.loss import Part
+from pe_lab.training.loss import Microbatch
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Taken, Trainer
 
@@ -126,7 +126,7 @@ class Together:
         if len(self.waiting) == 1:
             return dict.fromkeys(self.waiting)
         taken: dict[Member, Taken | BaseException | None] = {}
-        read: dict[Member, list[Part]] = {}
+        read: dict[Member, list[Microbatch]] = {}
         began = time.perf_counter()
         for member, trainer in self.waiting.items():
             try:

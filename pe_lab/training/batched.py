@@ -15,8 +15,8 @@ from torch.func import functional_call, vmap
 
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import Wanted
-from pe_lab.training.loss import Part, first_counted, padded_places, wide
+from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.training.loss import Microbatch, first_counted, padded_places, wide
 from pe_lab.training.optimizer import EPS
 from pe_lab.training.trainer import Taken, Trainer, learning_rate
 
@@ -79,7 +79,7 @@ class Batched:
             found[f"model.{name}"], dims[f"model.{name}"] = (one, None) if same else (each, 0)
         return found, dims
 
-    def step(self, read: Sequence[Sequence[Part]]) -> list[Taken]:
+    def step(self, read: Sequence[Sequence[Microbatch]]) -> list[Taken]:
         """One step of each model.
 
         Args:
@@ -106,7 +106,7 @@ class Batched:
         seconds = (time.perf_counter() - began) / len(read)
         return [Taken(loss, norm, seconds) for loss, norm in told]
 
-    def _summed_losses(self, parts: Sequence[Part]) -> Tensor:
+    def _summed_losses(self, parts: Sequence[Microbatch]) -> Tensor:
         """(M,), each model's cross-entropy summed over its counted places."""
         tokens, targets = (
             torch.from_numpy(np.stack([getattr(part.batch, name) for part in parts]))
@@ -120,9 +120,9 @@ class Batched:
         asked = [t.to(self.device) for t in (tokens, targets.flatten(1), pos, places, counts, keys)]
 
         def one(parameters, buffers, tokens_BT, targets_N, pos, at_N, counts_N, key):  # type: ignore[no-untyped-def]
-            wanted = Wanted(at_N, first)
+            scored = ScoredPositions(at_N, first)
             logits = functional_call(
-                self.model, (parameters, buffers), (tokens_BT, pos, wanted, key), tie_weights=False
+                self.model, (parameters, buffers), (tokens_BT, pos, scored, key), tie_weights=False
             )
             losses = F.cross_entropy(
                 wide(logits), targets_N.index_select(0, at_N), reduction="none"
@@ -158,7 +158,7 @@ class Batched:
 
 
 class _Logits(nn.Module):
-    """The model's logits at the wanted places, as one function of weights and tokens; the fused
+    """The model's logits at the scored places, as one function of weights and tokens; the fused
     kernels know nothing of many models."""
 
     def __init__(self, model: Model) -> None:
@@ -168,5 +168,7 @@ class _Logits(nn.Module):
             if isinstance(module, Attention):
                 module.fast = False
 
-    def forward(self, tokens_BT: Tensor, pos_BT: Tensor, wanted: Wanted, key: Tensor) -> Tensor:
-        return self.model.unembed(self.model(tokens_BT, pos_BT, wanted=wanted, key=key))
+    def forward(
+        self, tokens_BT: Tensor, pos_BT: Tensor, scored: ScoredPositions, key: Tensor
+    ) -> Tensor:
+        return self.model.unembed(self.model(tokens_BT, pos_BT, scored=scored, key=key))

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from pe_lab.common.task import Batch, Bools, Ints
 from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 
 
 @dataclass(frozen=True)
-class Part:
+class Microbatch:
     """What a training step reads at once; a step has ``train.accumulate`` of them.
 
     Args:
@@ -43,7 +43,7 @@ def summed_loss(
     if counted.all():
         hidden = model(tokens, pos, key=key).flatten(0, 1)
     else:
-        hidden = model(tokens, pos, wanted=Wanted.of(counted, device), key=key)
+        hidden = model(tokens, pos, scored=ScoredPositions.of(counted, device), key=key)
     return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
 
 
@@ -63,7 +63,7 @@ class Padded:
     first: int | None
 
     @classmethod
-    def of(cls, part: Part, first: int, size: Callable[[int], int]) -> "Padded":
+    def of(cls, part: Microbatch, first: int, size: Callable[[int], int]) -> "Padded":
         """
         Args:
             first: the place that is told where no earlier one counts; else 0 is.
@@ -97,9 +97,9 @@ def padded_loss(
 ) -> Tensor:
     """``summed_loss``; the tensors as in ``Padded``."""
     at_N, targets_N, counts_N = scored_3N.unbind()
-    wanted = None if first is None else Wanted(at_N, first)
-    hidden = model(tokens_BT, pos, wanted=wanted, key=key)
-    logits = wide(model.unembed(hidden if wanted is not None else hidden.flatten(0, 1)))
+    scored = None if first is None else ScoredPositions(at_N, first)
+    hidden = model(tokens_BT, pos, scored=scored, key=key)
+    logits = wide(model.unembed(hidden if scored is not None else hidden.flatten(0, 1)))
     return (F.cross_entropy(logits, targets_N, reduction="none") * counts_N).sum()
 
 

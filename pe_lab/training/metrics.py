@@ -14,7 +14,7 @@ from torch import Tensor
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Batch, Ints, Task, place
 from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.positions import Positions
 
 Z_95 = 1.959963984540054
@@ -148,10 +148,10 @@ def answer(
     wrong, losses = [], []
     with evaluating(model):
         for part, pos in chunks(data, positions, batch_tokens, poll):
-            wanted = Wanted.of(part.scored, device)
+            scored = ScoredPositions.of(part.scored, device)
             with autocast():
                 tokens = torch.from_numpy(part.tokens).to(device)
-                logits = model.unembed(model(tokens, pos.to(device), wanted=wanted))
+                logits = model.unembed(model(tokens, pos.to(device), scored=scored))
             targets = torch.from_numpy(part.targets[part.scored]).to(device)
             loss = F.cross_entropy(logits.double(), targets, reduction="none")
             # argmax takes a nan for the largest: by chance it would be right.

@@ -12,7 +12,7 @@ from pe_lab.models.base import Model
 from pe_lab.training.batches import TrainData
 from pe_lab.training.captured import Captured, room
 from pe_lab.training.compiled_loss import LEAST, CompiledLoss
-from pe_lab.training.loss import FixedLoss, Padded, Part, first_counted
+from pe_lab.training.loss import FixedLoss, Microbatch, Padded, first_counted
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.plan import Plan
 
@@ -41,12 +41,12 @@ class PaddedSteps:
         self.loss = loss(model, pos, half)
         self.captured = Captured(self.loss, optimizer, cfg.clip) if cfg.cuda_graphs else None
 
-    def summed_loss(self, part: Part) -> Tensor:
+    def summed_loss(self, part: Microbatch) -> Tensor:
         """That of a part (loss.py)."""
         padded = Padded.of(part, self.first, lambda n: max(n, LEAST))
         return self.loss(padded.to(self.device))
 
-    def step(self, parts: Sequence[Part], total: int, rate: float) -> tuple[float, float]:
+    def step(self, parts: Sequence[Microbatch], total: int, rate: float) -> tuple[float, float]:
         """Take a whole step at this rate; its loss, and the norm of the gradient.
 
         Args:

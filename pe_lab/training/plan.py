@@ -209,7 +209,7 @@ def build_encodings(
     if not serving:
         return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
     first = made[serving[0]]
-    common = type(first).share is not PositionalEncoding.share or "carry" in first.hooks()
+    common = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
     if dims.layer_heads is not None and (first.share_layers or common):
         raise UsageError(
             "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "

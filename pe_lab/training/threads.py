@@ -32,8 +32,8 @@ def _alone(trainer: Trainer) -> int:
     cores = int(cpu_count(only_physical_cores=True))
     starts = trainer.folder.read_json("environment.json") or []
     known = starts[-1].get("threads") if starts else None
-    wanted = known or int(flop(trainer) / FLOP_PER_THREAD)
-    return min(max(1, wanted), cores)
+    needed = known or int(flop(trainer) / FLOP_PER_THREAD)
+    return min(max(1, needed), cores)
 
 
 def flop(trainer: Trainer) -> float:

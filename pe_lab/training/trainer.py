@@ -20,7 +20,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
 from pe_lab.training.generate import generated
-from pe_lab.training.loss import Part, summed_loss
+from pe_lab.training.loss import Microbatch, summed_loss
 from pe_lab.training.metrics import Answers, answer, fixed_positions
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.padded_steps import PaddedSteps
@@ -200,7 +200,7 @@ class Trainer:
             logger.info("in-domain error stayed below train.stop_below: stopped at %d", self.step)
         return stop
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Microbatch]:
         """What the next step trains on.
 
         Raises:
@@ -224,13 +224,13 @@ class Trainer:
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
             key = torch_seed(self.plan.config.seed, "dropout", self.step, number)
-            parts.append(Part(part, counted[rows], pos, key))
+            parts.append(Microbatch(part, counted[rows], pos, key))
         return parts
 
     def train_step(self) -> None:
         self.train_on(self.parts())
 
-    def train_on(self, parts: list[Part]) -> None:
+    def train_on(self, parts: list[Microbatch]) -> None:
         """One step."""
         cfg, rate = self.config, learning_rate(self.config, self.step)
         total = sum(int(part.counted.sum()) for part in parts)
@@ -250,7 +250,7 @@ class Trainer:
         self.optimizer.zero_grad()
         return self._count(loss)
 
-    def summed_loss(self, part: Part) -> Tensor:
+    def summed_loss(self, part: Microbatch) -> Tensor:
         """Cross-entropy summed over the places of a part that count."""
         if self.padded is not None:
             return self.padded.summed_loss(part)

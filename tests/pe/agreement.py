@@ -10,7 +10,7 @@ from naive import Sight
 from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.plan import build_encodings
 
 Size = tuple[int, int, int, int, bool]
@@ -39,13 +39,13 @@ def attend_by_hooks(
     """What Attention computes with plain softmax, from the hooks alone."""
     t, s = q.shape[2], k.shape[2]
     mask = torch.ones(s, s, dtype=torch.bool).tril()[s - t :]
-    scene = Scene(x, q, k, v, pos[:, s - t :], pos, carried)
-    turned_q, turned_k = encoding.rotate(q, k, scene)
+    inputs = AttentionInputs(x, q, k, v, pos[:, s - t :], pos, carried)
+    turned_q, turned_k = encoding.rotate(q, k, inputs)
     product = turned_q @ turned_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    logits = encoding.logits(product, turned_q, turned_k, scene)
-    bias = encoding.bias(scene.pos_q_BT, pos)
-    weights = encoding.weights(logits if bias is None else logits + bias, mask)
-    added = encoding.values(weights, scene.pos_q_BT, pos)
+    logits = encoding.logits(product, turned_q, turned_k, inputs)
+    bias = encoding.bias(inputs.pos_q_BT, pos)
+    weights = encoding.normalize(logits if bias is None else logits + bias, mask)
+    added = encoding.values(weights, inputs.pos_q_BT, pos)
     return weights @ v if added is None else weights @ v + added
 
 
@@ -71,21 +71,21 @@ def agree(
     x = torch.randn(batch, n_keys, heads * width)
     pos = scattered(batch, n_keys, MAX_LEN) if own_positions else sequential(n_keys)
     direction = torch.randn(batch, heads, n_queries, width)
-    inputs = [t.requires_grad_() for t in (q, k, v, x)]
+    operands = [t.requires_grad_() for t in (q, k, v, x)]
     own = dict(encoding.named_parameters())
     known = {**SECTIONS[name], **choice, **(keys or {})}
 
     slow = naive(Sight(q, k, v, x, pos.expand(batch, -1), own, known))
     fast = attend_by_hooks(encoding, q, k, v, x, pos)
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    leaves = [*inputs, *own.values()]
+    leaves = [*operands, *own.values()]
     slow_grads, fast_grads = (
         torch.autograd.grad(out, leaves, direction, materialize_grads=True) for out in (slow, fast)
     )
     torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
 
     single = copy.deepcopy(encoding).float()
-    narrow = [t.detach().float().requires_grad_() for t in inputs]
+    narrow = [t.detach().float().requires_grad_() for t in operands]
     out = attend_by_hooks(single, *narrow, pos)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), slow, rtol=1e-5, atol=1e-5)

@@ -23,7 +23,7 @@ from variants import (
 from docs.facts import parts
 from pe_lab.kernels import roads
 from pe_lab.models.transformer import Transformer
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.plan import build_encodings
 
 
@@ -42,7 +42,7 @@ def copied(target: PositionalEncoding, source: PositionalEncoding) -> None:
         parameter.data.copy_(same)
 
 
-def scene(heads: int = 2, width: int = 4, length: int = 7) -> tuple[Tensor, ...]:
+def inputs(heads: int = 2, width: int = 4, length: int = 7) -> tuple[Tensor, ...]:
     q, k, v = torch.randn(3, 2, heads, length, width).unbind(0)
     return q, k, v, torch.randn(2, length, heads * width), scattered(2, length, MAX_LEN)
 
@@ -54,7 +54,7 @@ def test_cope_and_another_as_cope_combines_them_itself(combine: str) -> None:
     alone = build_encodings({**SECTIONS["cope"], "combine": combine}, dims(**sizes))[0]
     move_parameters(alone)
     copied(combination, alone)
-    given = scene()
+    given = inputs()
     got, expected = (attend_by_hooks(e, *given) for e in (combination, alone))
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     # The order of the list does not matter.
@@ -65,10 +65,10 @@ def test_cope_and_another_as_cope_combines_them_itself(combine: str) -> None:
 
 def test_terms_and_biases_are_added() -> None:
     combination = built("shaw", "t5", "relative", "alibi", d_model=8, n_layers=1)[0]
-    q, k, v, x, pos = scene()
+    q, k, v, x, pos = inputs()
     shaw, t5, relative, alibi = combination.parts.values()  # type: ignore[union-attr, operator]
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    seen = Scene(x, q, k, v, pos, pos)
+    seen = AttentionInputs(x, q, k, v, pos, pos)
     content = q @ k.mT / 2
     logits = (
         content
@@ -113,7 +113,7 @@ def test_layers_of_a_part() -> None:
     tables = [dict(encoding.named_parameters()) for encoding in encodings]
     assert tables[1]["parts.1.table"] is tables[2]["parts.1.table"]
     rope = build_encodings(SECTIONS["rope"], dims(n_layers=4))[0]
-    given = scene(width=8)
+    given = inputs(width=8)
     assert torch.equal(attend_by_hooks(encodings[0], *given), attend_by_hooks(rope, *given))
 
 
@@ -147,7 +147,7 @@ def test_a_part_that_adds_nothing_takes_nothing_away() -> None:
     bare = {"pe": "shaw", "values": False, "clip": 3}
     for given in (("shaw", bare), (bare, "shaw")):
         encoding = built(*given, d_model=8, n_layers=1)[0]
-        _, _, _, _, pos = scene()
+        _, _, _, _, pos = inputs()
         weights = torch.rand(2, 2, 7, 7)
         whole = given.index("shaw")
         expected = encoding.parts[str(whole)].values(weights, pos, pos)  # type: ignore[union-attr, index, operator]
@@ -160,7 +160,7 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     """What the docstring says of parts at one layer, written out."""
     q, k, v, x, pos = given
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    seen = Scene(x, q, k, v, pos, pos)
+    seen = AttentionInputs(x, q, k, v, pos, pos)
     plain = q @ k.mT / q.shape[-1] ** 0.5
     turned_q, turned_k = q, k
     for part in parts:
@@ -180,11 +180,11 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
             logits = logits + part.logits(plain, q, k, seen) - plain
         bias = part.bias(pos, pos)
         logits = logits if bias is None else logits + bias
-        weighing = part if "weights" in part.hooks() else weighing
+        weighing = part if "normalize" in part.hooks() else weighing
     if weighing is None:
         weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
     else:
-        weights = weighing.weights(logits, mask)
+        weights = weighing.normalize(logits, mask)
     out = weights @ v
     for part in parts:
         added = part.values(weights, pos, pos)
@@ -214,8 +214,8 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
         alone = accepted(section, dims(d_model=8, n_layers=1))
         layer = build_encodings(section, dims(d_model=8, n_layers=1 if alone else 2))[0]
         move_parameters(layer)
-        given = scene()
-        if layer.hooks() - {"embed", "enter"}:
+        given = inputs()
+        if layer.hooks() - {"embed", "block_input"}:
             expected = composed(list(layer.parts.values()), given)  # type: ignore[arg-type, union-attr, operator]
             got = attend_by_hooks(layer, *given)
             torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
@@ -295,7 +295,7 @@ def test_a_part_counts_the_layers_it_serves() -> None:
     cope = {"pe": "cope", "every": 2, "layers": [0, 3]}
     encodings = built(cope, {"pe": "deberta", "layers": [1, 2]}, n_layers=4)
     assert ["0" in getattr(e, "parts", {}) for e in encodings] == [False, False, False, True]
-    assert ["enter" in e.hooks() for e in encodings] == [False, False, True, False]
+    assert ["block_input" in e.hooks() for e in encodings] == [False, False, True, False]
 
 
 def test_needs_the_whole_sequence_as_its_part_does() -> None:

@@ -12,7 +12,7 @@ from peers import fla_naive
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, sequential
 
-from pe_lab.pe.base import Scene
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.training.plan import build_encodings
 
 
@@ -99,7 +99,7 @@ def test_a_stick_is_never_longer_than_it_was(remainder: str, dtype: torch.dtype)
     mask = torch.ones(64, 64, dtype=torch.bool).tril()[32:]
     logits = (torch.randn(2, 1, 32, 64) * torch.tensor([1.0, 300.0]).view(2, 1, 1, 1)).to(dtype)
     logits.requires_grad_()
-    weights = ours.weights(logits, mask)
+    weights = ours.normalize(logits, mask)
     assert weights.dtype == torch.float32
     assert weights.isfinite().all()
     assert (weights >= 0).all()
@@ -130,8 +130,8 @@ def test_fox_sums_in_float32_under_half_precision() -> None:
     encoding = build_encodings(SECTIONS["fox"], dims(d_model=2, n_heads=1))[0].bfloat16()
     q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
     x = torch.zeros(1, n, 2, dtype=torch.bfloat16)
-    scene = Scene(x, q, k, v, sequential(n), sequential(n))
-    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
+    inputs = AttentionInputs(x, q, k, v, sequential(n), sequential(n))
+    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, inputs)
     assert logits.dtype == torch.float32
     assert logits[0, 0, -1, 0].item() == pytest.approx(-(n - 1) * math.log(2), rel=1e-5)
 

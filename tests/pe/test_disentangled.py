@@ -151,20 +151,20 @@ def test_deberta_as_transformers(mirrored: bool, clip: int, length: int) -> None
 
 def test_deberta_absolute_positions_enter_the_last_layers() -> None:
     built: list[Any] = encodings("deberta", {"absolute_layers": 2, "max_len": 9}, d_model=8)
-    assert ["enter" in encoding.hooks() for encoding in built] == [False, True, True]
+    assert ["block_input" in encoding.hooks() for encoding in built] == [False, True, True]
     assert [encoding.max_len for encoding in built] == [None, 9, 9]
     assert [encoding.shift_invariant for encoding in built] == [True, False, False]
     assert built[1].absolute is built[2].absolute
     pos = torch.tensor([[0, 3, 8], [1, 2, 5]])
     x = torch.randn(2, 3, 8)
-    assert torch.equal(built[0].enter(x, pos), x)
+    assert torch.equal(built[0].block_input(x, pos), x)
     table = built[1].absolute.weight
     assert table.shape == (9, 8)
     expected = torch.stack(
         [torch.stack([x[b, i] + table[int(pos[b, i])] for i in range(3)]) for b in range(2)]
     )
     for encoding in built[1:]:
-        assert torch.equal(encoding.enter(x, pos), expected)
+        assert torch.equal(encoding.block_input(x, pos), expected)
 
 
 @pytest.mark.parametrize("absolute_layers", [0, 1, 2, 3])

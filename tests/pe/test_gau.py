@@ -32,7 +32,7 @@ from pe_lab.inspection.inspect import inspect_run
 from pe_lab.inspection.trace import LayerTrace, traced
 from pe_lab.kernels import roads
 from pe_lab.models.gau import GAU, GAUConfig
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.training.plan import build_encodings
@@ -214,7 +214,7 @@ SERVING["path-rank=null"] = {**SECTIONS["path"], "rank": None}
 
 @pytest.mark.parametrize("section", SERVING.values(), ids=SERVING)
 def test_every_encoding_serves(section: Section) -> None:
-    """Kernels equal the formulas, wanted places and decoding the whole pass."""
+    """Kernels equal the formulas, scored places and decoding the whole pass."""
     check(gau(section, dropout=0.2))
 
 
@@ -265,7 +265,7 @@ def check(built: GAU) -> None:
     compare(built, dropping, plain, plain_dropping)
     chosen = np.zeros((2, TRAIN_LEN), dtype=bool)
     chosen[0, [4, 7]] = chosen[1, 9] = True
-    some = built(seen, pos, wanted=Wanted.of(chosen, torch.device("cpu")), key=3)
+    some = built(seen, pos, scored=ScoredPositions.of(chosen, torch.device("cpu")), key=3)
     compare(built, some, built, built(seen, pos, key=3)[torch.from_numpy(chosen)])
     with torch.autocast("cpu", torch.bfloat16):
         assert built.float()(seen, pos).isfinite().all()
@@ -301,11 +301,11 @@ def test_several_as_one(attention: str) -> None:
 
 def test_a_squared_row_is_divided_by_the_keys_that_its_query_sees() -> None:
     attention = gau(SECTIONS["none"], attention="relu2", window=3).layers[0].attention
-    *_, scene = attention.sight(torch.randn(1, 5, 16), sequential(5), 5, None, None)
+    *_, inputs = attention.sight(torch.randn(1, 5, 16), sequential(5), 5, None, None)
     logits = torch.full((1, 1, 5, 5), 2.0)
-    rows = attention.normalised(logits, scene).sum(-1)
+    rows = attention.normalised(logits, inputs).sum(-1)
     torch.testing.assert_close(rows, torch.full((1, 1, 5), 4.0))
-    assert not attention.normalised(-logits, scene).any()
+    assert not attention.normalised(-logits, inputs).any()
 
 
 def test_what_is_dropped_where() -> None:
@@ -313,16 +313,16 @@ def test_what_is_dropped_where() -> None:
     x, drop = torch.randn(2, 5, 16), Drop(0.3, 77)
     out, _ = unit(x, sequential(5), 5, None, None, drop)
     seen = unit.norm(x)
-    q, k, scene = unit.attention.sight(seen, sequential(5), 5, None, None)
-    _, weights = unit.attention.weigh(q, k, scene)
-    mixed = (drop.at(1)(weights, attention_rows(weights)) @ scene.v_BHSD)[:, 0]
+    q, k, inputs = unit.attention.sight(seen, sequential(5), 5, None, None)
+    _, weights = unit.attention.weigh(q, k, inputs)
+    mixed = (drop.at(1)(weights, attention_rows(weights)) @ inputs.v_BHSD)[:, 0]
     branch = unit.out(unit.activation(unit.gate(seen)) * mixed)
     torch.testing.assert_close(out, x + drop.at(2)(branch), rtol=1e-11, atol=1e-11)
 
 
 def test_an_encoding_that_enters_every_layer() -> None:
     class Shift(PositionalEncoding):
-        def enter(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
+        def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
             return x_BTE + pos_q_BT[..., None].sin()
 
     built, x, pos = gau(SECTIONS["none"]), torch.randn(2, 5, 16), sequential(5, 3)

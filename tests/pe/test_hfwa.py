@@ -41,9 +41,9 @@ def test_weights_of_hfwa(choice: dict[str, Any], cached: bool) -> None:
         for number, block in enumerate(built.blocks):
             attention: Any = block.attention
             x = torch.randn(1, 15, 12)
-            q, k, scene = attention.sight(x, pos, queries, None, None)
-            weights = attention.weigh(q, k, scene)[1]
-            s = Sight(scene.q_BHTD, scene.k_BHSD, scene.v_BHSD, x, pos, {}, keys)
+            q, k, inputs = attention.sight(x, pos, queries, None, None)
+            weights = attention.weigh(q, k, inputs)[1]
+            s = Sight(inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD, x, pos, {}, keys)
             for h, i in itertools.product(range(2), range(queries)):
                 here = s.key_of(i)
                 first = max(0, here - window + 1) if number < 2 else 0

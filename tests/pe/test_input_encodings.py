@@ -354,7 +354,7 @@ def test_floater_in_every_block() -> None:
     for encoding in encodings:
         own = dict(encoding.named_parameters())
         expected = walked(runge_kutta(0.01, 1))(x, tokens, pos[:, 2:], own)
-        got = encoding.enter(x, pos[:, 2:])
+        got = encoding.block_input(x, pos[:, 2:])
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 

@@ -11,9 +11,9 @@ from rope_by_hand import DISTANCES
 from torch import Tensor
 from variants import SECTIONS, model, scattered, sequential, tokens
 
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe import near_far
-from pe_lab.pe.base import Scene
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.near_far import NearFar
 
 
@@ -85,17 +85,17 @@ def test_in_blocks_as_by_the_hooks(
     for block in eager.blocks:
         block.attention.fast = False  # type: ignore[union-attr]
     seen = tokens(2, 40)
-    wanted = Wanted.of(np.arange(80).reshape(2, 40) % 40 > 21, torch.device("cpu"))
+    scored = ScoredPositions.of(np.arange(80).reshape(2, 40) % 40 > 21, torch.device("cpu"))
     for pos in (sequential(40), scattered(2, 40, 48)):
-        for places in (None, wanted):
-            outs = [built(seen, pos, wanted=places, key=3) for built in (fast, eager)]
+        for places in (None, scored):
+            outs = [built(seen, pos, scored=places, key=3) for built in (fast, eager)]
             torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
             grads = [
                 torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
                 for out, built in zip(outs, (fast, eager), strict=True)
             ]
             torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
-    # The last layer asks for 18 rows only, where 18 are wanted.
+    # The last layer asks for 18 rows only, where 18 are scored.
     assert {16, 8, 2} <= {*rows}
 
 
@@ -139,9 +139,9 @@ def test_memory_of_blocks_grows_with_the_length(monkeypatch: pytest.MonkeyPatch,
             kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
             return x
 
-        scene = Scene(v[:, 0], q, k, v, sequential(t), sequential(t))
+        inputs = AttentionInputs(v[:, 0], q, k, v, sequential(t), sequential(t))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            out = encoding.attend(*encoding.rotate(q, k, scene), scene, None)
+            out = encoding.attend(*encoding.rotate(q, k, inputs), inputs, None)
         assert out is not None
         sizes.append(sum(kept.values()))
     assert sizes[1] <= 2 * sizes[0]

@@ -28,10 +28,10 @@ from variants import (
 
 from docs import facts
 from pe_lab.config.instantiate import instantiate
-from pe_lab.models.scored_positions import Wanted
+from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.alibi import ALiBi
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.positions import Positions
 from pe_lab.training.plan import build_encodings
@@ -195,11 +195,11 @@ def test_the_last_layer_at_wanted_places_only(section: Section, norm_position: s
     chosen = np.random.default_rng(0).random((3, TRAIN_LEN)) < 0.3
     chosen[:, :4] = False
     chosen[1, 4] = True
-    wanted = Wanted.of(chosen, torch.device("cpu"))
-    assert (wanted.first, len(wanted.at_N)) == (4, chosen.sum())
+    scored = ScoredPositions.of(chosen, torch.device("cpu"))
+    assert (scored.first, len(scored.at_N)) == (4, chosen.sum())
     seen, pos = tokens(3, TRAIN_LEN), sequential(TRAIN_LEN)
     outs = [
-        built(seen, pos, wanted=wanted, key=5),
+        built(seen, pos, scored=scored, key=5),
         built(seen, pos, key=5)[torch.from_numpy(chosen)],
     ]
     torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
@@ -212,8 +212,8 @@ def test_the_last_layer_at_wanted_places_only(section: Section, norm_position: s
 
 def test_a_variant_does_not_inherit_what_stands_for_hooks_that_it_changes() -> None:
     class Doubled(CoPE):
-        def logits(self, content: Tensor, q: Tensor, k: Tensor, scene: Scene) -> Tensor:
-            return 2 * super().logits(content, q, k, scene)
+        def logits(self, content: Tensor, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor:
+            return 2 * super().logits(content, q, k, inputs)
 
     class Absolute(ALiBi):
         def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from agreement import SIZES, TRAIN_LEN, Size, agree, attend_by_hooks
 from naive import LOGITS, VALUES, attend, plain_value, sinusoid
 from variants import SECTIONS, dims, scattered, sequential
 
-from pe_lab.pe.base import Dims, PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.training.plan import build_encodings
 
 COPE_CHOICES: list[dict[str, Any]] = [
@@ -117,6 +117,6 @@ def test_cope_counts_in_float32_under_half_precision() -> None:
     encoding = build_encodings(section, sizes)[0].float()
     q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
     pos = sequential(n)
-    scene = Scene(torch.zeros(1, n, 2), q, k, v, pos, pos)
-    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, scene)
+    inputs = AttentionInputs(torch.zeros(1, n, 2), q, k, v, pos, pos)
+    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, inputs)
     assert logits[0, 0, -1, 0].item() == -(2**-8) * n / 2

@@ -8,7 +8,7 @@ from agreement import attend_by_hooks
 from naive import t5_bucket
 from variants import SECTIONS, dims, move_parameters, sequential
 
-from pe_lab.pe.base import Scene
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.training.plan import build_encodings
 
 
@@ -41,7 +41,9 @@ def test_alibi_slopes(heads: int) -> None:
 def rotated(pairing: str, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rope = encoding("rope", {"d_model": 16, "n_heads": 2}, pairing=pairing)
     pos = sequential(q.shape[2])
-    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(q, k, Scene(q, q, k, k, pos, pos))
+    result: tuple[torch.Tensor, torch.Tensor] = rope.rotate(
+        q, k, AttentionInputs(q, q, k, k, pos, pos)
+    )
     return result
 
 

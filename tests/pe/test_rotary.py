@@ -12,7 +12,7 @@ from naive import Sight, attend, plain_value
 from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, scattered, sequential
 
-from pe_lab.pe.base import PositionalEncoding, Scene
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.plan import build_encodings
 
 
@@ -100,7 +100,7 @@ def test_selective_rope_with_constant_steps_is_rope() -> None:
 def turned(
     encoding: PositionalEncoding, q: Tensor, k: Tensor, pos_q: Tensor, pos_k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return encoding.rotate(q, k, Scene(q, q, k, k, pos_q, pos_k))
+    return encoding.rotate(q, k, AttentionInputs(q, q, k, k, pos_q, pos_k))
 
 
 @pytest.mark.parametrize("choice", [{}, {"scale_base": 3}, {"gamma": 20}, {"gamma": 1e-4}], ids=str)

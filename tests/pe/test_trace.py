@@ -11,7 +11,7 @@ from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 from docs.facts import parts
 from pe_lab.inspection.trace import LayerTrace, traced
 from pe_lab.models.transformer import Transformer
-from pe_lab.pe.base import Scene
+from pe_lab.pe.base import AttentionInputs
 
 NO_SOFTMAX = "stick_breaking"
 CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
@@ -26,7 +26,7 @@ def look(built: Transformer, sequences: Tensor) -> tuple[Tensor, list[LayerTrace
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
     built, sequences = model(VARIANTS[variant]).eval(), tokens(2, 12)
-    seen: list[tuple[Any, Scene, Tensor]] = []
+    seen: list[tuple[Any, AttentionInputs, Tensor]] = []
 
     def note(attention: Any, given: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
         seen.append((attention, attention.sight(*given)[-1], output[0]))
@@ -39,19 +39,19 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
     hidden, traces = look(built, sequences)
     assert torch.equal(hidden, plain)
     assert len(traces) == len(seen) == 3
-    for trace, (attention, scene, output) in zip(traces, seen, strict=True):
+    for trace, (attention, inputs, output) in zip(traces, seen, strict=True):
         pe = attention.encoding
         weights = trace.weights_BHTS
-        added = pe.values(weights, scene.pos_q_BT, scene.pos_k_BS)
-        mixed = weights @ scene.v_BHSD + (0 if added is None else added)
+        added = pe.values(weights, inputs.pos_q_BT, inputs.pos_k_BS)
+        mixed = weights @ inputs.v_BHSD + (0 if added is None else added)
         # Of ``out`` the layer takes care.
         told = mixed.transpose(1, 2).flatten(-2)
         torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
         logits = trace.content_BHTS + trace.position_BHTS
-        again = pe.weights(logits, scene.mask_TS)
+        again = pe.normalize(logits, inputs.mask_TS)
         torch.testing.assert_close(again, weights, rtol=1e-10, atol=1e-10)
-        q, k = scene.q_BHTD, scene.k_BHSD
-        content = (q @ k.mT / math.sqrt(q.shape[-1])).where(scene.mask_TS, 0)
+        q, k = inputs.q_BHTD, inputs.k_BHSD
+        content = (q @ k.mT / math.sqrt(q.shape[-1])).where(inputs.mask_TS, 0)
         torch.testing.assert_close(trace.content_BHTS, content, rtol=1e-10, atol=1e-10)
         if NO_SOFTMAX not in variant:
             torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))
@@ -90,14 +90,14 @@ def test_gates_and_positions_of_cope(name: str) -> None:
     """In loops: g_ij = 1 / (1 + exp(-q_i . k_j / sqrt(D))), q and k never turned, and p_ij the
     sum from j to i, at most npos - 1."""
     built = model(COPES[name]).eval().requires_grad_(False)
-    scenes: list[Scene] = []
+    scenes: list[AttentionInputs] = []
     for block in built.blocks:
         block.attention.register_forward_hook(
             lambda attention, given, _: scenes.append(attention.sight(*given)[-1])
         )
     _, traces = look(built, tokens(1, 12))
     counted = 0
-    for n, (trace, scene) in enumerate(zip(traces, scenes, strict=True)):
+    for n, (trace, inputs) in enumerate(zip(traces, scenes, strict=True)):
         encoding = built.encodings[n]
         cope = next((m for m in encoding.modules() if getattr(m, "counts", False)), None)
         assert (cope is None) == (trace.own == {})
@@ -108,11 +108,11 @@ def test_gates_and_positions_of_cope(name: str) -> None:
             for i in range(12):
                 running = 0.0
                 for j in reversed(range(i + 1)):
-                    q, against = scene.q_BHTD[0, h, i], scene.k_BHSD[0, h, j]
+                    q, against = inputs.q_BHTD[0, h, i], inputs.k_BHSD[0, h, j]
                     if cope.gates == "values":
-                        against = scene.v_BHSD[0, h, j]
+                        against = inputs.v_BHSD[0, h, j]
                     if cope.gates == "sep_keys":
-                        against = cope.gate_key(scene.x_BSE[0, j])[h * 8 : h * 8 + 8]
+                        against = cope.gate_key(inputs.x_BSE[0, j])[h * 8 : h * 8 + 8]
                     gate = 1 / (1 + math.exp(-float(q @ against) / math.sqrt(8)))
                     running += gate
                     position = min(running, cope.npos - 1)
