@@ -13,9 +13,6 @@ from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
 from benchmarks.ours import sized
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.captured import Captured, FixedStep
-from pe_lab.training.compiled_loss import CompiledLoss
-from pe_lab.training.padded_steps import PaddedSteps
 from pe_lab.training.plan import plan
 from pe_lab.training.trainer import Trainer
 
@@ -23,37 +20,18 @@ ENCODINGS = ("none", "rope", "alibi", "t5", "relative", "transformer_xl", "cope"
 SIDES = {
     "eager": ("train.fast=false",),
     "fast": (),
-    "fast + compile": ("train.compile=true",),
-    "fast + graphs": ("train.cuda_graphs=true",),
 }
 SIZES = {"small": (128, 32), "paper": (512, 16), "tiny": (16, 2)}
 """Length and batch."""
 
 
-class _Unrecorded(Captured):
-    """A dry run takes the step that would be recorded."""
-
-    def capture(self, fixed: FixedStep) -> Step:
-        return fixed.run
-
-
 def made(encoding: str, size: str, precision: str, side: str, clock: Clock) -> Step:
     """A step of a new model."""
-    (length, batch), dry = SIZES[size], clock.device.type == "cpu"
+    length, batch = SIZES[size]
     words = [f"task.length={length}", f"train.batch_size={batch}", f"train.precision={precision}"]
-    recorded = side.endswith("graphs")
-    if not (dry and recorded):
-        words += SIDES[side]
-    config = sized(encoding, size, 0.0, "task=flipflop", f"device={clock.device.type}", *words)
-    planned = plan(config)
-    trainer = Trainer(planned, clock.device, RunFolder(Path()), {}, lambda: None)
-    if dry and trainer.padded is not None and isinstance(trainer.padded.loss, CompiledLoss):
-        # Inductor takes a minute to build what is measured in a millisecond.
-        trainer.padded.loss.backend = "aot_eager"
-    if dry and recorded:
-        padded = PaddedSteps(planned, trainer.model, trainer.optimizer, trainer.data)
-        padded.captured = _Unrecorded(padded.loss, trainer.optimizer, config.train.clip)
-        trainer.padded = padded
+    device = f"device={clock.device.type}"
+    config = sized(encoding, size, 0.0, "task=flipflop", device, *words, *SIDES[side])
+    trainer = Trainer(plan(config), clock.device, RunFolder(Path()), {}, lambda: None)
     parts = trainer.parts()
     return lambda: trainer.train_on(parts)
 
@@ -73,16 +51,14 @@ def measure(sizes: list[str], clock: Clock, encodings: list[str], seconds: float
 
 
 def _measured(encoding: str, size: str, precision: str, clock: Clock) -> dict[str, Any]:
-    """Each side by itself, one after another: compiled code is dropped before the next."""
+    """Each side by itself, one after another."""
     row: dict[str, Any] = {"ms": {}, "peak_mb": {}, "failed": {}}
     for side in SIDES:
         try:
             step = made(encoding, size, precision, side, clock)
             row["ms"][side] = clock.medians({side: step})[side]
-            # A step that is replayed takes no memory: what it needs is set aside beforehand.
-            if not side.endswith("graphs"):
-                row["peak_mb"][side] = clock.peak_mb(step)
-        except Exception as error:  # what a compiler cannot do is a finding, not an end
+            row["peak_mb"][side] = clock.peak_mb(step)
+        except Exception as error:  # what cannot be done is a finding, not an end
             row["failed"][side] = f"{type(error).__name__}: {error}".splitlines()[0]
     return row
 

@@ -397,9 +397,6 @@ def test_what_the_launcher_refuses(here: Here, tmp_path: Path) -> None:
     ended = here("-m", "hydra/launcher=batched", *tiny("seed=0,1", "hydra.launcher.how=fast"))
     assert ended.status == 2
     assert "hydra.launcher.how=fast is not allowed: set it to measure, batched or a" in ended.err
-    ended = here("-m", "hydra/launcher=batched", *tiny("train.compile=true,false"))
-    assert ended.status == 2
-    assert "train.compile=true is not allowed with hydra/launcher=batched, which" in ended.err
     assert not folders(tmp_path)
 
 

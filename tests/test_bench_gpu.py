@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from pe_lab.training.compiled_loss import CompiledLoss
 
 
 @pytest.fixture
@@ -38,10 +37,8 @@ def test_kernels_and_steps(dry: Any) -> None:
     assert_attention(found["cope"]["rows"])
     for row in found["step"]["rows"]:
         assert row["failed"] == {}
-        assert row["ms"].keys() == {"eager", "fast", "fast + compile", "fast + graphs"}
-        assert row["peak_mb"].keys() == row["ms"].keys() - {"fast + graphs"}
-    # A dry run leaves it to other tests what they compile with.
-    assert CompiledLoss.backend == "inductor"
+        assert row["ms"].keys() == {"eager", "fast"}
+        assert row["peak_mb"].keys() == row["ms"].keys()
 
 
 @pytest.mark.slow

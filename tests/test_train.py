@@ -220,7 +220,6 @@ def test_identity_changes_with_every_key_but_the_operational() -> None:
     top = [path for path in kept if path[0] not in OPERATIONAL[""]]
     assert set(top) == {
         ("train", "checkpoint_every"), ("train", "log_every"), ("train", "fast"),
-        ("train", "compile"), ("train", "cuda_graphs"),
         ("eval", "batch_tokens"),
     }  # fmt: skip
     assert {path[0] for path in kept} - {"train", "eval"} == {

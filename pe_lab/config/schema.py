@@ -86,8 +86,6 @@ class TrainConfig:
     clip: PositiveFloat | None
     precision: Literal["float32", "bfloat16"]
     fast: bool
-    compile: bool
-    cuda_graphs: bool
     stop_below: Annotated[float, Field(ge=0, le=1)] | None
     patience: PositiveInt
     checkpoint_every: PositiveInt

@@ -157,11 +157,11 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _here(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration without a GPU and what is for training steps alone, and with today's
+    """A run's configuration without a GPU  and with today's
     keys that bear on no number: a run made before one was thought of can still be loaded."""
     tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
     config = completed(config)
-    train = {"fast": True, **config["train"], "compile": False, "cuda_graphs": False}
+    train = {"fast": True, **config["train"]}
     return {**config, "device": "cpu", "train": train, "tracker": yaml.safe_load(tracker)}
 
 

@@ -20,8 +20,6 @@ EXACT = (
     "gpu",
     "cpu_capability",
     "train.fast",
-    "train.compile",
-    "train.cuda_graphs",
     "attention",
 )
 """The facts on which the last digits depend."""
@@ -39,9 +37,8 @@ def record_start(trainer: Trainer, overrides: list[str], *, together: bool) -> N
     with suppress(Exception):
         kernels = None if together else trainer.model.kernels()
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
-    # config.yaml is the first start's, and these keys do not make another run.
-    for key in ("fast", "compile", "cuda_graphs"):
-        facts[f"train.{key}"] = getattr(config.train, key)
+    # config.yaml is the first start's, and this key does not make another run.
+    facts["train.fast"] = config.train.fast
     starts = folder.read_json("environment.json") or []
     if not starts:
         resolved = plain(config)

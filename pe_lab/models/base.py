@@ -9,7 +9,7 @@ N scored places, V vocabulary.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -108,11 +108,6 @@ class ModelConfig(ABC):
     A subclass is a frozen keyword-only dataclass that raises ValueError in ``__post_init__`` for
     values that do not fit together.
     """
-
-    one_by_one: ClassVar[bool] = False
-    """True: tokens are computed one after another."""
-    sizes_by_tokens: ClassVar[bool] = False
-    """True: how much is computed follows from the values of the tokens."""
 
     n_layers: PositiveInt
     d_model: PositiveInt

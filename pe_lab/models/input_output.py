@@ -26,8 +26,6 @@ from pe_lab.models.scored_positions import ScoredPositions
 class InputOutputConfig(ModelConfig):
     """What the two models have in common: the tasks that they are for."""
 
-    sizes_by_tokens = True
-
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:
             names = ", ".join(_separated())

@@ -32,7 +32,6 @@ class RecurrentConfig(ModelConfig):
     all else uniform in +-1/sqrt(E). There is no attention: an encoding can change the input alone.
     """
 
-    one_by_one = True
     dropout: Annotated[float, Field(ge=0, lt=1)]
     tied_embeddings: bool
 

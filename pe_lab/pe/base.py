@@ -161,8 +161,6 @@ class PositionalEncoding(nn.Module):
     turns_alone: bool = False
     """True: ``rotate`` turns each query and key by its own position alone, so that turned keys can
     be kept, and sums of them in the place of keys."""
-    one_by_one: bool = False
-    """True: its vectors are made one position after another, up to the largest position."""
     bias_by_distance: bool = False
     """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
 

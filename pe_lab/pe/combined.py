@@ -68,7 +68,6 @@ class Combined(PositionalEncoding):
         windows = [part.window for part in serving if part.window is not None]
         self.window = min(windows, default=None)
         self.both_ways = all(part.both_ways for part in inside)
-        self.one_by_one = any(part.one_by_one for part in serving)
         self.bias_by_distance = all(part.bias_by_distance for part in self._serving("bias"))
         self.turns_alone = all(part.turns_alone for part in self._serving("rotate"))
         for index, part in zip(self.parts, serving, strict=True):

@@ -35,8 +35,6 @@ class Floater(PositionalEncoding):
     causal.
     """
 
-    one_by_one = True
-
     def __init__(
         self,
         dims: Dims,

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 Fact = TypeVar("Fact")
-_FACTS: set[str] = set()
 
 
 def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
     """Keeps a fact of positions with them, as an attribute: the layers of a model ask about one
     tensor, and to read a number from a GPU is to wait for all that the GPU has been given to do."""
     name = f"_{fact.__name__}"
-    _FACTS.add(name)
 
     @functools.wraps(fact)
     def known(pos_BS: Tensor) -> Fact:
@@ -27,13 +25,6 @@ def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fa
         return kept[1]
 
     return known
-
-
-def tell_facts(pos_BS: Tensor, known_BS: Tensor) -> None:
-    """Have positions that are traced, and have no values, keep the facts that others keep."""
-    for name, kept in vars(known_BS).items():
-        if name in _FACTS:
-            setattr(pos_BS, name, (_version(pos_BS), kept[1]))
 
 
 def _version(tensor: Tensor) -> int:

@@ -19,8 +19,6 @@ class Recurrent(PositionalEncoding):
     Sequential: a step for every position up to the largest. Any length. Absolute; causal.
     """
 
-    one_by_one = True
-
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         width = dims.d_model

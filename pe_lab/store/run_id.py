@@ -11,7 +11,7 @@ from typing import Any
 # What does not change a run's numbers: two runs that differ only here are one run.
 OPERATIONAL = {
     "": ("tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug", "names"),
-    "train": ("checkpoint_every", "log_every", "fast", "compile", "cuda_graphs"),
+    "train": ("checkpoint_every", "log_every", "fast"),
     "eval": ("batch_tokens",),
 }
 # What changes none either while train.stop_below is null.
@@ -20,7 +20,7 @@ STOPPING = {"train": ("patience",), "eval": ("every",)}
 
 # Keys that came after runs had been made, with what held before: such a run is the same run.
 ADDED: dict[str, dict[str, Any]] = {
-    "train": {"length": None, "compile": False, "cuda_graphs": False},
+    "train": {"length": None},
     "model": {
         "_target_": "pe_lab.models.transformer.TransformerConfig",
         "window": None,

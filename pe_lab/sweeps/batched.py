@@ -38,13 +38,6 @@ def check_batched(cfg: DictConfig, plans: Sequence[Plan] = ()) -> None:
     Args:
         plans: all of the line's.
     """
-    for key in ("compile", "cuda_graphs"):
-        if any(getattr(plan.config.train, key) for plan in plans):
-            raise UsageError(
-                f"train.{key}=true is not allowed with hydra/launcher=batched, which takes the "
-                "steps of several models at once in a way of its own: leave the launcher out, or "
-                f"leave train.{key} false"
-            )
     launcher = cfg.hydra.launcher
     if unknown := launcher.keys() - {"_target_", "how", "most"}:
         raise UsageError(

@@ -15,7 +15,6 @@ from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
-from pe_lab.training.step_checks import check_step
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,6 @@ def plan(config: Config) -> Plan:
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    check_step(config, model_config, encodings, positions)
     splits = [name for name in task.evaluated() if name not in too_long]
     return Plan(config, task, positions, model_config, dims, splits, too_long)
 

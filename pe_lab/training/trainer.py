@@ -23,7 +23,6 @@ from pe_lab.training.generate import generated
 from pe_lab.training.loss import Microbatch, summed_loss
 from pe_lab.training.metrics import Answers, answer, fixed_positions
 from pe_lab.training.optimizer import Adam
-from pe_lab.training.padded_steps import PaddedSteps
 from pe_lab.training.plan import Plan
 
 logger = logging.getLogger("pe_lab")
@@ -91,9 +90,6 @@ class Trainer:
         self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.positions_rng = generator(plan.config.seed, "train positions", 0)
-        self.padded: PaddedSteps | None = None
-        if self.config.compile or self.config.cuda_graphs:
-            self.padded = PaddedSteps(plan, self.model, self.optimizer, self.data)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.loss_steps = 0
@@ -234,10 +230,6 @@ class Trainer:
         """One step."""
         cfg, rate = self.config, learning_rate(self.config, self.step)
         total = sum(int(part.counted.sum()) for part in parts)
-        if self.padded is not None and self.padded.captured is not None:
-            told = self.padded.step(parts, total, rate)
-            self._check_finite(*told)
-            return self._count(told[0])
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in parts:
             part_loss = self.summed_loss(part)
@@ -248,12 +240,10 @@ class Trainer:
         self.optimizer.lr = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return self._count(loss)
+        self._count(loss)
 
     def summed_loss(self, part: Microbatch) -> Tensor:
         """Cross-entropy summed over the places of a part that count."""
-        if self.padded is not None:
-            return self.padded.summed_loss(part)
         pos = part.pos.to(self.device)
         with self.autocast():
             return summed_loss(self.model, part.batch, part.counted, pos, part.key)
