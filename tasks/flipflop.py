@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field
 
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import IN_DOMAIN, TRAIN, Batch, Ints, Probability, Stored, Task
+from pe_lab.common.task import TRAIN, Batch, Ints, Probability, Stored, Task
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))

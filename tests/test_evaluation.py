@@ -23,7 +23,7 @@ from pe_lab.evaluation.swap_encoding import Yamls, asked
 from pe_lab.evaluation.targets import Sequences
 from pe_lab.experiment.load_run import SUMMARY, load
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.metrics import answer, fixed_positions
+from pe_lab.training.measure import answer, fixed_positions
 from pe_lab.training.plan import Plan, build_encodings, plan
 
 Run = Callable[..., Path]
@@ -183,7 +183,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     positions = fixed_positions(bare.positions, "sparse", *data.tokens.shape)
     task = bare.task.split("sparse")
     direct = answer(model, task, data, positions, batch_tokens=2048, autocast=nullcontext)
-    assert errors(frame, "none") == [pytest.approx(direct.measured().loss, abs=1e-9)]
+    assert errors(frame, "none") == [pytest.approx(direct.measured()["loss"], abs=1e-9)]
     assert len({*frame["loss"]}) == 3
     # A table of 63 positions of width 16.
     assert frame["left_out"].to_list() == [0, 63 * 16, 63 * 16]

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from pe_lab.training.metrics import Answers
+from pe_lab.training.measure import Answers
 
 
 def test_error_and_loss_by_the_tokens_read():

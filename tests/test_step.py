@@ -9,7 +9,7 @@ from program import ROOT, tiny
 from torch import Tensor
 
 from pe_lab.cli.train import _arguments
-from pe_lab.common.task import IN_DOMAIN
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.config.check import checked
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers

@@ -18,8 +18,8 @@ from torch import nn
 
 from pe_lab.cli.train import _arguments
 from pe_lab.common.errors import RunError
+from pe_lab.common.metrics import IN_DOMAIN, wilson
 from pe_lab.common.rng import generator
-from pe_lab.common.task import IN_DOMAIN
 from pe_lab.config.compose import compose
 from pe_lab.config.instantiate import check
 from pe_lab.config.schema import TrainConfig, register_resolvers
@@ -30,7 +30,7 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import OPERATIONAL, identity
 from pe_lab.tasks.flipflop import READ
 from pe_lab.training.batches import TrainData, evaluation_set
-from pe_lab.training.metrics import fixed_positions, wilson
+from pe_lab.training.measure import fixed_positions
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.plan import Plan, plan
 from pe_lab.training.trainer import Trainer, learning_rate
@@ -284,7 +284,7 @@ def test_an_answer_that_is_no_number_is_wrong(tmp_path: Path) -> None:
     torch.nn.init.constant_(trained.model.tokens.weight, math.nan)
     answers = trained.answers(IN_DOMAIN)
     assert (trained.sets[IN_DOMAIN].targets[answers.row, answers.position] == 0).any()
-    assert answers.measured().error == 1
+    assert answers.measured()["error"] == 1
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import key_values
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import IN_DOMAIN
 from pe_lab.experiment.wandb_timeout import bounded
 from pe_lab.results.frame import GROUPS, labels, selected
 from pe_lab.store.run_folder import replace_file

@@ -47,7 +47,7 @@ def continuation(
     from pe_lab.common.rng import torch_seed
     from pe_lab.experiment.load_run import Trained, load
     from pe_lab.training.generate import drawn, written
-    from pe_lab.training.metrics import fixed_positions
+    from pe_lab.training.measure import fixed_positions
 
     run: Trained = load(path)
     task = run.plan.task

@@ -13,6 +13,8 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pe_lab.common.metrics import METRICS, is_share
+
 logger = logging.getLogger("pe_lab")
 LINE_EVERY_S = 10.0
 
@@ -124,31 +126,26 @@ def percent(share: float | None) -> str:
 
 def split_table(summary: dict[str, Any]) -> Table:
     """One row per split of a finished run."""
+    metrics = summary["metrics"]
+    shown = [(metric.column, metric.name) for metric in METRICS if metric.column]
+    if any(key.endswith("/error_generated") for key in metrics):
+        shown.insert(3, ("written", "error_generated"))
     title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
     table = Table(title=title, title_justify="left")
     table.add_column("split")
-    for name in ("error", "95 % interval", "per sequence", "written", "scored", "guessing"):
-        table.add_column(name, justify="right")
-    metrics = summary["metrics"]
-    for split, where in summary["splits"].items():
-        if where is None:
+    for column, _ in shown:
+        table.add_column(column, justify="right")
+    for split, prefix in summary["splits"].items():
+        if prefix is None:
             reason = f"needs {summary['too_long'][split]} positions"
-            table.add_row(split, "not applicable", reason, *[""] * 4)
-            continue
-        low, high = metrics[f"{where}/error_low"], metrics[f"{where}/error_high"]
-        table.add_row(
-            split,
-            percent(metrics[f"{where}/error"]),
-            f"{percent(low)} .. {percent(high)}",
-            percent(metrics[f"{where}/error_seq"]),
-            percent(metrics.get(f"{where}/error_generated")),
-            str(metrics[f"{where}/n"]),
-            percent(metrics[f"{where}/guess"]),
-        )
-    if not any(key.endswith("/error_generated") for key in metrics):
-        _drop(table, "written")
+            table.add_row(split, "not applicable", reason, *[""] * (len(shown) - 2))
+        else:
+            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in shown))
     return table
 
 
-def _drop(table: Table, header: str) -> None:
-    table.columns = [column for column in table.columns if column.header != header]
+def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
+    value = metrics.get(f"{prefix}/{name}")
+    if name == "error_low":
+        return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
+    return percent(value) if is_share(name) else str(value)

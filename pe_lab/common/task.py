@@ -12,19 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
+from pe_lab.common.metrics import IN_DOMAIN
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
-IN_DOMAIN = "in_domain"
 WORDS_TOLD = 100
 """Of a vocabulary, in a message: a text in Chinese has thousands."""
-
-
-def place(split: str) -> str:
-    """Where a split's metrics are found."""
-    return split if split == IN_DOMAIN else f"ood/{split}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ measurement read.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,18 @@ import polars as pl
 import torch
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import GENERATED, generated_metrics
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.common.task import Batch
 from pe_lab.config.schema import plain, validated
 from pe_lab.evaluation.cells import Cell, cells, check_memory
-from pe_lab.evaluation.record import FACTS, GENERATED, MEASURED, Evaluations
+from pe_lab.evaluation.record import FACTS, MEASURED, Evaluations
 from pe_lab.evaluation.swap_encoding import Yamls, asked
 from pe_lab.evaluation.targets import Sequences
 from pe_lab.experiment.load_run import Trained, load
 from pe_lab.experiment.machine import environment, prepare
 from pe_lab.training.generate import generated
-from pe_lab.training.metrics import answer, fixed_positions
+from pe_lab.training.measure import answer, fixed_positions
 
 
 def evaluate(
@@ -146,11 +146,10 @@ class _Measuring:
             "poll": _poll,
         }
         task = cell.target.task
-        found = asdict(answer(model, task, data, positions, **how).measured())
+        found: dict[str, Any] = answer(model, task, data, positions, **how).measured()
         found["guess"] = task.guess(reference, data)
         if cell.wanted.generated:
-            written = asdict(generated(model, data, positions, **how).measured())
-            found |= {f"{kind}_generated": written[kind] for kind in GENERATED}
+            found |= generated_metrics(generated(model, data, positions, **how).measured())
         seconds = time.perf_counter() - began
         told = {"encoding": cell.encoding, "k": cell.scale}
         return {**told, **found, "seconds": seconds, **self._made_by(device)}
@@ -182,7 +181,7 @@ def _frame(
 ) -> pl.DataFrame:
     measured = dict(MEASURED)
     if generate:
-        measured |= {f"{kind}_generated": pl.Float64 for kind in GENERATED}
+        measured |= dict.fromkeys(GENERATED, pl.Float64)
     table = []
     for number, cell in enumerate(wanted):
         row = rows.get(number, {})

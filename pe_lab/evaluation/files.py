@@ -9,6 +9,7 @@ from typing import IO, Any
 import polars as pl
 
 from pe_lab.common.errors import cannot_write
+from pe_lab.common.metrics import is_share
 from pe_lab.evaluation.tables import label
 from pe_lab.report.charts import Scale, Spec, lines
 
@@ -56,7 +57,7 @@ def picture(evaluated: pl.DataFrame, metric: str) -> str:
     # It starts a JavaScript engine.
     import vl_convert
 
-    share = metric.startswith(("error", "accuracy"))
+    share = is_share(metric)
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
     rows = evaluated.filter(pl.col("error").is_not_null()).with_columns(
         y=value * (100 if share else 1),

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import RunError
+from pe_lab.common.metrics import GENERATED, METRICS
 from pe_lab.store.metrics_log import MetricsLog, read_metrics
 from pe_lab.store.run_folder import RunFolder
 
@@ -26,12 +27,9 @@ FACTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """The columns that tell a cell."""
 MEASURED: dict[str, pl.DataType | type[pl.DataType]] = {
-    **dict.fromkeys(("error", "error_low", "error_high", "error_seq", "loss"), pl.Float64),
-    **dict.fromkeys(("n", "n_seq"), pl.Int64),
-    **dict.fromkeys(("guess", "seconds"), pl.Float64),
+    **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
+    "seconds": pl.Float64,
 }
-GENERATED = ("error", "error_low", "error_high", "error_seq")
-"""What is measured of the answers that the model writes by itself, under KIND_generated."""
 WAIT_S = 60.0
 """For the others that add a row to the same folder."""
 
@@ -80,7 +78,7 @@ def _is_row(row: Any) -> bool:
     kinds |= {"split": str, "encoding": str}
     if not isinstance(row, dict) or any(type(row.get(name)) is not kinds[name] for name in kinds):
         return False
-    numbers = ["k", *MEASURED, *(f"{kind}_generated" for kind in GENERATED)]
+    numbers = ["k", *MEASURED, *GENERATED]
     return all(type(row.get(name)) in (int, float, type(None)) for name in numbers)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import RunError
-from pe_lab.evaluation.record import FACTS, GENERATED, MEASURED, NAME, TRAINED, rows_of
+from pe_lab.common.metrics import GENERATED
+from pe_lab.evaluation.record import FACTS, MEASURED, NAME, TRAINED, rows_of
 
 Row = Mapping[str, Any]
 
@@ -28,7 +29,7 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """
     facts = ("path", "task", "pe", "seed", "setting")
     known = runs.filter(pl.col("path").is_in(evaluated_paths(runs))).select(facts)
-    measured = MEASURED | dict.fromkeys((f"{kind}_generated" for kind in GENERATED), pl.Float64)
+    measured = MEASURED | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
     for run in known.iter_rows():
         path = Path(run[0]) / NAME

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import yaml
 
-from pe_lab.common.task import IN_DOMAIN
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.tables import Cell, Sheet
 

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import GENERATED, METRICS, TITLED, metric_name
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import place
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.columns import frame_of
@@ -19,7 +19,7 @@ from pe_lab.results.sheets import sheets
 from pe_lab.results.tables import Sheet
 from pe_lab.store.run_folder import RunFolder
 
-NUMBERS = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
+NUMBERS = (*(metric.name for metric in METRICS), *GENERATED)
 
 
 def tables(
@@ -48,8 +48,8 @@ def tables(
 
 def check_metric(metric: str, generate: bool) -> str:
     """The metric; UsageError where the tables have none of that name."""
-    known = ["error", "error_seq", "loss", "accuracy"]
-    known += ["error_generated", "error_seq_generated"] if generate else []
+    known = [*(metric.name for metric in TITLED), "accuracy"]
+    known += [f"{m.name}_generated" for m in TITLED if m.generated and generate]
     if metric not in known:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, known)}")
     return metric
@@ -94,11 +94,11 @@ def _record(
     for cell in cells:
         column = cell["split"] if splits_as_columns else str(cell["length"])
         columns.append(column)
-        numbers = {name: cell.get(name) for name in cell if name.startswith(NUMBERS)}
+        numbers = {name: cell[name] for name in NUMBERS if name in cell}
         if cell["error"] is not None:
             numbers["accuracy"] = 1 - cell["error"]
         numbers["k"] = cell["k"]
-        metrics |= {f"{place(column)}/{name}": value for name, value in numbers.items()}
+        metrics |= {metric_name(column, name): value for name, value in numbers.items()}
     facts = {
         **run.facts,
         "task": title,

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import generator
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import IN_DOMAIN, Batch, Task
+from pe_lab.common.task import Batch, Task
 from pe_lab.evaluation.memory import least_bytes, refuse_beyond
 from pe_lab.experiment.load_run import Trained
 from pe_lab.training.batches import evaluation_set

@@ -20,7 +20,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import completed
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.metrics import Answers, answer, fixed_positions
+from pe_lab.training.measure import Answers, answer, fixed_positions
 from pe_lab.training.plan import Plan, plan
 
 REMEDY = "put back a copy, or make the run again with force=true"

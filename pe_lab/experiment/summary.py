@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.task import IN_DOMAIN, Batch, place
+from pe_lab.common.metrics import IN_DOMAIN, generated_metrics, metric_names, metric_prefix
+from pe_lab.common.task import Batch
 from pe_lab.config.schema import plain
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.plan import Plan
@@ -39,13 +40,12 @@ def measured_summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     by: dict[str, Any] = {}
     for split, data in trainer.sets.items():
         answers = trainer.answers(split)
-        metrics |= answers.measured().metrics(split)
-        metrics[f"{place(split)}/guess"] = planned.task.split(split).guess(reference, data)
+        numbers = answers.measured()
+        numbers["guess"] = planned.task.split(split).guess(reference, data)
         by[split] = answers.breakdown()
         if config.eval.generate:
-            written = trainer.generated(split).measured().metrics(split)
-            for kind in ("error", "error_low", "error_high", "error_seq"):
-                metrics[f"{place(split)}/{kind}_generated"] = written[f"{place(split)}/{kind}"]
+            numbers |= generated_metrics(trainer.generated(split).measured())
+        metrics |= metric_names(split, numbers)
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
         "params/total": sum(p.numel() for p in trainer.model.parameters()),
@@ -63,7 +63,7 @@ def measured_summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "steps": trainer.step,
         "names": names,
         "overrides": overrides,
-        "splits": {s: place(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
+        "splits": {s: metric_prefix(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
         "too_long": planned.too_long,
         # JSON has no nan; out of domain a loss may be one.
         "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from pe_lab.common.task import IN_DOMAIN
+from pe_lab.common.metrics import CURVES, IN_DOMAIN, METRICS, TABLED
 from pe_lab.config.schema import Config, plain
 from pe_lab.store.sweep_name import keys_of, operational
 
@@ -15,12 +15,11 @@ NAME_LENGTH, TAG_LENGTH = 128, 64
 MEAN_OOD = "ood/error"
 """Error averaged over the out-of-domain splits of a row: one column, one chart for all of them."""
 
-UNCHARTED = ("/error_low", "/error_high", "/n", "/n_seq", "/guess")
+UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.title)
 """Endings of metrics that are kept but would bury the charts."""
 
-COLUMNS = ("split", "error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
+COLUMNS = ("split", *TABLED)
 LENGTHS = ("split", "length", "error", "n")
-CURVES = ("error", "error_low", "error_high", "error_seq", "loss")
 
 
 def labels(

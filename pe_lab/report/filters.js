@@ -9,7 +9,10 @@
     others: "", theme: "", sort: "ood",
   };
   const state = structuredClone(DEFAULTS);
-  window.report = { sections, state, matching, shownSplits, publish };
+  // By name, the title and the unit of each metric.
+  const metrics = Object.fromEntries(
+    [...form?.elements.metric.options ?? []].map((option) => [option.value, option.dataset]));
+  window.report = { sections, metrics, state, matching, shownSplits, publish };
 
   // The places of a section's settings that the filters leave, best first.
   function matching(section) {

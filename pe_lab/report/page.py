@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pe_lab.common.console import percent
+from pe_lab.common.metrics import TITLED
 from pe_lab.report.facts import Settings, Told
 from pe_lab.report.inspected import Inspected
 from pe_lab.report.panels import Group
@@ -86,6 +87,7 @@ def render(page: Page) -> str:
         fragments=[Markup(fragment) for fragment in page.inspected.fragments],
         reference=reference,
         deep=DEEP,
+        metrics=TITLED,
     )
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.task import IN_DOMAIN
+from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
 from pe_lab.results.frame import labels
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.reader import text
 
-METRICS = ("error", "error_seq", "loss")
+METRICS = tuple(metric.name for metric in TITLED)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,6 @@ class Section:
     def ood(self) -> tuple[str, ...]:
         """The splits out of domain."""
         return tuple(split for split in self.splits if split != IN_DOMAIN)
-
-
-COSTS = {"time/train_s": "training time (s)", "params/total": "parameters"}
 
 
 def sections(

@@ -2,11 +2,11 @@
 
 import polars as pl
 
-from pe_lab.common.task import IN_DOMAIN
+from pe_lab.common.metrics import COSTS, metric_name
 from pe_lab.report.charts import Scale, lines, scatter
 from pe_lab.report.error_vs_key import against
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import COSTS, Band, Section, Setting
+from pe_lab.report.sections import Band, Section, Setting
 from pe_lab.results.frame import breakdowns, curves
 
 DRAWN = 60
@@ -74,7 +74,7 @@ def _learning(section: Section, place: dict[str, int], runs: pl.DataFrame) -> li
     rows = curves(runs)
     errors = []
     for split in section.splits:
-        column = "in_domain/error" if split == IN_DOMAIN else f"ood/{split}/error"
+        column = metric_name(split, "error")
         closing = runs.select("path", "setting", "step", column) if column in runs.columns else None
         part = _thinned(rows, column, closing)
         if part is None:

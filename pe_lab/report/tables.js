@@ -1,11 +1,7 @@
 // The heat map and the table of results: rows, columns and numbers as the filters have it.
 (() => {
   "use strict";
-  const { sections, state, matching, shownSplits, publish } = window.report;
-  const TITLES = {
-    error: "Wrong answers in %", error_seq: "Sequences with any wrong answer in %",
-    loss: "Loss in nats per answer",
-  };
+  const { sections, metrics, state, matching, shownSplits, publish } = window.report;
   const DEEP = 0.73;
 
   // As pe_lab.console.percent has it.
@@ -14,7 +10,7 @@
   }
 
   function told(value) {
-    if (state.metric !== "loss") return percent(value);
+    if (metrics[state.metric].unit === "share") return percent(value);
     return value < 0.1 ? value.toFixed(4) : value.toFixed(2);
   }
 
@@ -42,8 +38,8 @@
   // The number that gets the darkest cell.
   function most(section) {
     if (state.metric === "error") return section.reference;
-    if (state.metric === "error_seq") return 1;
-    const all = section.settings.flatMap((setting) => setting.cells.loss);
+    if (metrics[state.metric].unit === "share") return 1;
+    const all = section.settings.flatMap((setting) => setting.cells[state.metric]);
     return Math.max(...all.map((band) => band?.[0] ?? 0)) || 1;
   }
 
@@ -81,7 +77,7 @@
         for (const [place, row] of byPlace) numbers(row, section, place, top, table);
         table.dataset.metric = state.metric;
       }
-      table.querySelector("[data-metric]").textContent = TITLES[state.metric];
+      table.querySelector("[data-metric]").textContent = metrics[state.metric].title;
       if (table.tFoot) table.tFoot.hidden = state.metric !== "error";
     }
     element.querySelector("[data-most]").textContent = told(top);

@@ -7,10 +7,11 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.frame import compared_keys, places
 from pe_lab.results.intervals import t_95
-from pe_lab.results.query import METRICS, unknown
+from pe_lab.results.query import unknown
 from pe_lab.results.reader import text
 
 SETTING = ("pe", "setting")
@@ -126,7 +127,7 @@ def _group(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
     for key in by:
         if key not in runs.columns:
             raise UsageError(f"by={','.join(by)}: {unknown(key, runs.columns)}")
-        if key.startswith(METRICS) or key == "splits":
+        if key.startswith(PREFIXES) or key == "splits":
             raise UsageError(
                 f"by={','.join(by)}: {key} is measured, give keys of the configuration"
             )
@@ -141,7 +142,7 @@ def _columns(
     for split in splits or ():
         if split not in every:
             raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, every)}")
-    names = [name.rpartition("/") for name in runs.columns if name.startswith(METRICS)]
+    names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
     kinds = {kind for place, _, kind in names if place in every.values()}
     if metric not in kinds:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, kinds)}")

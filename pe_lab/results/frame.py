@@ -15,10 +15,11 @@ import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import PREFIXES, TABLED, metric_prefix
 from pe_lab.common.options import key_values
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import Kind, frame_of
-from pe_lab.results.query import METRICS, condition, one_of
+from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.run_id import OPERATIONAL, STOPPING
@@ -39,7 +40,6 @@ FACTS: dict[str, Kind] = {
 """The columns that every run has, where they are known."""
 
 GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
-MEASURED = ("error", "error_low", "error_high", "error_seq", "loss", "n", "guess")
 
 
 def read_runs(
@@ -126,7 +126,7 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
             pl.col(name).cast(pl.Float64).alias(kind)
             if (name := f"{place}/{kind}") in frame.columns
             else pl.lit(None, pl.Float64).alias(kind)
-            for kind in MEASURED
+            for kind in TABLED
         ]
         parts.append(
             finished.filter(pl.col("splits").list.contains(split)).select(
@@ -140,7 +140,7 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
 def places(frame: pl.DataFrame) -> list[str]:
     """The prefixes of the splits' metrics: in_domain, ood/sparse, .., in the order measured."""
     splits = dict.fromkeys(split for splits in frame["splits"].to_list() for split in splits or ())
-    return [split if split == "in_domain" else f"ood/{split}" for split in splits]
+    return list(map(metric_prefix, splits))
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
@@ -267,7 +267,7 @@ def _distinct(
 
 def _check_root(verb: str, word: str, key: str, options: Collection[str]) -> None:
     """UsageError for a key of no group at all: it can be told before anything is read."""
-    roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in METRICS)}
+    roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in PREFIXES)}
     roots |= {"runs_dir", "where", *options}
     roots -= {"", "names", "debug"}
     if re.split("[./]", key)[0] not in roots:

@@ -20,6 +20,7 @@ from functools import reduce
 import polars as pl
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.suggest import did_you_mean
 
 _TOKEN = re.compile(
@@ -31,7 +32,6 @@ _TOKEN = re.compile(
 )
 COMPARISONS = ("=", "==", "!=", "<", "<=", ">", ">=")
 KEYWORDS = ("and", "or", "not", "in")
-METRICS = ("in_domain/", "ood/", "params/", "time/")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool
         if sign == "!=":
             found = ~found.fill_null(False)
     known = pl.lit(True)
-    if key.startswith(METRICS):
+    if key.startswith(PREFIXES):
         known = pl.col("state") == "finished"
     elif "." in key:
         known = pl.col("setting").is_not_null()

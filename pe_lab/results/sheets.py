@@ -7,6 +7,7 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import is_share
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.reader import text
@@ -59,7 +60,7 @@ def _sheet(
     for cell in table.iter_rows(named=True):
         rows.setdefault(tuple(cell[key] for key in by), {})[cell["split"]] = cell
     splits = list(dict.fromkeys(table["split"]))
-    shares = metric.startswith(("error", "guess", "accuracy"))
+    shares = is_share(metric)
     titles = {"pe": "encoding", "setting": "where they differ"}
     # Settings that differ in nothing but the encoding need no second column.
     shown = [k for k in by if k != "setting" or any(told.get(s) for s in table["setting"])]

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.store.run_folder import RunFolder
 
 ENDS = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
@@ -71,7 +72,7 @@ class Job:
     def _ended(self) -> "Ended":
         summary = self.folder.summary()
         if summary is not None and (self.finished_before or self.begun()):
-            error = summary["metrics"].get("in_domain/error")
+            error = summary["metrics"].get(metric_name(IN_DOMAIN, "error"))
             return Ended("finished before" if self.finished_before else "finished", error=error)
         if self.told is not None:
             return Ended(*self.told)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pe_lab.common.errors import RunError
 from pe_lab.common.task import Batch, Bools, Ints
 from pe_lab.models.base import Model
-from pe_lab.training.metrics import Answers, chunks, evaluating
+from pe_lab.training.measure import Answers, chunks, evaluating
 
 Choice = Callable[[Tensor], Tensor]
 """Of the logits (B, V), a token for each row, (B, 1)."""

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
+from pe_lab.common.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.common.rng import generator, torch_seed
-from pe_lab.common.task import IN_DOMAIN, Batch, Ints
+from pe_lab.common.task import Batch, Ints
 from pe_lab.config.schema import TrainConfig
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
 from pe_lab.training.generate import generated
 from pe_lab.training.loss import Microbatch, summed_loss
-from pe_lab.training.metrics import Answers, answer, fixed_positions
+from pe_lab.training.measure import Answers, answer, fixed_positions
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.plan import Plan
 
@@ -270,9 +271,9 @@ class Trainer:
         row: dict[str, Any] = {"step": self.step}
         for split in self.sets:
             measured = self.answers(split, self.plan.sequences(split, most)).measured()
-            row |= {k: v for k, v in measured.metrics(split).items() if not k.endswith("n_seq")}
+            row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
             if split == IN_DOMAIN:
-                error = measured.error
+                error = measured["error"]
         self.log.write(row)
         self.measured_at = self.step
         limit = self.config.stop_below

@@ -159,7 +159,7 @@ def test_a_run_with_its_own_layers_is_another_run_and_loads(here: Here, tmp_path
     again = load(run)
     assert [b.attention.window for b in again.model.blocks] == [4, None]  # type: ignore[union-attr]
     expected = summary(run)["metrics"]["in_domain/loss"]
-    assert again.answers("in_domain").measured().loss == pytest.approx(expected, rel=1e-12)
+    assert again.answers("in_domain").measured()["loss"] == pytest.approx(expected, rel=1e-12)
     given = here(*tiny(*words, "model.layers={0: {window: 4}, 1: {encoded: false}}"))
     assert given.status == 0
     assert "is finished already" in given.out + given.err

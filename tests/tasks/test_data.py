@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import generator
-from pe_lab.common.task import IN_DOMAIN, Task
+from pe_lab.common.task import Task
 from pe_lab.training.batches import TrainData, evaluation_set
 
 ROOT = Path(__file__).parents[2]

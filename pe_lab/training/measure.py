@@ -1,9 +1,9 @@
-"""Measuring a model on a split: error, its interval, and where the errors are."""
+"""Measuring a model on a split: its answers, their metrics, and a breakdown of the errors."""
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,42 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pe_lab.common.metrics import computed
 from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch, Ints, Task, place
+from pe_lab.common.task import Batch, Ints, Task
 from pe_lab.models.base import Model
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.positions import Positions
-
-Z_95 = 1.959963984540054
-
-
-def wilson(wrong: int, n: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a share (Wilson 1927).
-
-    It takes the n answers as independent; answers of one sequence are not quite that, so
-    ``error_seq`` stands beside ``error``.
-    """
-    p, z2 = wrong / n, Z_95**2
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One split's numbers. ``n`` answers were scored in ``n_seq`` sequences."""
-
-    error: float
-    error_low: float
-    error_high: float
-    error_seq: float
-    loss: float
-    n: int
-    n_seq: int
-
-    def metrics(self, split: str) -> dict[str, float]:
-        """Under the names of the metrics: in_domain/error, ood/<split>/error, ..."""
-        return {f"{place(split)}/{name}": value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -59,20 +29,29 @@ class Answers:
     position: Ints
     tags: dict[str, Ints]
 
-    def measured(self) -> Measured:
-        """The split's numbers."""
-        n, wrong = len(self.wrong), int(self.wrong.sum())
-        rows = np.unique(self.row)
-        low, high = wilson(wrong, n)
-        return Measured(
-            error=wrong / n,
-            error_low=low,
-            error_high=high,
-            error_seq=len(np.unique(self.row[self.wrong])) / len(rows),
-            loss=float(self.loss.mean()),
-            n=n,
-            n_seq=len(rows),
-        )
+    @property
+    def n(self) -> int:
+        """How many answers were scored."""
+        return len(self.wrong)
+
+    @property
+    def n_wrong(self) -> int:
+        """How many of them are wrong."""
+        return int(self.wrong.sum())
+
+    @property
+    def n_seq(self) -> int:
+        """How many sequences they are from."""
+        return len(np.unique(self.row))
+
+    @property
+    def n_seq_wrong(self) -> int:
+        """How many sequences have a wrong answer."""
+        return len(np.unique(self.row[self.wrong]))
+
+    def measured(self) -> dict[str, float]:
+        """Every metric of ``common.metrics`` that is computed from answers."""
+        return computed(self)
 
     def breakdown(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Error and loss by the number of tokens read (``length``) and by each of the task's tags:

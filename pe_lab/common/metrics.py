@@ -1,0 +1,144 @@
+"""The metrics of a split: name, computation, order, and how each is shown.
+
+A run has them as ``in_domain/<name>`` and ``ood/<split>/<name>``. To add a metric, add a line to
+``METRICS``: it is then measured during and after training and by ``pe-lab eval``, kept in
+metrics.jsonl, summary.json and evaluations.jsonl, and is a column of ``read_runs``, ``by_split``
+and wandb's tables. With a ``title`` the report and ``pe-lab eval metric=<name>`` offer it; with a
+``column`` it is in the table at the end of a run. ``pe-lab results metric=<name>`` has them all.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+IN_DOMAIN = "in_domain"
+OOD = "ood"
+Z_95 = 1.959963984540054
+
+
+def metric_prefix(split: str) -> str:
+    """``in_domain``, or ``ood/<split>``: what the names of a split's metrics begin with."""
+    return split if split == IN_DOMAIN else f"{OOD}/{split}"
+
+
+def metric_name(split: str, name: str) -> str:
+    """``in_domain/error``, ``ood/sparse/error``."""
+    return f"{metric_prefix(split)}/{name}"
+
+
+def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
+    """The numbers of a split under the names they have in a run."""
+    return {metric_name(split, name): value for name, value in numbers.items()}
+
+
+def wilson(wrong: int, n: int) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion (Wilson 1927).
+
+    It assumes independent answers. Answers within a sequence are correlated, hence ``error_seq``
+    beside ``error``.
+    """
+    p, z2 = wrong / n, Z_95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a split.
+
+    Args:
+        compute: the number from ``training.measure.Answers``; None for guessing, which the task
+            computes from its data.
+        unit: share (shown in %), nats or count.
+        title: caption of the report's tables.
+        label: the report's menu entry.
+        column: heading in the table at the end of a run.
+        generated: whether it is also measured for answers that the model generates itself, as
+            ``<name>_generated``.
+        closing_only: kept in summary.json only, not in metrics.jsonl and tables.
+    """
+
+    name: str
+    compute: Callable[[Any], float] | None
+    unit: Literal["share", "nats", "count"]
+    title: str = ""
+    label: str = ""
+    column: str = ""
+    generated: bool = False
+    closing_only: bool = False
+
+
+METRICS = (
+    Metric(
+        "error",
+        lambda answers: answers.n_wrong / answers.n,
+        "share",
+        title="Wrong answers in %",
+        label="wrong answers (%)",
+        column="error",
+        generated=True,
+    ),
+    Metric(
+        "error_low",
+        lambda answers: wilson(answers.n_wrong, answers.n)[0],
+        "share",
+        column="95 % interval",
+        generated=True,
+    ),
+    Metric(
+        "error_high",
+        lambda answers: wilson(answers.n_wrong, answers.n)[1],
+        "share",
+        generated=True,
+    ),
+    Metric(
+        "error_seq",
+        lambda answers: answers.n_seq_wrong / answers.n_seq,
+        "share",
+        title="Sequences with any wrong answer in %",
+        label="sequences with any wrong (%)",
+        column="per sequence",
+        generated=True,
+    ),
+    Metric(
+        "loss",
+        lambda answers: float(answers.loss.mean()),
+        "nats",
+        title="Loss in nats per answer",
+        label="loss (nats)",
+    ),
+    Metric("n", lambda answers: answers.n, "count", column="scored"),
+    Metric("n_seq", lambda answers: answers.n_seq, "count", closing_only=True),
+    Metric("guess", None, "share", column="guessing"),
+)
+
+COSTS = {"time/train_s": "training time (s)", "params/total": "parameters"}
+"""Metrics of a whole run that tables and charts show, with their titles."""
+PREFIXES = (f"{IN_DOMAIN}/", f"{OOD}/", "params/", "time/")
+"""What the metrics in a summary begin with."""
+
+
+def computed(answers: Any) -> dict[str, float]:
+    """Every metric of these ``training.measure.Answers``."""
+    return {metric.name: metric.compute(answers) for metric in METRICS if metric.compute}
+
+
+def generated_metrics(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those of the metrics kept of generated answers, as ``<name>_generated``."""
+    return {name: numbers[name.removesuffix("_generated")] for name in GENERATED}
+
+
+GENERATED = tuple(f"{metric.name}_generated" for metric in METRICS if metric.generated)
+TABLED = tuple(metric.name for metric in METRICS if not metric.closing_only)
+"""In tables of splits, in this order."""
+CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "count")
+"""Those that training changes."""
+TITLED = tuple(metric for metric in METRICS if metric.title)
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is shown in %; with generated answers and ``accuracy`` (1 - error)."""
+    shares = {metric.name for metric in METRICS if metric.unit == "share"} | {"accuracy"}
+    return name.removesuffix("_generated") in shares
