@@ -1,6 +1,7 @@
-"""What is written by hand of each encoding: encodings.yaml and positions.yaml, checked."""
+"""The hand-written entry of each encoding (encodings.yaml, positions.yaml) and its translation
+into Chinese (zh.yaml), validated."""
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,13 +15,15 @@ class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Chinese(Closed):
-    name: str
-    summary: str
-    steps: list[str] = []
+class Translation(Closed):
+    """The Chinese of an entry; the page shows the English of what is missing."""
+
+    name: str | None = None
+    summary: str | None = None
+    steps: list[str] | None = None
     refuses: str | None = None
-    extrapolates: str
-    use: str
+    extrapolates: str | None = None
+    use: str | None = None
 
 
 class Entry(Closed):
@@ -34,21 +37,13 @@ class Entry(Closed):
     reference: str | None
     alone: str | None = None
     witness: dict[str, str]
-    zh: Chinese
-
-
-class PositionsChinese(Closed):
-    name: str
-    summary: str
-    use: str
 
 
 class PositionsEntry(Closed):
     use: str
-    zh: PositionsChinese
 
 
-Kind = TypeVar("Kind", Entry, PositionsEntry)
+Kind = TypeVar("Kind", Entry, PositionsEntry, Translation)
 
 SKELETONS: dict[type, str] = {
     Entry: """\
@@ -62,41 +57,41 @@ SKELETONS: dict[type, str] = {
   reference: tests/pe/test_{name}.py::test_value_and_gradient
   witness:
     LIBRARY: tests/pe/test_{name}.py::test_{name}_as_library
-  zh:
-    name: 中文名
-    summary: >-
-      一句话。
-    extrapolates: 是：……
-    use: >-
-      一至三句。
 """,
     PositionsEntry: """\
 {name}:
   use: One or two sentences.
-  zh:
-    name: 中文名
-    summary: 一句话。
-    use: 一两句话。
 """,
 }
-"""What to paste for a yaml without an entry; the head of the file says what each key means."""
+"""A template for a missing entry; the header of the file explains the keys."""
 
 
 def entries(file: str, group: str, kind: type[Kind]) -> dict[str, Kind]:
-    """The entries of a yaml here, in its order, for what conf/ holds.
+    """The entries of a yaml of docs/, in its order, for the choices in conf/.
 
     Raises:
-        SystemExit: a yaml in conf/ without an entry, or an entry that is not as it should be.
+        SystemExit: a yaml in conf/ without an entry, or an invalid entry.
     """
-    given = yaml.safe_load((HERE / file).read_text("utf-8"))
-    known = facts.names(group)
-    for name in known:
-        if name not in given:
+    written = yaml.safe_load((HERE / file).read_text("utf-8"))
+    names = facts.names(group)
+    for name in names:
+        if name not in written:
             raise SystemExit(
                 f"conf/{group}/{name}.yaml has no entry in docs/{file}: add one there, for "
                 f"instance\n\n{SKELETONS[kind].format(name=name)}"
             )
-    return {name: _checked(file, name, given[name], kind) for name in given if name in known}
+    return {name: _checked(file, name, written[name], kind) for name in written if name in names}
+
+
+def chinese() -> dict[str, Any]:
+    """zh.yaml: ``phrases``, and the translations of ``encodings`` and ``positions`` by name."""
+    written = yaml.safe_load((HERE / "zh.yaml").read_text("utf-8"))
+    for group in ("encodings", "positions"):
+        written[group] = {
+            name: _checked("zh.yaml", name, entry, Translation)
+            for name, entry in written[group].items()
+        }
+    return dict(written)
 
 
 def _checked(file: str, name: str, entry: object, kind: type[Kind]) -> Kind:

@@ -1,37 +1,50 @@
-"""``make docs``: writes docs/encodings.md, its Chinese twin and the pictures.
+"""``make docs``: write docs/encodings.md, its Chinese translation and the pictures.
 
-What can be computed is computed (facts.py, pictures.py); the rest stands in encodings.yaml (a
-mapping for each encoding), positions.yaml (for where positions come from) and phrases.yaml.
-tests/test_docs.py says when the pages on disk are not what this makes.
+Facts are computed (facts.py, pictures.py); the rest is written in encodings.yaml (an entry for
+each encoding), positions.yaml and phrases.yaml, and translated in zh.yaml; what is missing there is
+shown in English. tests/test_docs.py fails where the files on disk are not up to date.
 """
 
+import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from docs import costs, facts, pictures, svg
-from docs.entries import HERE, PositionsEntry, encodings, entries
+from docs import costs, facts, heatmaps, pictures
+from docs.entries import HERE, Entry, PositionsEntry, Translation, chinese, encodings, entries
 from docs.markdown import linked, table, unwrapped
 
-IMAGES = HERE / "img"
+IMAGES = HERE / "img" / "encodings"
+FINGERPRINTS = IMAGES / "fingerprints.json"
 PAGES = {"en": HERE / "encodings.md", "zh": HERE / "encodings.zh.md"}
 NOTICE = "<!-- Written by `make docs` from docs/*.yaml, conf/ and the code: edit those. -->"
 
 
 class Page:
-    """One language's page."""
+    """The page in one language, ``en`` or ``zh``."""
 
     def __init__(self, language: str) -> None:
         self.zh = language == "zh"
-        say: dict[str, Any] = yaml.safe_load((HERE / "phrases.yaml").read_text("utf-8"))[language]
-        texts = {key: unwrapped(text) for key, text in say.items() if isinstance(text, str)}
-        self.say = {**say, **texts} if self.zh else say
+        self.say: dict[str, Any] = yaml.safe_load((HERE / "phrases.yaml").read_text("utf-8"))
         self.entries = encodings()
+        self.position_entries = entries("positions.yaml", "positions", PositionsEntry)
+        self.translations: dict[str, Translation] = {}
+        self.position_translations: dict[str, Translation] = {}
+        if self.zh:
+            self._translate(chinese())
         self.facts = {name: facts.of(name) for name in self.entries}
         cfg = facts.small_model()
         self.model = {"layers": cfg.n_layers, "heads": cfg.n_heads, "width": cfg.d_model}
+
+    def _translate(self, zh: dict[str, Any]) -> None:
+        for key, text in zh["phrases"].items():
+            self.say[key] = unwrapped(text) if isinstance(text, str) else text
+        self.translations, self.position_translations = zh["encodings"], zh["positions"]
+        for name, entry in self.entries.items():
+            shown = self.translations.get(name, Translation()).model_dump(exclude_none=True)
+            update = {key: text for key, text in shown.items() if key in Entry.model_fields}
+            self.entries[name] = entry.model_copy(update=update)
 
     def text(self) -> str:
         """The whole page."""
@@ -66,7 +79,7 @@ class Page:
         return self.join(links) or str(self.say[unlinked])
 
     def reads(self, found: facts.Facts) -> str:
-        """What it makes of the positions that it is given."""
+        """How it uses the positions."""
         if not found.reads_positions:
             return str(self.say["reads"]["order"])
         return str(self.say["reads"]["distances" if found.shift_invariant else "absolute"])
@@ -77,44 +90,46 @@ class Page:
         return str(self.say["own_length" if found.whole_sequence else "any"])
 
     def refuses(self, name: str) -> str:
-        """What was found by trying, and what the entry adds."""
-        entry, say = self.entries[name], self.say["refusals"]
-        told = []
+        """What it refuses: found by trying, and added in its entry."""
+        say, found = self.say["refusals"], []
         for what, choice in facts.refusals(name):
             text = say[what].format(key=self.facts[name].limit)
-            told.append(say["with"].format(what=text, choice=choice) if choice else text)
-        by_hand = entry.zh.refuses if self.zh else entry.refuses
-        return ("；" if self.zh else "; ").join([*told, *filter(None, [by_hand])])
+            found.append(say["with"].format(what=text, choice=choice) if choice else text)
+        by_hand = filter(None, [self.entries[name].refuses])
+        return ("；" if self.zh else "; ").join([*found, *by_hand])
 
     def library(self, witness: str) -> str:
-        for word, own in self.say["witness_words"].items():
-            witness = witness.replace(word, own)
+        for english, translation in self.say["witness_words"].items():
+            witness = witness.replace(english, translation)
         return witness
 
     def overview(self) -> str:
         say, rows = self.say, []
         for name, entry in self.entries.items():
             found = self.facts[name]
-            rows.append([f"[`{name}`](#{name})", *([entry.zh.name] if self.zh else [])])
+            title = [self.translations.get(name, Translation()).name or ""] if self.zh else []
+            rows.append([f"[`{name}`](#{name})", *title])
             rows[-1] += [say["families"][entry.family], self.hooks(found), f"{found.parameters:,}"]
             rows[-1] += [self.reads(found), self.reach(found)]
             rows[-1] += [self.refuses(name) or say["nothing"]]
-            rows[-1] += [entry.zh.extrapolates if self.zh else entry.extrapolates]
+            rows[-1] += [entry.extrapolates]
             witnesses = self.join([self.library(w) for w in entry.witness])
             rows[-1] += [self.source(found, 1), witnesses or say["none"]]
         return table(say["columns"], rows)
 
     def section(self, name: str) -> list[str]:
         say, entry, found = self.say, self.entries[name], self.facts[name]
-        own = entry.zh if self.zh else entry
-        lead = f"**{entry.zh.name}**：{entry.zh.summary}" if self.zh else f"**{found.summary}**"
+        translation = self.translations.get(name, Translation())
+        lead = f"**{found.summary}**"
+        if translation.name and translation.summary:
+            lead = f"**{translation.name}**：{translation.summary}"
         held = {self.library(witness): test for witness, test in entry.witness.items()}
         if entry.alone is not None:
             held = {say["alone"]: entry.alone, **held}
         if entry.reference is not None:
             held = {say["loops"]: entry.reference, **held}
         tests = [say["by_test"].format(what=k, test=linked(test)) for k, test in held.items()]
-        told = {
+        items = {
             say["acts"]: self.hooks(found),
             say["adds"][0]: say["adds"][1].format(n=f"{found.parameters:,}"),
             say["reads"]["title"]: self.reads(found),
@@ -124,24 +139,23 @@ class Page:
             say["held"]: self.join(tests),
         }
         if self.zh:
-            told[say["class"]] = f"[{found.file}](encodings.md#{name})"
+            items[say["class"]] = f"[{found.file}](encodings.md#{name})"
         return [
             f"### `{name}`",
             lead,
             *self.rule(name),
             self.picture(name),
-            self.pair(f"**{say['use']}**", own.use),
-            self.pair(f"**{say['beyond']}**", own.extrapolates),
-            "\n".join(f"- {self.pair(key, text)}" for key, text in told.items() if text),
-            *self.own_words(found),
+            self.pair(f"**{say['use']}**", entry.use),
+            self.pair(f"**{say['beyond']}**", entry.extrapolates),
+            "\n".join(f"- {self.pair(key, text)}" for key, text in items.items() if text),
+            *self.details(found),
         ]
 
     def rule(self, name: str) -> list[str]:
         """The formula and which keys its symbols are, or the steps in words."""
         entry = self.entries[name]
         if entry.maths is None:
-            steps = entry.zh.steps if self.zh else entry.steps
-            return ["\n".join(f"- {step}" for step in steps)]
+            return ["\n".join(f"- {step}" for step in entry.steps)]
         shown, defaults = [f"```math\n{entry.maths}\n```"], facts.section(name)
         where = [
             self.say["symbol"].format(
@@ -162,12 +176,12 @@ class Page:
     def picture(self, name: str) -> str:
         drawn = pictures.draw(name)
         what = self.join(drawn.quantities)
-        caption = self.say["moved" if drawn.moved else "caption"].format(what=what)
+        caption = self.say["moved" if drawn.noisy else "caption"].format(what=what)
         alt = self.say["alt"].format(name=name, what=what)
-        return f"![{alt}](img/{name}.svg)\n\n*{caption}*"
+        return f"![{alt}](img/encodings/{name}.png)\n\n*{caption}*"
 
-    def own_words(self, found: facts.Facts) -> list[str]:
-        """The yaml, and in English the docstring."""
+    def details(self, found: facts.Facts) -> list[str]:
+        """The yaml and, in English, the docstring."""
         keys = facts.keys(found.name)
         shown = [f"```yaml\n{keys}\n```"] if keys else []
         if not self.zh and found.text:
@@ -179,40 +193,45 @@ class Page:
 
     def positions(self) -> str:
         rows = []
-        for name, entry in entries("positions.yaml", "positions", PositionsEntry).items():
+        for name, entry in self.position_entries.items():
             _, summary, text = facts.docstring(name, "positions")
             links = [f"[{label}]({address})" for label, address in facts.sources(text)]
-            if self.zh:
-                rows.append([f"`{name}`", entry.zh.name, entry.zh.summary, entry.zh.use])
-            else:
-                rows.append([f"`{name}`", summary, entry.use])
+            translation = self.position_translations.get(name, Translation())
+            title = [translation.name or ""] if self.zh else []
+            use = translation.use or entry.use
+            rows.append([f"`{name}`", *title, translation.summary or summary, use])
             rows[-1].append(self.join(links))
         return table([*self.say["position_columns"], self.say["source"]], rows)
 
 
-def images() -> dict[Path, list[svg.Panel]]:
-    """The picture of every encoding, and where it belongs."""
-    return {IMAGES / f"{name}.svg": pictures.draw(name).panels for name in encodings()}
+def write_pictures() -> None:
+    """Draw the encodings whose picture is missing or out of date."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    known = json.loads(FINGERPRINTS.read_text("utf-8")) if FINGERPRINTS.exists() else {}
+    for name in encodings():
+        panels, path = pictures.draw(name).panels, IMAGES / f"{name}.png"
+        expected = [heatmaps.fingerprint(panel) for panel in panels]
+        if not path.exists() or not heatmaps.same(known.get(name, []), expected):
+            path.write_bytes(heatmaps.png(panels))
+            known[name] = expected
+            print(f"wrote {path.relative_to(facts.ROOT)}")
+    for path in IMAGES.glob("*.png"):
+        if path.stem not in facts.names():
+            path.unlink()
+            print(f"removed {path.relative_to(facts.ROOT)}: no such encoding")
+    lines = (f"{json.dumps(name)}: {json.dumps(known[name])}" for name in facts.names())
+    FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
 def main() -> None:
-    IMAGES.mkdir(exist_ok=True)
-    drawn = images()
-    for path, panels in drawn.items():
-        # A cell at the edge of two colours may fall to the other on another machine.
-        if not path.exists() or not svg.shows(path.read_text("utf-8"), panels, path.stem):
-            path.write_text(svg.write(panels, path.stem), "utf-8")
-            print(f"wrote {path.relative_to(facts.ROOT)}")
-    for path in set(IMAGES.glob("*.svg")) - set(drawn):
-        path.unlink()
-        print(f"removed {path.relative_to(facts.ROOT)}: no such encoding")
+    write_pictures()
     for language, path in PAGES.items():
         text = Page(language).text()
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")
-    given = yaml.safe_load((HERE / "encodings.yaml").read_text("utf-8"))
-    for name in given.keys() - set(facts.names()):
+    written = yaml.safe_load((HERE / "encodings.yaml").read_text("utf-8"))
+    for name in written.keys() - set(facts.names()):
         print(f"docs/encodings.yaml: {name} has no conf/pe/{name}.yaml, left out", file=sys.stderr)
 
 

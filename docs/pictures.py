@@ -1,9 +1,9 @@
 """The picture of an encoding, from its hooks: one definition for each place where it can act.
 
-The keys j run to the right and the queries i downwards, ``LENGTH`` tokens at positions 0, 1, ..
-Tokens "alike": one vector x, and one q = k with q . k / sqrt(D) = 1, at every token. Tokens
-"random": x, q, k and v normal, from a fixed seed. What is zero everywhere at initialisation is
-drawn with noise of deviation 1/2 added to every parameter.
+Columns are keys j, rows queries i, ``LENGTH`` tokens at positions 0, 1, .. "Tokens alike": the
+same vector x at every token, and the same q = k with q . k / sqrt(D) = 1. "Tokens random": x, q, k
+and v normal, from a fixed seed. A quantity that is zero everywhere at initialisation is drawn with
+noise of standard deviation 1/2 added to every parameter.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from docs import facts
-from docs.svg import Panel
+from docs.heatmaps import Panel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE, count
 from pe_lab.training.plan import build_encodings
@@ -30,8 +30,8 @@ ALIKE, RANDOM = "tokens alike", "tokens random"
 @dataclass(frozen=True)
 class Picture:
     panels: list[Panel]
-    moved: bool
-    """Drawn with noise on every parameter."""
+    noisy: bool
+    """Noise was added to every parameter."""
 
     @property
     def quantities(self) -> list[str]:
@@ -40,24 +40,21 @@ class Picture:
 
 @cache
 def draw(name: str) -> Picture:
-    """The picture of an encoding with its default keys in the default model.
-
-    At first as it is initialised; a quantity that is zero then asks for moved parameters. What is
-    the same everywhere tells nothing; where nothing is left, the picture is that of the attention
-    weights of tokens that are alike.
+    """The picture of an encoding with its default keys in the default model, as initialised, or
+    with noise where a quantity is zero then. Constant panels are left out; where none is left, the
+    picture shows the attention weights of equal tokens.
     """
     with facts.float64(SEED):
         encodings = build_encodings(facts.section(name), facts.dims(LENGTH))
         made = _all(encodings)
         blank = {p.quantity for p in made if p.matrix.nan_to_num().abs().max() < 1e-12}
-        moved = bool(blank)
-        if moved:
+        if blank:
             facts.move(encodings)
             made = _all(encodings)
-        telling = [panel for panel in made if not _constant(panel)]
-        if not telling:
-            telling = _weights(encodings[0])[:1]
-    return Picture(telling, moved)
+        varying = [panel for panel in made if not _constant(panel)]
+        if not varying:
+            varying = _weights(encodings[0])[:1]
+    return Picture(varying, bool(blank))
 
 
 def _constant(panel: Panel) -> bool:
@@ -73,7 +70,7 @@ def _all(encodings: list[PositionalEncoding]) -> list[Panel]:
     made: list[Panel] = []
     for hook, draws in (
         ("embed", _embed),
-        ("block_input", _enter),
+        ("block_input", _block_input),
         ("rotate", _rotate),
         ("bias", _bias),
     ):
@@ -106,16 +103,16 @@ def _embed(encoding: PositionalEncoding) -> list[Panel]:
     return _similarity(lambda x: encoding.embed(x, tokens, _positions()))
 
 
-def _enter(encoding: PositionalEncoding) -> list[Panel]:
+def _block_input(encoding: PositionalEncoding) -> list[Panel]:
     return _similarity(lambda x: encoding.block_input(x, _positions()))
 
 
 def _rotate(encoding: PositionalEncoding) -> list[Panel]:
     """q and k alike at every token; the input x alike and, where that matters, random."""
-    alike = scene_of(ALIKE)
+    alike = inputs_of(ALIKE)
     made = []
     for tokens in (ALIKE, RANDOM):
-        q, k = encoding.rotate(alike.q_BHTD, alike.k_BHSD, scene_of(tokens))
+        q, k = encoding.rotate(alike.q_BHTD, alike.k_BHSD, inputs_of(tokens))
         made.append(_panels(ROTATE, tokens, _product(q, k)))
     plain, by_content = made
     same = torch.allclose(plain[0].matrix, by_content[0].matrix, equal_nan=True)
@@ -138,7 +135,7 @@ def _run(encoding: PositionalEncoding, inputs: AttentionInputs) -> tuple[Tensor,
 def _logits(encoding: PositionalEncoding) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
-        content, logits = _run(encoding, scene_of(tokens))
+        content, logits = _run(encoding, inputs_of(tokens))
         made += _panels(LOGITS, tokens, logits - content)
     return made
 
@@ -146,7 +143,7 @@ def _logits(encoding: PositionalEncoding) -> list[Panel]:
 def _weights(encoding: PositionalEncoding) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
-        inputs = scene_of(tokens)
+        inputs = inputs_of(tokens)
         _, logits = _run(encoding, inputs)
         bias = encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         whole = logits if bias is None else logits + bias
@@ -157,7 +154,7 @@ def _weights(encoding: PositionalEncoding) -> list[Panel]:
 def _counts(encoding: CoPE) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
-        inputs = scene_of(tokens)
+        inputs = inputs_of(tokens)
         content = _product(inputs.q_BHTD, inputs.k_BHSD)
         made += _panels(COUNT, tokens, count(content, inputs.mask_TS, encoding.npos - 1))
     return made
@@ -173,7 +170,7 @@ def _seeded(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED))
 
 
-def scene_of(tokens: str) -> AttentionInputs:
+def inputs_of(tokens: str) -> AttentionInputs:
     cfg = facts.small_model()
     heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     x = _seeded(1, LENGTH, cfg.d_model)
