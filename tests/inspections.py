@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.inspection.inspect import Answered, Head, Inspection
+from pe_lab.inspection.data import Answer, Head, Inspection
 
 
 def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspection:
@@ -22,7 +22,7 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
         "gate": gate,
         "position": position.astype(np.float32),
     }
-    answer = Answered(n - 1, "b", 0.25, "a", 0.75, False)
+    answer = Answer(n - 1, "b", 0.25, "a", 0.75, False)
     made = {
         "path": Path("runs/x"),
         "title": "selective_copy, cope, seed 0",

@@ -102,7 +102,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list
 
 OWN_KEYS = {
     **{"results": "results.command.OPTIONS", "compare": "results.compare.OPTIONS"},
-    **{"report": "report.OPTIONS", "inspect": "inspection.text.KEYS"},
+    **{"report": "report.OPTIONS", "inspect": "cli.inspect.KEYS"},
     **{"dashboard": "tracking.dashboard.OPTIONS", "list": "catalogue.GROUPS"},
     **{"generate": "continuation.KEYS", "eval": "evaluation.command.KEYS"},
     **{"extrapolate": "evaluation.extrapolate.KEYS"},

@@ -19,14 +19,17 @@ from program import ROOT, Here, start, the_run, tiny
 from rich.console import Console
 
 from docs.facts import names, section
+from pe_lab.cli.inspect import show
 from pe_lab.common.errors import UsageError
 from pe_lab.config.instantiate import check
 from pe_lab.config.schema import register_resolvers
+from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
-from pe_lab.inspection.inspect import Answered, Head, inspect_run, page
-from pe_lab.inspection.page import unpacked
-from pe_lab.inspection.text import find_run, lines, show
+from pe_lab.inspection.data import Answer, Head
+from pe_lab.inspection.page import page, unpacked
+from pe_lab.inspection.text import lines
 from pe_lab.store import checkpoint
+from pe_lab.store.run_folder import find_run
 from pe_lab.training.plan import plan
 
 Fake = Callable[..., Path]
@@ -119,9 +122,9 @@ def test_answers_are_the_models(run: Path) -> None:
     for answer in inspection.answers:
         at = share[answer.position]
         assert answer.target_probability == pytest.approx(float(at[vocab.index(answer.target)]))
-        assert answer.likeliest == vocab[int(at.argmax())]
+        assert answer.prediction == vocab[int(at.argmax())]
         assert answer.probability == pytest.approx(float(at.max()))
-        assert answer.right == (answer.likeliest == answer.target)
+        assert answer.correct == (answer.prediction == answer.target)
 
 
 def test_a_long_sequence_keeps_what_is_scored_or_asked_for(run: Path, fake: Fake) -> None:
@@ -292,7 +295,7 @@ def test_without_colours_a_terminal_has_shades(
     terminal = Console(
         file=seen, force_terminal=True, color_system="truecolor", no_color=no_color, width=100
     )
-    monkeypatch.setattr("pe_lab.inspection.text.console", lambda: terminal)
+    monkeypatch.setattr("pe_lab.cli.inspect.console", lambda: terminal)
     show([f"run={run}"])
     assert bool({*"░▒▓█"} & {*seen.getvalue()}) is no_color
 
@@ -352,7 +355,7 @@ def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
     (data,) = parsed.data
     assert parsed.ids == []
     assert data["tokens"] == inspection.tokens
-    assert inspection.told in parsed.text
+    assert inspection.summary in parsed.text
     for head, told in zip(inspection.heads, data["heads"], strict=True):
         assert told["name"] == head.name
         for name, packed in told["maps"].items():
@@ -373,7 +376,7 @@ def test_a_page_of_paper_size_is_small() -> None:
         for n in range(48)
     ]  # fmt: skip
     queries = list(range(0, 512, 4))
-    answers = [Answered(q, "a", 0.5, "a", 0.5, True) for q in queries]
+    answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
     inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
     text = page(inspection)
     (data,) = Parsed(text).data
@@ -398,7 +401,7 @@ def test_a_model_that_gives_no_numbers_is_shown_as_one(fake: Fake) -> None:
     state["model"]["blocks.1.attention.qkv.weight"].fill_(float("nan"))
     checkpoint.save(folder / "checkpoint.pt", {"model": state["model"]})
     inspection = inspect_run(folder)
-    assert not any(answer.right for answer in inspection.answers)
+    assert not any(answer.correct for answer in inspection.answers)
     (data,) = Parsed(page(inspection)).data
     assert {tuple(answer[1:2]) for answer in data["answers"].values()} == {(None,)}
     printed = [text.plain for text in lines(inspection, inspection.heads[-1], None, 100, True)]
@@ -418,9 +421,9 @@ def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_pat
     for split in ("in_domain", "dense", "sparse"):
         for sample in range(5):
             inspection = inspect_run(run, split, sample)
-            assert all(answer.right for answer in inspection.answers)
+            assert all(answer.correct for answer in inspection.answers)
             assert inspection.ranked_by == "gate"
-            means = inspection.by_token(inspection.heads[0], "gate")
+            means = inspection.token_means(inspection.heads[0], "gate")
             letters = [mean for token, mean in means.items() if token.isalpha()]
             assert means["_"] < 0.05
             assert min(letters) > 0.8

@@ -11,8 +11,7 @@ import pytest
 from inspections import made
 from program import ROOT
 
-from pe_lab.inspection.inspect import page
-from pe_lab.inspection.page import script, style
+from pe_lab.inspection.page import page, script, style
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -19,9 +19,9 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.config.instantiate import instantiate
 from pe_lab.config.schema import Config
+from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_alone
-from pe_lab.inspection.inspect import inspect_run
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.models.scored_positions import ScoredPositions

@@ -19,6 +19,7 @@ from typing import Any
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import key_values
+from pe_lab.store.run_folder import find_run
 
 KEYS = ("run", "prompt", "tokens", "temperature", "top_k", "top_p", "seed", "runs_dir")
 
@@ -122,8 +123,6 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a key, value, run or prompt that is not allowed.
     """
-    from pe_lab.inspection.text import find_run
-
     given = key_values("generate", words, KEYS)
     if not given.get("run"):
         raise UsageError(

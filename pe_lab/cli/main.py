@@ -47,7 +47,7 @@ VERBS = {
     "report": "pe_lab.cli.report",
     "eval": "pe_lab.cli.eval",
     "extrapolate": "pe_lab.cli.extrapolate",
-    "inspect": "pe_lab.inspection.inspect",
+    "inspect": "pe_lab.cli.inspect",
     "generate": "pe_lab.cli.generate",
     "dashboard": "pe_lab.cli.dashboard",
     "list": "pe_lab.cli.list",

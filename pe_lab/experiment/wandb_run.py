@@ -232,7 +232,8 @@ class Wandb:
         if not self._cfg.pictures:
             return {}
         try:
-            from pe_lab.inspection.inspect import inspect_run, page
+            from pe_lab.experiment.inspect_run import inspect_run
+            from pe_lab.inspection.page import page
 
             return {s: page(inspect_run(self._run_folder, split=s)) for s in pictured(summary)}
         except Exception as error:

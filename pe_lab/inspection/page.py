@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.inspection.inspect import Head, Inspection, Map
+from pe_lab.inspection.data import Head, Inspection, Map
 
 MOST_BYTES = 180_000
 """Of all maps of a fragment, before they are written as text, four thirds as long."""
@@ -37,9 +37,9 @@ def script() -> str:
     return (resources.files("pe_lab.inspection") / "inspection.js").read_text()
 
 
-def fragment(inspection: Inspection, alone: bool) -> str:
+def page(inspection: Inspection, *, alone: bool = True) -> str:
     """The fragment; ``alone`` puts style and script beside it."""
-    title = f"{inspection.title}: {inspection.split}, sequence {inspection.sample}"
+    title = inspection.heading
     heads, rows = _chosen(inspection)
     data = json.dumps(_data(inspection, heads, rows), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
@@ -49,7 +49,7 @@ def fragment(inspection: Inspection, alone: bool) -> str:
         f'<section class="pe-inspect{" pe-inspect-alone" if alone else ""}" '
         f'aria-label="{escape(title)}">',
         f"<h3>{escape(title)}</h3>",
-        f"<p>{escape(inspection.told)}</p>",
+        f"<p>{escape(inspection.summary)}</p>",
         _left_out(inspection, heads, rows),
         '<div class="pe-inspect-view"><noscript>Choosing heads and queries needs a browser that '
         "runs scripts.</noscript></div>",
@@ -73,10 +73,10 @@ def _left_out(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]
 
 def _answers(inspection: Inspection) -> str:
     lines = "".join(
-        f"<tr{'' if a.right else ' class=pe-inspect-wrong'}><td>{a.position}</td>"
+        f"<tr{'' if a.correct else ' class=pe-inspect-wrong'}><td>{a.position}</td>"
         f"<td>{escape(inspection.tokens[a.position])}</td><td>{escape(a.target)}</td>"
-        f"<td>{a.target_probability:.3f}</td><td>{escape(a.likeliest)}</td>"
-        f"<td>{a.probability:.3f}</td><td>{'right' if a.right else 'wrong'}</td></tr>"
+        f"<td>{a.target_probability:.3f}</td><td>{escape(a.prediction)}</td>"
+        f"<td>{a.probability:.3f}</td><td>{'right' if a.correct else 'wrong'}</td></tr>"
         for a in inspection.answers
     )
     names = ("position", "token", "right answer", "its probability", "likeliest")
@@ -96,10 +96,10 @@ def _chosen(inspection: Inspection) -> tuple[list[Head], list[int]]:
         return keys * sum(_bits(m) // 8 for head in heads for m in head.maps.values())
 
     if size() > MOST_BYTES:
-        rows = inspection.asked
+        rows = inspection.scored_rows
     if size() > MOST_BYTES:
         heads = heads[:MOST_HEADS]
-    asked, wrong = rows, {answer.position for answer in inspection.answers if not answer.right}
+    asked, wrong = rows, {answer.position for answer in inspection.answers if not answer.correct}
     first_wrong = [row for row in asked if inspection.queries[row] in wrong][:1]
     for n in range(len(asked), 1, -1):
         if size() <= MOST_BYTES:
@@ -116,13 +116,13 @@ def _data(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) ->
         "tokens": inspection.tokens,
         "queries": [inspection.queries[row] for row in rows],
         "answers": {
-            a.position: [a.target, _number(a.target_probability), a.likeliest, a.right]
+            a.position: [a.target, _number(a.target_probability), a.prediction, a.correct]
             for a in inspection.answers
         },
         "heads": [
             {
                 "name": head.name,
-                "shown": head.shown,
+                "shown": head.default_map,
                 "maps": {
                     name: _packed([m[row, : inspection.queries[row] + 1] for row in rows], _bits(m))
                     for name, m in head.maps.items()

@@ -1,4 +1,4 @@
-"""What attention did in a forward pass: weights, scores and an encoding's own quantities."""
+"""Attention of a forward pass: weights, scores and the encoding's own quantities."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,34 +14,34 @@ from pe_lab.pe.base import PositionalEncoding
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """One layer's attention, each (B, H, T, T) and 0 where a query may not see a key.
+    """Attention of one layer; each tensor is (B, H, T, T), 0 where a query does not see a key.
 
     ``content_BHTS`` is q_i . k_j / sqrt(D) with q and k before any rotation; ``position_BHTS`` is
-    what the encoding makes of it less that: a bias, CoPE's q_i . e[p_ij], the turned product less
-    the plain one for rotary encodings, 0 for those that act at the input only. Their sum is the
-    logits. ``own`` is what the encoding's ``trace`` tells, CoPE's gates and positions.
+    the logits minus the content: a bias, CoPE's q_i . e[p_ij], the rotated minus the plain
+    product for rotary encodings, 0 for encodings that act at the input only. ``quantities`` are
+    what the encoding's ``trace`` returns, such as CoPE's gates and positions.
     """
 
     weights_BHTS: Tensor
     content_BHTS: Tensor
     position_BHTS: Tensor
-    own: dict[str, Tensor]
+    quantities: dict[str, Tensor]
 
 
 @contextmanager
-def traced(model: Model, take: Callable[[LayerTrace], None]) -> Iterator[None]:
-    """Inside, each forward pass of whole sequences hands ``take`` every layer's trace, the lowest
-    first.
+def trace_attention(model: Model, callback: Callable[[LayerTrace], None]) -> Iterator[None]:
+    """Within this context, each forward pass over whole sequences calls ``callback`` with the
+    trace of every layer, lowest first.
 
-    The pass itself is the ordinary one, its numbers too: what a fused kernel does not tell is
-    computed once more beside it.
+    The pass itself and its outputs are unchanged: what a fused kernel does not return is computed
+    a second time.
     """
 
-    def look(attention: Attention, given: tuple[Any, ...], output: Any) -> None:
-        take(_trace(attention, *given))
+    def hook(attention: Attention, args: tuple[Any, ...], output: Any) -> None:
+        callback(_trace(attention, *args))
 
     handles = [
-        module.register_forward_hook(look)
+        module.register_forward_hook(hook)
         for module in model.modules()
         if isinstance(module, Attention)
     ]
@@ -61,23 +61,24 @@ def _trace(
     logits, weights = attention.weigh(q, k, inputs)
     plain_q, plain_k = inputs.q_BHTD, inputs.k_BHSD
     content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
-    own: dict[str, Tensor] = {}
-    # A combination, or an encoding made of others, tells what its parts tell.
+    quantities: dict[str, Tensor] = {}
+    # A combination of encodings has the quantities of its parts.
     for part in attention.encoding.modules():
         if isinstance(part, PositionalEncoding):
-            own |= {_free(name, own): values for name, values in part.trace(logits, inputs).items()}
+            for name, values in part.trace(logits, inputs).items():
+                quantities[_unique(name, quantities)] = values
 
-    def seen(values: Tensor) -> Tensor:
+    def visible(values: Tensor) -> Tensor:
         return values.expand_as(logits).masked_fill(~inputs.mask_TS, 0)
 
     return LayerTrace(
-        seen(weights),
-        seen(content),
-        seen(logits - content),
-        {name: seen(values) for name, values in own.items()},
+        visible(weights),
+        visible(content),
+        visible(logits - content),
+        {name: visible(values) for name, values in quantities.items()},
     )
 
 
-def _free(name: str, taken: dict[str, Tensor]) -> str:
+def _unique(name: str, taken: dict[str, Tensor]) -> str:
     number = sum(name == other.partition(" of part ")[0] for other in taken)
     return f"{name} of part {number + 1}" if number else name

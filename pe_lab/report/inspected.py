@@ -36,8 +36,8 @@ def inspected(sections: Sequence[Section], asked: str | None) -> Inspected:
     if not paths:
         return Inspected()
     # Imported here: this is the only part that needs torch.
-    from pe_lab.inspection.inspect import inspect_run, page
-    from pe_lab.inspection.page import script, style
+    from pe_lab.experiment.inspect_run import inspect_run
+    from pe_lab.inspection.page import page, script, style
 
     fragments, refused = [], []
     for path in paths:

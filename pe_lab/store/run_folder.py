@@ -212,6 +212,26 @@ def runs_called(name: str, runs_dir: Path) -> list[Path]:
     ]
 
 
+def find_run(name: str, runs_dir: Path) -> Path:
+    """The folder ``name``, else the only run below ``runs_dir`` that ``runs_called`` finds.
+
+    Raises:
+        UsageError: there is no such run, or more than one.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    found = runs_called(name, runs_dir)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(
+            f"run={name} is no folder, and no run below runs_dir={runs_dir} is called so: see "
+            "pe-lab results for what there is"
+        )
+    some = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
+    raise UsageError(f"run={name} fits {len(found)} runs ({some}): give more of the name")
+
+
 def runs_below(folder: Path) -> list[Path]:
     """The runs in a folder of a task, of an encoding or of all."""
     found = (path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))

@@ -27,9 +27,9 @@ from variants import (
 from docs import facts
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.config.instantiate import instantiate
+from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
-from pe_lab.inspection.inspect import inspect_run
-from pe_lab.inspection.trace import LayerTrace, traced
+from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.kernels import roads
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.models.scored_positions import ScoredPositions
@@ -360,7 +360,7 @@ def test_a_trace_tells_what_the_layer_did(attention: str) -> None:
     mixed: list[Tensor] = []
     for layer in built.layers:
         layer.attention.register_forward_hook(lambda core, given, out: mixed.append(out[0]))
-    with torch.inference_mode(), traced(built, traces.append):
+    with torch.inference_mode(), trace_attention(built, traces.append):
         built(tokens(2, 12), sequential(12))
         first: Any = built.layers[0]
         seen = first.norm(built.tokens(tokens(2, 12)))

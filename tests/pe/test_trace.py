@@ -9,7 +9,7 @@ from torch import Tensor
 from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 
 from docs.facts import parts
-from pe_lab.inspection.trace import LayerTrace, traced
+from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs
 
@@ -19,7 +19,7 @@ CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
 
 def look(built: Transformer, sequences: Tensor) -> tuple[Tensor, list[LayerTrace]]:
     traces: list[LayerTrace] = []
-    with torch.inference_mode(), traced(built, traces.append):
+    with torch.inference_mode(), trace_attention(built, traces.append):
         return built(sequences, sequential(sequences.shape[1])), traces
 
 
@@ -55,21 +55,29 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         torch.testing.assert_close(trace.content_BHTS, content, rtol=1e-10, atol=1e-10)
         if NO_SOFTMAX not in variant:
             torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))
-        for values in (weights, trace.content_BHTS, trace.position_BHTS, *trace.own.values()):
+        for values in (
+            weights,
+            trace.content_BHTS,
+            trace.position_BHTS,
+            *trace.quantities.values(),
+        ):
             assert values.shape == (2, 2, 12, 12)
             assert bool((values.masked_fill(CAUSAL, 0) == 0).all())
 
 
 def test_nothing_is_left_on_the_model() -> None:
     built = model(SECTIONS["cope"])
-    with pytest.raises(ZeroDivisionError), traced(built, lambda trace: None):
+    with pytest.raises(ZeroDivisionError), trace_attention(built, lambda trace: None):
         raise ZeroDivisionError
     assert not any(block.attention._forward_hooks for block in built.blocks)
 
 
 def test_decoding_with_a_cache_is_not_traced() -> None:
     built = model(SECTIONS["cope"])
-    with traced(built, lambda trace: None), pytest.raises(ValueError, match="whole sequences"):
+    with (
+        trace_attention(built, lambda trace: None),
+        pytest.raises(ValueError, match="whole sequences"),
+    ):
         built(tokens(1, 3), sequential(3), built.empty_cache())
 
 
@@ -100,7 +108,7 @@ def test_gates_and_positions_of_cope(name: str) -> None:
     for n, (trace, inputs) in enumerate(zip(traces, scenes, strict=True)):
         encoding = built.encodings[n]
         cope = next((m for m in encoding.modules() if getattr(m, "counts", False)), None)
-        assert (cope is None) == (trace.own == {})
+        assert (cope is None) == (trace.quantities == {})
         if cope is None:
             continue
         counted += 1
@@ -116,8 +124,10 @@ def test_gates_and_positions_of_cope(name: str) -> None:
                     gate = 1 / (1 + math.exp(-float(q @ against) / math.sqrt(8)))
                     running += gate
                     position = min(running, cope.npos - 1)
-                    assert float(trace.own["gate"][0, h, i, j]) == pytest.approx(gate, rel=1e-9)
-                    told = float(trace.own["position"][0, h, i, j])
+                    assert float(trace.quantities["gate"][0, h, i, j]) == pytest.approx(
+                        gate, rel=1e-9
+                    )
+                    told = float(trace.quantities["position"][0, h, i, j])
                     assert told == pytest.approx(position, rel=1e-9)
     assert counted == {"on one layer": 1, "cope-every=3": 1}.get(name, counted)
     assert counted
@@ -129,7 +139,7 @@ def traced_by(name: str, **changes: Any) -> list[LayerTrace]:
 
 def test_what_stick_breaking_tells_makes_its_weights() -> None:
     for trace in traced_by("stick_breaking"):
-        share = trace.own["share"][0]
+        share = trace.quantities["share"][0]
         for i in range(12):
             left = torch.ones(2)
             for j in reversed(range(i)):
@@ -149,7 +159,7 @@ def forgotten(forget: Tensor) -> Tensor:
 
 def test_forget_gates_of_fox_make_its_score() -> None:
     for trace in traced_by("fox"):
-        kept = forgotten(trace.own["forget gate"][0])
+        kept = forgotten(trace.quantities["forget gate"][0])
         torch.testing.assert_close(trace.position_BHTS[0], kept)
 
 
@@ -162,20 +172,20 @@ def test_beta_and_forget_gates_of_path() -> None:
     gate.weight.data.zero_()
     gate.bias.data.fill_(50)
     without = look(built, tokens(1, 12))[1][0]
-    kept = forgotten(with_gates.own["forget gate"][0])
+    kept = forgotten(with_gates.quantities["forget gate"][0])
     torch.testing.assert_close(with_gates.position_BHTS[0] - without.position_BHTS[0], kept)
-    beta = with_gates.own["beta"][0][:, CAUSAL]
+    beta = with_gates.quantities["beta"][0][:, CAUSAL]
     assert bool(((beta > 0) & (beta < 2)).all())
 
 
 def test_what_dape_tells_adds_up_to_its_score() -> None:
     for trace in traced_by("dape"):
-        told = trace.own["adjustment"] + trace.own["base bias"]
+        told = trace.quantities["adjustment"] + trace.quantities["base bias"]
         torch.testing.assert_close(told, trace.position_BHTS)
 
 
 def test_two_of_a_kind_are_told_apart() -> None:
     section = {**SECTIONS["combined"], "parts": parts("cope", {"pe": "cope", "gates": "values"})}
-    own = look(model(section), tokens(1, 12))[1][0].own
+    own = look(model(section), tokens(1, 12))[1][0].quantities
     assert list(own) == ["gate", "position", "gate of part 2", "position of part 2"]
     assert not torch.equal(own["gate"], own["gate of part 2"])
