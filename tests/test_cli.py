@@ -14,6 +14,8 @@ import yaml
 from program import ROOT, Here, command, rows, state, summary, the_run, tiny
 
 from pe_lab.cli.main import VERBS
+from pe_lab.common.options import Options
+from pe_lab.results.selection import RunOptions
 
 ESCAPE = "\x1b"
 
@@ -100,13 +102,14 @@ def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list
         assert state(the_run(tmp_path / "runs"))["state"] == "finished"
 
 
-OWN_KEYS = {
-    **{"results": "results.command.OPTIONS", "compare": "results.compare.OPTIONS"},
-    **{"report": "report.OPTIONS", "inspect": "cli.inspect.KEYS"},
-    **{"dashboard": "tracking.dashboard.OPTIONS", "list": "catalogue.GROUPS"},
-    **{"generate": "continuation.KEYS", "eval": "evaluation.command.KEYS"},
-    **{"extrapolate": "evaluation.extrapolate.KEYS"},
-}
+def own_keys(verb: str) -> list[str]:
+    """The keys of a command's options."""
+    module = import_module(VERBS[verb])
+    if verb == "list":
+        return list(module.GROUPS)
+    models = [*Options.__subclasses__(), *RunOptions.__subclasses__()]
+    (model,) = (model for model in models if getattr(model, "command", None) == verb)
+    return [key for key in model.model_fields if key not in RunOptions.model_fields]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -114,8 +117,7 @@ def test_each_command_explains_its_own_keys(here: Here, verb: str) -> None:
     told = here(verb, "--help").out
     assert told.startswith(f"pe-lab {verb}: ")
     assert told == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
-    module, _, name = f"pe_lab.{OWN_KEYS[verb]}".rpartition(".")
-    for key in getattr(import_module(module), name):
+    for key in own_keys(verb):
         assert re.search(rf"\b{key}\b" if verb == "list" else rf"\b{key}=", told), key
 
 

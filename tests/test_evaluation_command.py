@@ -213,7 +213,7 @@ def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.Mon
         (["lengths=0"], ["lengths=0", "at least 1"]),
         (["lengths=-8"], ["lengths=-8", "at least 1"]),
         (["lengths=12.5"], ["lengths=12.5", "whole number"]),
-        (["lengths=64,"], ["lengths=64,", "leaves one out"]),
+        (["lengths=64,"], ["lengths=64,", "an entry is empty"]),
         (["lengths=2"], ["lengths=2", "at least 3"]),
         (["lengths=1000000000000"], ["lengths=1000000000000", "GiB", "shorter"]),
         (["sequences=1000000000000"], ["GiB", "or fewer sequences"]),

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from made import errors_of, made, unfinished
 from program import Here
 
+from pe_lab.cli.results import ResultsOptions
 from pe_lab.common.errors import UsageError
-from pe_lab.results.frame import breakdowns, by_split, curves, labels, read_runs, selected
+from pe_lab.common.options import parse
+from pe_lab.results.frame import breakdowns, by_split, curves, labels, read_runs
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.query import condition
+from pe_lab.results.selection import selected
 from pe_lab.store.run_id import identity
 
 # Importing scipy or polars takes longer than a deadline.
@@ -366,17 +369,17 @@ def test_where_tells_the_place(where: str, told: str) -> None:
 def test_words_that_select(words: list[str], told: str) -> None:
     made("rope")
     with pytest.raises(UsageError) as refused:
-        selected("results", words, ("by",))
+        selected(parse(ResultsOptions, words))
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_selected_gives_back_the_commands_own_keys() -> None:
+def test_filters_and_the_commands_own_keys() -> None:
     made("rope", 0)
     made("rope", 1, runs_dir="other")
-    runs, given = selected("results", ["by=pe", "seed=1", "runs_dir=other"], ("by", "sort"))
-    assert runs["seed"].to_list() == [1]
-    assert given == {"by": "pe", "runs_dir": "other"}
+    options = parse(ResultsOptions, ["by=pe", "seed=1", "runs_dir=other"])
+    assert selected(options)["seed"].to_list() == [1]
+    assert (options.by, options.runs_dir, options.filters) == (["pe"], "other", ["seed=1"])
 
 
 @quick

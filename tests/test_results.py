@@ -323,7 +323,7 @@ def test_nothing_to_show(here: Here, form: str) -> None:
     ("word", "told"),
     [
         ("by=pee", "by=pee: none of the runs has a key pee: did you mean pe?"),
-        ("by=", "by=: none of the runs has a key"),
+        ("by=", "by=: an entry is empty"),
         ("by=in_domain/error", "in_domain/error is measured"),
         ("splits=sparze", "splits=sparze: did you mean sparse?"),
         ("metric=eror", "metric=eror: did you mean error?"),

@@ -9,18 +9,34 @@ format=table, csv, json, markdown or latex, and runs_dir=runs, as in pe-lab resu
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
+from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.results.frame import selected
-from pe_lab.results.output import FORMATS, chosen, put
+from pe_lab.common.options import parse
+from pe_lab.results.output import Format, put
 from pe_lab.results.paired import paired, paired_sheets
 from pe_lab.results.published import published
+from pe_lab.results.selection import RunOptions, selected
 from pe_lab.results.vs_published import RULE, commands, compared, comparison_sheets
 
-OPTIONS = ("a", "b", "format")
+
+class CompareOptions(RunOptions):
+    """The keys of ``pe-lab compare``."""
+
+    command = "compare"
+
+    a: str | None = None
+    b: str | None = None
+    format: Format = "table"
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.a is None) != (self.b is None):
+            raise ValueError("compare: a and b go together, a=cope b=rope")
+        return self
 
 
 def show(words: Sequence[str]) -> None:
@@ -29,15 +45,13 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a word makes no sense, or ``a`` and ``b`` share no seed in equal settings.
     """
-    runs, given = selected("compare", words, OPTIONS)
-    form = chosen(given, "format", FORMATS)
-    if ("a" in given) != ("b" in given):
-        raise UsageError("compare: a and b go together, a=cope b=rope")
-    if "a" in given:
-        tests = paired(runs, given["a"], given["b"])
+    options = parse(CompareOptions, words)
+    runs, form = selected(options), options.format
+    if options.a is not None and options.b is not None:
+        tests = paired(runs, options.a, options.b)
         put(form, paired_sheets(tests), tests, runs, [], {})
         return
-    wanted = {key: _values(words, key) for key in ("task", "pe")}
+    wanted = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
         number
         for number in published()
@@ -64,8 +78,3 @@ def show(words: Sequence[str]) -> None:
             sheets += paired_sheets(tests)
             facts["paired"] = tests.to_dicts()
     put(form, sheets, table, runs, notes, facts)
-
-
-def _values(words: Sequence[str], key: str) -> list[str]:
-    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == key]
-    return [value.strip() for value in given[0].split(",")] if given else []

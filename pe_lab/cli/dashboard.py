@@ -14,23 +14,32 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.options import key_values
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.options import parse
 from pe_lab.experiment.wandb_timeout import bounded
-from pe_lab.results.frame import GROUPS, labels, selected
+from pe_lab.results.frame import GROUPS, labels
+from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
-
-OPTIONS = ("mode", "entity", "project", "name", "out")
-MODES = ("offline", "online")
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 """How long one answer of wandb's server is waited for, and all of them."""
+
+
+class DashboardOptions(RunOptions):
+    """The keys of ``pe-lab dashboard``."""
+
+    command = "dashboard"
+
+    mode: Literal["offline", "online"] = "offline"
+    entity: str = ""
+    project: str = "pe-lab"
+    name: str | None = None
+    out: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -40,44 +49,41 @@ def show(words: Sequence[str]) -> None:
         UsageError: the words, or no runs of that kind.
         RunError: a file cannot be written, or wandb did not take the workspace.
     """
-    frame, given = selected("dashboard", words, OPTIONS)
-    mode = given.get("mode", "offline")
-    if mode not in MODES:
-        raise UsageError(f"dashboard mode={mode}: {did_you_mean(mode, MODES)}")
-    filters = _filters(words)
+    options = parse(DashboardOptions, words)
+    frame, filters = selected(options), _filters(options)
     tasks = frame["task"].drop_nulls().unique().sort().to_list() if frame.width else []
     if not tasks:
-        asked = " ".join(["dashboard", *(w for w in words if w.partition("=")[0] not in OPTIONS)])
-        raise UsageError(f"{asked}: no such runs in {given['runs_dir']}; pe-lab results shows all")
-    if len(tasks) > 1 and "out" in given:
+        line = " ".join(["dashboard", *options.filters])
+        raise UsageError(f"{line}: no such runs in {options.runs_dir}; pe-lab results shows all")
+    if len(tasks) > 1 and options.out is not None:
         raise UsageError(
-            f"dashboard out={given['out']}: a workspace is of one task, these runs are of "
+            f"dashboard out={options.out}: a workspace is of one task, these runs are of "
             f"{', '.join(tasks)}: add task=.., or leave out= away"
         )
     _require_library()
     for task in tasks:
         name = task
-        if "name" in given:
-            name = given["name"] if len(tasks) == 1 else f"{given['name']} {task}"
-        folder = Path(given["runs_dir"], "dashboard")
-        path = Path(given.get("out", folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.json"))
-        made = _workspace(frame.filter(pl.col("task") == task), task, filters, given, name, path)
+        if options.name is not None:
+            name = options.name if len(tasks) == 1 else f"{options.name} {task}"
+        folder = Path(options.runs_dir, "dashboard")
+        path = options.out or folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.json"
+        made = _workspace(frame.filter(pl.col("task") == task), task, filters, options, name, path)
         _write(path, made)
         print(f"written to {path}")
-        if mode == "online":
+        if options.mode == "online":
             print(f"saved as {_save(made, path)}")
 
 
-def _filters(words: Sequence[str]) -> dict[str, list[Any]]:
+def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
     """The runs asked for, in terms of what wandb knows of them: keys of the configuration."""
-    asked = key_values("dashboard", words, None)
     filters = {}
-    for key, value in asked.items():
-        if key in (*OPTIONS, "runs_dir", "task"):
+    for word in options.filters:
+        key, _, value = word.partition("=")
+        if key == "task":
             continue
         if key == "where" or not (key in ("pe", "seed", *GROUPS) or "." in key) or "[" in value:
             raise UsageError(
-                f"dashboard {key}={value}: a saved workspace selects by keys of the configuration "
+                f"dashboard {word}: a saved workspace selects by keys of the configuration "
                 "and their values: give key=value or key=value,value"
             )
         name = f"names.{key}" if key in ("pe", *GROUPS) else key
@@ -106,7 +112,7 @@ def _workspace(
     runs: pl.DataFrame,
     task: str,
     filters: dict[str, list[Any]],
-    given: dict[str, str],
+    options: DashboardOptions,
     name: str,
     path: Path,
 ) -> Any:
@@ -124,11 +130,9 @@ def _workspace(
         filters=filters,
         pictured=list(splits) if pictures else [],
     )
-    made = workspace(
-        shown, entity=given.get("entity", ""), project=given.get("project", "pe-lab"), name=name
-    )
+    made = workspace(shown, entity=options.entity, project=options.project, name=name)
     saved = _saved(path)
-    if saved.get("project") == made.project and given.get("entity", "") in ("", saved["entity"]):
+    if saved.get("project") == made.project and options.entity in ("", saved["entity"]):
         made.entity = saved["entity"]
         # The view that an earlier call saved is replaced.
         made._internal_name, made._internal_id = saved["name"], saved["id"]

@@ -30,20 +30,43 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveInt
 
 from pe_lab.common.errors import Interrupted, UsageError
-from pe_lab.common.options import key_values
-from pe_lab.results.output import FORMATS, chosen, put
-from pe_lab.results.sheets import SPREADS
+from pe_lab.common.options import AtLeastOne, CommaSeparated, Flag, Options, parse
+from pe_lab.results.output import Format, put
+from pe_lab.results.sheets import Spread
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
 
 logger = logging.getLogger("pe_lab")
 
-KEYS = (
-    "run", "pe", "splits", "lengths", "k", "sequences", "generate", "force", "device", "threads",
-    "runs_dir", "format", "metric", "spread", "out",
-)  # fmt: skip
 LINE_EVERY_S = 30.0
+
+
+class EvalOptions(Options):
+    """The keys of ``pe-lab eval``."""
+
+    command = "eval"
+
+    run: str = ""
+    pe: str | None = None
+    splits: CommaSeparated[str] = Field(["in_domain"])
+    lengths: CommaSeparated[PositiveInt] | None = Field(
+        None, description="whole numbers, at least 1"
+    )
+    k: float | None = None
+    sequences: AtLeastOne | None = None
+    generate: Flag = False
+    force: Flag = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: AtLeastOne = 1
+    runs_dir: Path = Path("runs")
+    format: Format = "table"
+    metric: str = "error"
+    spread: Spread = "both"
+    out: str | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -54,20 +77,9 @@ def show(words: Sequence[str]) -> None:
         Interrupted: a signal came; what was measured is recorded.
     """
     config_dir, rest = _config_dir(words)
-    given = key_values("eval", rest, KEYS)
-    runs_dir = Path(given.get("runs_dir", "runs"))
-    form, spread = chosen(given, "format", FORMATS), chosen(given, "spread", SPREADS)
-    device = chosen(given, "device", ("auto", "cpu", "cuda"))
-    generate, force = (_truth(given, key) for key in ("generate", "force"))
-    lengths = (
-        [_whole("lengths", n) for n in _list(given, "lengths")] if "lengths" in given else None
-    )
-    sequences = _whole("sequences", given["sequences"]) if "sequences" in given else None
-    threads = _whole("threads", given.get("threads", "1"))
-    splits = _list(given, "splits") if "splits" in given else ["in_domain"]
-    k = _number("k", given["k"]) if "k" in given else None
-    out = _out(given.get("out"), runs_dir)
-    paths, unfinished = finished(given.get("run", ""), runs_dir)
+    options = parse(EvalOptions, rest)
+    out = _out(options.out, options.runs_dir)
+    paths, unfinished = finished(options.run, options.runs_dir)
     # Only now: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.evaluation.files import write
@@ -76,20 +88,20 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.results.frame import FACTS
     from pe_lab.results.reader import records_of
 
-    metric = check_metric(given.get("metric", "error"), generate)
+    metric = check_metric(options.metric, options.generate)
     progress = _Progress()
     try:
         evaluated = evaluate(
             paths,
-            [given["pe"]] if "pe" in given else [],
-            splits,
-            lengths,
-            k=k,
-            sequences=sequences,
-            generate=generate,
-            force=force,
-            device=device,
-            threads=threads,
+            [] if options.pe is None else [options.pe],
+            options.splits,
+            options.lengths,
+            k=options.k,
+            sequences=options.sequences,
+            generate=options.generate,
+            force=options.force,
+            device=options.device,
+            threads=options.threads,
             config_dir=config_dir,
             shown=progress.show,
         )
@@ -98,11 +110,11 @@ def show(words: Sequence[str]) -> None:
         raise
     finally:
         progress.end()
-    sheets = tables(evaluated, metric, spread, splits_as_columns=lengths is None)
+    sheets = tables(evaluated, metric, options.spread, splits_as_columns=options.lengths is None)
     told = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
     skipped = frame_of(list(records_of(map(RunFolder, unfinished))), FACTS)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
-    put(form, sheets, evaluated, skipped, told, facts)
+    put(options.format, sheets, evaluated, skipped, told, facts)
 
 
 def finished(words: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
@@ -162,37 +174,6 @@ def _config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
                 raise UsageError(f"eval {word} names no folder: give {flag} FOLDER")
             return value if equals else after[0], rest[:number] + rest[number + 2 - bool(equals) :]
     return None, rest
-
-
-def _list(given: dict[str, str], key: str) -> list[str]:
-    """What commas separate, each once; nothing where the key is not given."""
-    if key not in given:
-        return []
-    found = [word.strip() for word in given[key].split(",")]
-    if not all(found):
-        raise UsageError(f"{key}={given[key]} leaves one out: give them joined by commas")
-    return list(dict.fromkeys(found))
-
-
-def _whole(key: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{key}={text} is not allowed: give a whole number, at least 1")
-    return number
-
-
-def _number(key: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{key}={text} is not allowed: give a number") from None
-
-
-def _truth(given: dict[str, str], key: str) -> bool:
-    return chosen({k: v.lower() for k, v in given.items()}, key, ("false", "true")) == "true"
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:

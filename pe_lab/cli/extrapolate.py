@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pe_lab.common.errors import UsageError, cannot_write
-from pe_lab.common.options import key_values
-from pe_lab.results.output import FORMATS, chosen, put
+from pe_lab.common.options import Options, parse
+from pe_lab.results.output import Format, put
 from pe_lab.results.tables import markdown
 
 if TYPE_CHECKING:
     import polars as pl
 
-KEYS = ("format",)
-"""Its own; every other word is the training's."""
 RECIPE = "small/text"
 TRAINED = {
     "rope": ("pe=rope", "pe.logn=none"),
@@ -40,6 +38,14 @@ LINES = (("pe=rope", "pe.logn=none,train"), ("pe=hfwa",))
 """All of them, as lines of ``pe-lab -m``."""
 
 
+class ExtrapolateOptions(Options, extra="allow"):
+    """The key of ``pe-lab extrapolate``; every other one goes to the training."""
+
+    command = "extrapolate"
+
+    format: Format = "table"
+
+
 def show(words: Sequence[str]) -> None:
     """Train what is missing, measure, print and write.
 
@@ -48,16 +54,15 @@ def show(words: Sequence[str]) -> None:
         PeLabError: a run failed; the same line does what is missing.
         Interrupted: a signal came; the same line goes on.
     """
-    given = key_values("extrapolate", words, None)
-    form = chosen({"format": given.pop("format", FORMATS[0])}, "format", FORMATS)
-    asked = _training(given)
-    paths = {name: _folders([*change, *asked]) for name, change in TRAINED.items()}
+    options = parse(ExtrapolateOptions, words)
+    training = _training(options.others)
+    paths = {name: _folders([*change, *training]) for name, change in TRAINED.items()}
     from pe_lab.cli.train import launch
 
     for change in LINES:
-        launch(["-m", *change, *asked])
+        launch(["-m", *change, *training])
     evaluated = _measured(paths)
-    _tell(form, evaluated, Path(given.get("runs_dir", "runs")))
+    _tell(options.format, evaluated, Path(options.others.get("runs_dir", "runs")))
 
 
 def _training(given: dict[str, str]) -> list[str]:
@@ -137,7 +142,7 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
     return pl.concat(parts)
 
 
-def _tell(form: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
+def _tell(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
     from pe_lab.evaluation.files import write
     from pe_lab.evaluation.su import sheets
     from pe_lab.results.columns import frame_of

@@ -11,17 +11,44 @@
 A prompt is text for task=text; for the others words of the vocabulary, like "w 1 i 0 r" or w1i0r.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import key_values
+from pe_lab.common.options import AtLeastOne, Options, parse
 from pe_lab.store.run_folder import find_run
 
-KEYS = ("run", "prompt", "tokens", "temperature", "top_k", "top_p", "seed", "runs_dir")
+
+class GenerateOptions(Options):
+    """The keys of ``pe-lab generate``."""
+
+    command = "generate"
+
+    run: str = Field(
+        min_length=1,
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir",
+    )
+    prompt: str = Field(description='a prompt for the model to go on from: give prompt=".."')
+    tokens: AtLeastOne = 200
+    temperature: float = Field(1.0, gt=0, description="a number greater than 0")
+    top_k: AtLeastOne | None = None
+    top_p: float | None = Field(None, gt=0, le=1, description="a number greater than 0, at most 1")
+    seed: int = Field(0, ge=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
+    runs_dir: Path = Path("runs")
+
+    @model_validator(mode="after")
+    def _draws(self) -> Self:
+        if self.top_k == 1 and (given := {"temperature", "top_p", "seed"} & self.model_fields_set):
+            key = min(given)
+            raise ValueError(
+                f"{key}={getattr(self, key)} has no effect with top_k=1, which leaves nothing to "
+                "draw: drop one of them"
+            )
+        return self
 
 
 def continuation(
@@ -123,43 +150,8 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a key, value, run or prompt that is not allowed.
     """
-    given = key_values("generate", words, KEYS)
-    if not given.get("run"):
-        raise UsageError(
-            "generate needs a finished run: give run=FOLDER, or a part of its name below runs_dir"
-        )
-    if "prompt" not in given:
-        raise UsageError('generate needs a prompt for the model to go on from: give prompt=".."')
-    limits: dict[str, tuple[Callable[[str], Any], Callable[[Any], bool], str]] = {
-        "tokens": (int, lambda n: n >= 1, "a whole number of at least 1"),
-        "temperature": (float, lambda t: 0 < t < math.inf, "a number greater than 0"),
-        "top_k": (int, lambda k: k >= 1, "a whole number of at least 1"),
-        "top_p": (float, lambda p: 0 < p <= 1, "a number greater than 0, at most 1"),
-        "seed": (int, lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1"),
-    }
-    numbers = {key: _number(key, given[key], *limits[key]) for key in limits if key in given}
-    if numbers.get("top_k") == 1:
-        for key in ("temperature", "top_p", "seed"):
-            if key in numbers:
-                raise UsageError(
-                    f"{key}={given[key]} has no effect with top_k=1, which leaves nothing to draw: "
-                    "drop one of them"
-                )
-    path = find_run(given["run"], Path(given.get("runs_dir", "runs")))
-    print(continuation(path, given["prompt"], **numbers))
 
-
-def _number(
-    key: str,
-    value: str,
-    kind: Callable[[str], Any],
-    allowed: Callable[[Any], bool],
-    limit: str,
-) -> Any:
-    try:
-        number = kind(value)
-    except ValueError:
-        number = None
-    if number is None or not allowed(number):
-        raise UsageError(f"{key}={value} is not allowed: set it to {limit}")
-    return number
+    options = parse(GenerateOptions, words)
+    path = find_run(options.run, options.runs_dir)
+    numbers = options.model_dump(exclude={"run", "prompt", "runs_dir"})
+    print(continuation(path, options.prompt, **numbers))

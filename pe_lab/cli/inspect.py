@@ -11,13 +11,32 @@ All numbers count from 0.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import key_values
+from pe_lab.common.options import Options, parse
 from pe_lab.store.run_folder import find_run
 
-KEYS = ("run", "split", "sample", "layer", "head", "query", "runs_dir")
+Index = Annotated[int, Field(description="a whole number, from 0")]
+
+
+class InspectOptions(Options):
+    """The keys of ``pe-lab inspect``."""
+
+    command = "inspect"
+
+    run: str = Field(
+        min_length=1,
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir",
+    )
+    split: str = "in_domain"
+    sample: Index = 0
+    layer: Index | None = None
+    head: Index | None = None
+    query: Index | None = None
+    runs_dir: Path = Path("runs")
 
 
 def show(words: Sequence[str]) -> None:
@@ -26,28 +45,15 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: unknown key, run, split, sample, layer, head or query.
     """
-    given = key_values("inspect", words, KEYS)
-    if not given.get("run"):
-        raise UsageError(
-            "inspect needs a finished run: give run=FOLDER, or a part of its name below runs_dir"
-        )
-    path = find_run(given["run"], Path(given.get("runs_dir", "runs")))
-    numbers = {key: _number(key, given[key]) for key in KEYS[2:6] if key in given}
-    split, query = given.get("split", "in_domain"), numbers.get("query")
+    options = parse(InspectOptions, words)
+    path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.experiment.inspect_run import inspect_run
     from pe_lab.inspection.text import choose_head, lines
 
-    inspection = inspect_run(path, split, numbers.get("sample", 0), query)
-    head = choose_head(inspection, numbers.get("layer"), numbers.get("head"))
+    inspection = inspect_run(path, options.split, options.sample, options.query)
+    head = choose_head(inspection, options.layer, options.head)
     # NO_COLOR leaves the color system unchanged.
     coloured = console().color_system is not None and not console().no_color
-    for text in lines(inspection, head, query, console().width, coloured):
+    for text in lines(inspection, head, options.query, console().width, coloured):
         console().print(text)
-
-
-def _number(key: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{key}={text} is not allowed: give a whole number, from 0") from None

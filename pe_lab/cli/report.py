@@ -22,17 +22,28 @@ import polars as pl
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.options import parse
 from pe_lab.report.evaluated import against_length, evaluated
 from pe_lab.report.facts import provenance, settings, unfinished
 from pe_lab.report.inspected import inspected
 from pe_lab.report.page import Page, Part, render
 from pe_lab.report.sections import Section, sections
 from pe_lab.report.series import drawn, groups
-from pe_lab.results.frame import by_split, selected
+from pe_lab.results.frame import by_split
+from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
 
-OPTIONS = ("out", "title", "inspect")
 MARK = '<meta name="generator" content="pe-lab report">'
+
+
+class ReportOptions(RunOptions):
+    """The keys of ``pe-lab report``."""
+
+    command = "report"
+
+    out: Path | None = None
+    title: str | None = None
+    inspect: str | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -42,15 +53,16 @@ def show(words: Sequence[str]) -> None:
         UsageError: wrong words, no run selected, or a file there that is not ours.
         RunError: the page cannot be written.
     """
-    runs, given = selected("report", words, OPTIONS)
-    path = Path(given.get("out") or Path(given["runs_dir"]) / "report") / "index.html"
+    options = parse(ReportOptions, words)
+    runs = selected(options)
+    path = (options.out or Path(options.runs_dir) / "report") / "index.html"
     _check(path)
     if runs.is_empty():
         raise UsageError(
-            f"report: no runs in {given['runs_dir']} as selected: leave out a filter, or "
+            f"report: no runs in {options.runs_dir} as selected: leave out a filter, or "
             "make one with pe-lab task=flipflop pe=cope"
         )
-    text = make(runs, given.get("title"), given.get("inspect"), shlex.join(["report", *words]))
+    text = make(runs, options.title, options.inspect, shlex.join(["report", *words]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, lambda handle: handle.write(text.encode()))

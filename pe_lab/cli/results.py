@@ -22,13 +22,27 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from pe_lab.common.options import CommaSeparated, Flag, parse
 from pe_lab.evaluation.recorded import evaluated_paths
 from pe_lab.results.aggregate import SETTING, grouped, pooled_told
-from pe_lab.results.frame import labels, selected
-from pe_lab.results.output import FORMATS, chosen, filters, put
-from pe_lab.results.sheets import SPREADS, sheets
+from pe_lab.results.frame import labels
+from pe_lab.results.output import Format, put
+from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.sheets import Spread, sheets
 
-OPTIONS = ("by", "splits", "metric", "sort", "spread", "format", "evaluations")
+
+class ResultsOptions(RunOptions):
+    """The keys of ``pe-lab results``."""
+
+    command = "results"
+
+    by: CommaSeparated[str] | None = None
+    splits: CommaSeparated[str] | None = None
+    metric: str = "error"
+    sort: str | None = None
+    spread: Spread = "both"
+    format: Format = "table"
+    evaluations: Flag = False
 
 
 def show(words: Sequence[str]) -> None:
@@ -38,38 +52,37 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a word makes no sense.
     """
-    runs, given = selected("results", words, OPTIONS)
-    form, spread = chosen(given, "format", FORMATS), chosen(given, "spread", SPREADS)
-    evaluations = chosen(given, "evaluations", ("false", "true")) == "true"
-    by = given["by"].split(",") if "by" in given else SETTING
-    metric = given.get("metric", "error")
-    splits = given["splits"].split(",") if "splits" in given else None
+    options = parse(ResultsOptions, words)
+    runs, form, metric = selected(options), options.format, options.metric
+    by = SETTING if options.by is None else options.by
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
-        among = filters(words, OPTIONS)
-        notes = [f"no runs in {given['runs_dir']}{among}: pe-lab task=flipflop pe=cope makes one"]
+        among = " ".join([options.runs_dir, *options.filters])
+        notes = [f"no runs in {among}: pe-lab task=flipflop pe=cope makes one"]
         put(form, [], pl.DataFrame(), runs, notes, facts)
     elif "finished" not in runs["state"]:
         put(form, [], pl.DataFrame(), runs, [], facts)
-    elif evaluations:
+    elif options.evaluations:
         from pe_lab.results.evaluated import evaluated_tables
 
-        tables, rows, notes = evaluated_tables(runs, given, spread)
+        tables, rows, notes = evaluated_tables(
+            runs, metric, options.by, options.splits, options.sort, options.spread
+        )
         put(form, tables, rows, runs, notes, facts)
     else:
-        groups = grouped(runs, by, metric, splits)
+        groups = grouped(runs, by, metric, options.splits)
         finished = runs.filter(pl.col("state") == "finished")
         told = labels(finished) if "setting" in by else {}
-        tables = sheets(groups, told, by, metric, spread, given.get("sort"))
-        notes = [*pooled_told(runs, by), *_evaluated(runs, words)]
+        tables = sheets(groups, told, by, metric, options.spread, options.sort)
+        notes = [*pooled_told(runs, by), *_evaluated(runs, options)]
         put(form, tables, _labelled(groups, told), runs, notes, facts)
 
 
-def _evaluated(runs: pl.DataFrame, words: Sequence[str]) -> list[str]:
+def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
     """How many of the runs were evaluated, and the line that shows it."""
     n = len(evaluated_paths(runs))
-    kept = [word for word in words if word.partition("=")[0] not in (*OPTIONS, "debug")]
-    line = shlex.join(["pe-lab", "results", *kept, "evaluations=true"])
+    folder = [f"runs_dir={options.runs_dir}"] if "runs_dir" in options.model_fields_set else []
+    line = shlex.join(["pe-lab", "results", *options.filters, *folder, "evaluations=true"])
     return [f"{n} of these runs {'was' if n == 1 else 'were'} evaluated: {line}"] if n else []
 
 

@@ -1,29 +1,114 @@
-"""The words after a command: key=value, each key once."""
+"""The key=value options of a command, checked against one pydantic model per command."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import did_you_mean
 
 
-def key_values(verb: str, words: Sequence[str], keys: Collection[str] | None) -> dict[str, str]:
-    """What each key was given; ``debug`` is left out, the command line reads it.
+class Options(BaseModel):
+    """Base class of a command's options: its fields are the keys, their types the limits.
 
-    Args:
-        keys: those the command knows; None where the caller checks them.
+    A field's ``description`` is what a message says may be given; for a required field, what the
+    command needs and how to give it. A ValueError of a validator is a message, too. A subclass
+    with ``extra="allow"`` keeps unknown keys in ``others``.
+    """
+
+    command: ClassVar[str]
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The keys that are no fields and their values, as written."""
+        return dict(self.model_extra or {})
+
+
+T = TypeVar("T", bound=Options)
+
+
+def _entries(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    found = [entry.strip() for entry in value.split(",")]
+    if not all(found):
+        raise ValueError("an entry is empty; give values separated by commas")
+    return list(dict.fromkeys(found))
+
+
+def _flag(value: object) -> object:
+    if isinstance(value, str) and value.lower() not in ("false", "true"):
+        raise PydanticKnownError("bool_parsing")
+    return value
+
+
+E = TypeVar("E")
+CommaSeparated = Annotated[list[E], BeforeValidator(_entries)]
+"""Values separated by commas, each kept once."""
+AtLeastOne = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+"""``true`` or ``false``, in any case."""
+
+
+def parse(model: type[T], words: Sequence[str]) -> T:
+    """The options that ``words`` give; ``debug``, which the command line reads, is left out.
 
     Raises:
-        UsageError: a word is no key=value, of an unknown key, or of one given before.
+        UsageError: a word is not key=value, its key is unknown or was given before, or its value
+            is not allowed.
     """
-    given: dict[str, str] = {}
+    closed = model.model_config["extra"] == "forbid"
+    values: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
-        if not equals or (keys is not None and key not in keys):
-            known = did_you_mean(key, keys) + "; " if keys is not None else ""
-            raise UsageError(f"{verb} {word}: {known}give key=value")
-        if key in given:
-            raise UsageError(f"{verb} {word}: {key} is given twice, keep one")
-        given[key] = value
-    return given
+        if not equals or (closed and key not in model.model_fields):
+            known = did_you_mean(key, model.model_fields) + "; " if closed else ""
+            raise UsageError(f"{model.command} {word}: {known}give key=value")
+        if key in values:
+            raise UsageError(f"{model.command} {word}: {key} is given twice, keep one")
+        values[key] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(_message(model, error)) from None
+
+
+def _message(model: type[Options], error: ValidationError) -> str:
+    """The first error as one sentence with key, value, limit and remedy."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        return str(first["ctx"]["error"])
+    key = str(first["loc"][0])
+    field, given = model.model_fields[key], f"{key}={first['input']}"
+    description = field.description or _description(field.annotation)
+    if field.is_required() and first["type"] in ("missing", "string_too_short"):
+        return f"{model.command} needs {description}"
+    if first["type"] == "value_error":
+        return f"{given}: {first['ctx']['error']}"
+    if first["type"] == "literal_error":
+        return f"{given}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
+    allowed = f"set it to {description}" if description else remedy(first)
+    return f"{given} is not allowed: {allowed}"
+
+
+def _description(annotation: Any) -> str | None:
+    """The description within an annotation such as ``AtLeastOne | None``."""
+    for part in get_args(annotation):
+        found = part.description if isinstance(part, FieldInfo) else _description(part)
+        if found:
+            return found
+    return None
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of a Literal, or of those within an annotation."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [choice for part in get_args(annotation) for choice in _choices(part)]

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Task
 from pe_lab.config.schema import Config, plain, validated
@@ -256,42 +257,17 @@ def _sentence(
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known(path[:-1]) if names is None else names
         parent = ".".join(map(str, path[:-1])) or "the configuration"
-        remedy = did_you_mean(str(path[-1]), known)
-        return f"{key}={as_yaml(first['input'])} is no key of {parent}: {remedy}"
+        choices = did_you_mean(str(path[-1]), known)
+        return f"{key}={as_yaml(first['input'])} is no key of {parent}: {choices}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing: set it"
     if kind == "value_error":
         return f"{key}: {context['error']}" if key else str(context["error"])
-    wanted = {
-        "greater_than": "a value greater than {gt}",
-        "greater_than_equal": "a value of at least {ge}",
-        "less_than": "a value less than {lt}",
-        "less_than_equal": "a value of at most {le}",
-        "int_parsing": "a whole number",
-        "int_type": "a whole number",
-        "int_from_float": "a whole number",
-        "float_parsing": "a number",
-        "float_type": "a number",
-        "finite_number": "a finite number",
-        "bool_parsing": "true or false",
-        "bool_type": "true or false",
-        "literal_error": "{expected}",
-        "string_type": "a text",
-        "string_too_short": "a text of {min_length} characters or more",
-        "tuple_type": "a list: [A,B]",
-        "list_type": "a list: [A,B]",
-        "too_long": "{max_length} values",
-        "dict_type": "a mapping: {{KEY: VALUE}}",
-        "dataclass_type": "a mapping: {{KEY: VALUE}}",
-    }
-    limit = wanted[kind].format(**context) if kind in wanted else None
     # A choice of types (an optional number) adds the type's name to the path.
     while path and isinstance(_at_or_none(values, path[:-1]), (int, float, str)):
         path.pop()
     key = ".".join(str(part) for part in path)
-    return f"{key}={as_yaml(first['input'])} is not allowed: " + (
-        f"set it to {limit}" if limit else first["msg"]
-    )
+    return f"{key}={as_yaml(first['input'])} is not allowed: {remedy(first)}"
 
 
 def _at_or_none(values: Any, path: Sequence[int | str]) -> Any:

@@ -15,7 +15,7 @@ from pe_lab.results.aggregate import grouped
 from pe_lab.results.columns import frame_of
 from pe_lab.results.frame import FACTS, labels
 from pe_lab.results.reader import Record, records_of
-from pe_lab.results.sheets import sheets
+from pe_lab.results.sheets import Spread, sheets
 from pe_lab.results.tables import Sheet
 from pe_lab.store.run_folder import RunFolder
 
@@ -25,7 +25,7 @@ NUMBERS = (*(metric.name for metric in METRICS), *GENERATED)
 def tables(
     evaluated: pl.DataFrame,
     metric: str = "error",
-    spread: str = "both",
+    spread: Spread = "both",
     splits_as_columns: bool = False,
 ) -> list[Sheet]:
     """A sheet for each task and split, a column for each length, a row for each encoding and

@@ -11,7 +11,7 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.evaluation.recorded import recorded
 from pe_lab.evaluation.tables import as_runs, check_metric, label, scales, titled
 from pe_lab.results.aggregate import grouped, pooled_told
-from pe_lab.results.sheets import sheets
+from pe_lab.results.sheets import Spread, sheets
 from pe_lab.results.tables import Sheet
 
 AT_TEST = ("encoding", "in place of")
@@ -19,13 +19,18 @@ AT_TEST = ("encoding", "in place of")
 
 
 def evaluated_tables(
-    runs: pl.DataFrame, given: Mapping[str, str], spread: str
+    runs: pl.DataFrame,
+    metric: str,
+    by: Sequence[str] | None,
+    splits: Sequence[str] | None,
+    sort: str | None,
+    spread: Spread,
 ) -> tuple[list[Sheet], pl.DataFrame, list[str]]:
     """A sheet for each task and split, a column for each length; the same as numbers, a row for
     each row and length; and what they do not say.
 
     Args:
-        given: ``metric``, ``splits``, ``by`` and ``sort``, as words.
+        metric, by, splits, sort, spread: as in ``pe-lab results``; None where not given.
 
     Raises:
         UsageError: one of them makes no sense.
@@ -35,13 +40,12 @@ def evaluated_tables(
         none = "none of these runs was evaluated: pe-lab eval run=FOLDER lengths=128,256 does it"
         return [], pl.DataFrame(), notes or [none]
     generated = evaluated["error_generated"].is_not_null().any()
-    metric = check_metric(given.get("metric", "error"), generated)
-    evaluated = _of_splits(evaluated, given.get("splits"))
+    metric = check_metric(metric, generated)
+    evaluated = _of_splits(evaluated, splits)
     frame, told = as_runs(evaluated)
-    by = list(dict.fromkeys([*AT_TEST, *given.get("by", "setting").split(",")]))
+    by = list(dict.fromkeys([*AT_TEST, *(by or ["setting"])]))
     lengths = [str(length) for length in evaluated["tokens"].unique().sort()]
     groups = grouped(frame, by, metric, lengths)
-    sort = given.get("sort")
     found = sheets(groups, told, by, metric, spread, sort)
     if sort is None:
         found = [_in_order(sheet, evaluated) for sheet in found]
@@ -53,13 +57,12 @@ def evaluated_tables(
     return found, rows, notes
 
 
-def _of_splits(evaluated: pl.DataFrame, splits: str | None) -> pl.DataFrame:
+def _of_splits(evaluated: pl.DataFrame, splits: Sequence[str] | None) -> pl.DataFrame:
     known = evaluated["split"].unique(maintain_order=True).to_list()
-    wanted = known if splits is None else splits.split(",")
-    for split in wanted:
+    for split in splits or ():
         if split not in known:
-            raise UsageError(f"splits={splits}: {did_you_mean(split, known)}")
-    return evaluated.filter(pl.col("split").is_in(wanted))
+            raise UsageError(f"splits={split}: {did_you_mean(split, known)}")
+    return evaluated.filter(pl.col("split").is_in(splits or known))
 
 
 def _in_order(sheet: Sheet, evaluated: pl.DataFrame) -> Sheet:

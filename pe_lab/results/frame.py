@@ -5,9 +5,7 @@
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
 
-import re
 from collections import Counter
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES, TABLED, metric_prefix
-from pe_lab.common.options import key_values
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.metrics import TABLED, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
@@ -79,28 +75,6 @@ def read_runs(
     for key, values in equal.items():
         frame = frame.filter(one_of(frame, key, text(values)))
     return frame if where is None else frame.filter(condition(frame, where))
-
-
-def selected(
-    verb: str, words: Sequence[str], options: Collection[str]
-) -> tuple[pl.DataFrame, dict[str, str]]:
-    """The runs that a command's words select, and what its own keys were given.
-
-    Args:
-        options: the command's own keys. ``runs_dir``, ``where`` and every column are filters.
-
-    Returns:
-        The frame, and the options given, with ``runs_dir`` among them.
-
-    Raises:
-        UsageError: in one sentence what is wrong with the words.
-    """
-    given = key_values(verb, words, None)
-    filters = {key: given.pop(key) for key in list(given) if key not in options}
-    runs_dir, where = filters.pop("runs_dir", "runs"), filters.pop("where", None)
-    for key, value in filters.items():
-        _check_root(verb, f"{key}={value}", key, options)
-    return read_runs(runs_dir, where, **filters), {**given, "runs_dir": runs_dir}
 
 
 def config_keys(frame: pl.DataFrame) -> list[str]:
@@ -263,12 +237,3 @@ def _distinct(
         rows = Counter((owners[setting], line) for setting, line in lines.items())
         told |= {s: line for s, line in lines.items() if rows[owners[s], line] == 1}
     return told
-
-
-def _check_root(verb: str, word: str, key: str, options: Collection[str]) -> None:
-    """UsageError for a key of no group at all: it can be told before anything is read."""
-    roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in PREFIXES)}
-    roots |= {"runs_dir", "where", *options}
-    roots -= {"", "names", "debug"}
-    if re.split("[./]", key)[0] not in roots:
-        raise UsageError(f"{verb} {word}: {did_you_mean(key, roots)}")

@@ -1,32 +1,22 @@
 """How a command's tables leave it: for eyes, for a paper, or for a program."""
 
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import orjson
 import polars as pl
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.tables import Sheet, Text, caption, latex, markdown, plain, terminal
 
 MOST_ROWS = 60
 """In a table with lines around its cells: drawing thousands takes seconds."""
-FORMATS = (*get_args(Text), "csv", "json")
-
-
-def chosen(given: dict[str, str], key: str, choices: Sequence[str]) -> str:
-    """What ``key`` was given, the first choice without it; UsageError for anything else."""
-    value = given.get(key, choices[0])
-    if value not in choices:
-        raise UsageError(f"{key}={value}: {did_you_mean(value, choices)}")
-    return value
+Format = Literal[Text, "csv", "json"]
 
 
 def put(
-    form: str,
+    form: Format,
     sheets: Sequence[Sheet],
     rows: pl.DataFrame,
     runs: pl.DataFrame,
@@ -36,7 +26,7 @@ def put(
     """Print the tables and, never silently dropped, the runs that are not finished.
 
     Args:
-        form: one of FORMATS. table prints the sheets, the unfinished runs and the notes; markdown
+        form: table prints the sheets, the unfinished runs and the notes; markdown
             and latex the sheets alone, csv ``rows`` alone, the rest going to the error output;
             json ``facts``, ``rows``, ``unfinished`` and ``notes``.
         rows: the same as the sheets, a number a row, exact.
@@ -68,12 +58,6 @@ def put(
         print("\n".join(map(markdown if form == "markdown" else latex, sheets)), end="")
     for line in told:
         print(line, file=sys.stderr)
-
-
-def filters(words: Sequence[str], options: Collection[str]) -> str:
-    """Those of a command's words that choose among the runs, to be told."""
-    keys = {*options, "runs_dir", "debug"}
-    return "".join(f" {word}" for word in words if word.partition("=")[0] not in keys)
 
 
 def _stands(run: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The tables of ``pe-lab results``: a sheet for each task, from the groups of its runs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from pe_lab.results.aggregate import SETTING
 from pe_lab.results.reader import text
 from pe_lab.results.tables import Cell, Sheet
 
-SPREADS = ("both", "sd", "interval")
+Spread = Literal["both", "sd", "interval"]
 BEST = (
     "the lowest mean, its interval wholly below that of every other row measured on the same data; "
     "rows that tie only where all their seeds agree."
@@ -28,7 +28,7 @@ def sheets(
     told: dict[str, str],
     by: Sequence[str] = SETTING,
     metric: str = "error",
-    spread: str = "both",
+    spread: Spread = "both",
     sort: str | None = None,
 ) -> list[Sheet]:
     """A sheet for each task of ``groups``, as ``grouped`` makes them.
@@ -53,7 +53,7 @@ def _sheet(
     by: list[str],
     told: dict[str, str],
     metric: str,
-    spread: str,
+    spread: Spread,
     sort: str | None,
 ) -> Sheet:
     rows: dict[Key, Cells] = {}
@@ -90,7 +90,7 @@ def _sheet(
     )
 
 
-def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: str) -> Cell:
+def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> Cell:
     if cell is None:
         return Cell("")
     if cell["not_finite"]:
@@ -114,7 +114,7 @@ def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: str) -> Cel
     return Cell(said if cell["n"] == n else f"{said} n={cell['n']}", cell["best"])
 
 
-def _caption(table: pl.DataFrame, shares: bool, spread: str) -> str:
+def _caption(table: pl.DataFrame, shares: bool, spread: Spread) -> str:
     if (table["n"] <= 1).all():
         return "One run a row: nothing is known of the spread over seeds."
     over = "seeds" if (table["settings"] == 1).all() else "runs"

@@ -1,0 +1,32 @@
+"""What a pydantic error says is allowed, in words."""
+
+from pydantic_core import ErrorDetails
+
+_ALLOWED = {
+    "greater_than": "a value greater than {gt}",
+    "greater_than_equal": "a value of at least {ge}",
+    "less_than": "a value less than {lt}",
+    "less_than_equal": "a value of at most {le}",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "literal_error": "{expected}",
+    "string_type": "a text",
+    "string_too_short": "a text of {min_length} characters or more",
+    "tuple_type": "a list: [A,B]",
+    "list_type": "a list: [A,B]",
+    "too_long": "{max_length} values",
+    "dict_type": "a mapping: {{KEY: VALUE}}",
+    "dataclass_type": "a mapping: {{KEY: VALUE}}",
+}
+
+
+def remedy(error: ErrorDetails) -> str:
+    """``set it to a whole number``; pydantic's own message for a kind of error not listed here."""
+    allowed = _ALLOWED.get(error["type"])
+    return f"set it to {allowed.format(**error.get('ctx', {}))}" if allowed else error["msg"]

@@ -1,0 +1,50 @@
+"""The runs that a command's filters select."""
+
+import re
+
+import polars as pl
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import PREFIXES
+from pe_lab.common.options import Options
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.frame import FACTS, GROUPS, read_runs
+from pe_lab.store.run_id import OPERATIONAL
+
+
+class RunOptions(Options, extra="allow"):
+    """Options of a command over runs; its other keys are filters, columns of the runs' table."""
+
+    runs_dir: str = "runs"
+    where: str | None = None
+
+    @property
+    def filters(self) -> list[str]:
+        """The words that select among the runs of ``runs_dir``."""
+        where = [] if self.where is None else [f"where={self.where}"]
+        return [*(f"{key}={value}" for key, value in self.others.items()), *where]
+
+    def values(self, key: str) -> list[str]:
+        """What a filter selects, separated by commas; empty without that filter."""
+        value = self.others.get(key)
+        return [] if value is None else [entry.strip() for entry in value.split(",")]
+
+
+def selected(options: RunOptions) -> pl.DataFrame:
+    """The runs that the options select (see ``read_runs``).
+
+    Raises:
+        UsageError: a filter that no run can have, or that cannot be read.
+    """
+    for key, value in options.others.items():
+        _check_root(options, f"{key}={value}", key)
+    return read_runs(options.runs_dir, options.where, **options.others)
+
+
+def _check_root(options: RunOptions, word: str, key: str) -> None:
+    """UsageError for a key of no group at all, before anything is read."""
+    roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in PREFIXES)}
+    roots |= {*type(options).model_fields}
+    roots -= {"", "names", "debug"}
+    if re.split("[./]", key)[0] not in roots:
+        raise UsageError(f"{options.command} {word}: {did_you_mean(key, roots)}")
