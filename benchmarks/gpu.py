@@ -29,7 +29,6 @@ PARTS = {
     "bias": "attention with a bias by distance, the same",
     "step": "the training step of each encoding, small",
     "paper_step": "the training step of each encoding, as large as the paper's",
-    "seeds": "64 seeds of the small flip-flop together, against one alone",
     "paper": "the paper's flip-flop, three seeds each of learned, rope, cope",
 }
 SECONDS = 480
@@ -45,8 +44,6 @@ def measured(part: str, device: torch.device, encodings: list[str], dry: bool, r
         case "step" | "paper_step":
             size = "tiny" if dry else "small" if part == "step" else "paper"
             return gpu_step.measure([size], clock, encodings, SECONDS)
-        case "seeds":
-            return gpu_runs.seeds(device.type, dry)
         case _:
             return gpu_runs.paper(device.type, dry, SECONDS, runs)
 

@@ -1,23 +1,20 @@
-"""On a GPU: whole commands of pe-lab, as a user gives them.
+"""On a GPU: the flip-flop of the CoPE paper, as whole commands of pe-lab.
 
-``seeds``: 64 seeds of the main job's flip-flop in one process, against one of them alone.
-``paper``: the flip-flop of the CoPE paper (d 256, 4 layers, length 512, 10 000 steps of batch 16),
-three seeds each of learned, rope and cope, as far as the time reaches; given again it goes on.
+d 256, 4 layers, length 512, 10 000 steps of batch 16, three seeds each of learned, rope and cope,
+as many as the time allows; run again, it resumes.
 """
 
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.found import Found, Goal, table
+from benchmarks.found import Found, table
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = ("task=flipflop", "pe=cope", "tracker.wandb.mode=disabled")
 PAPER = (
     "experiment=paper/flipflop",
     "pe=learned,rope,cope",
@@ -55,23 +52,6 @@ def pe_lab(*words: str, seconds: float | None = None) -> tuple[float, bool]:
     if status:
         raise SystemExit(f"pe-lab {' '.join(words)} ended with status {status}")
     return time.monotonic() - began, True
-
-
-def seeds(device: str, dry: bool) -> Found:
-    """Start-up is in both times: it is what a user waits for."""
-    n, also = (2, TINY) if dry else (64, ())
-    listed = ",".join(map(str, range(n)))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        common = (*SMALL, *also, f"device={device}")
-        alone, _ = pe_lab(*common, "seed=0", f"runs_dir={folder}/alone")
-        how = ("hydra/launcher=batched", "hydra.launcher.how=batched")
-        together, _ = pe_lab("-m", *common, f"seed={listed}", *how, f"runs_dir={folder}/together")
-    row = {"seeds": n, "alone_s": alone, "together_s": together}
-    hourly = 3600 / alone, 3600 * n / together
-    goal = Goal(f"{n} seeds together, times one alone", together / alone, most=6 * n / 64)
-    words = [str(n), f"{alone:.1f}", f"{together:.1f}", *(f"{rate:.0f}" for rate in hourly)]
-    names = ["seeds", "one alone, s", "all together, s", "an hour, alone", "an hour, together"]
-    return Found([row], [goal], [table("seeds of the small flip-flop", names, [words])])
 
 
 def paper(device: str, dry: bool, seconds: float, runs: Path) -> Found:

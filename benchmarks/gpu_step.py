@@ -32,7 +32,7 @@ def made(encoding: str, size: str, precision: str, side: str, clock: Clock) -> S
     device = f"device={clock.device.type}"
     config = sized(encoding, size, 0.0, "task=flipflop", device, *words, *SIDES[side])
     trainer = Trainer(plan(config), clock.device, RunFolder(Path()), {}, lambda: None)
-    parts = trainer.parts()
+    parts = trainer.microbatches()
     return lambda: trainer.train_on(parts)
 
 

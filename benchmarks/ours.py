@@ -94,7 +94,7 @@ def our_stepper(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None
             loss = summed_loss(model, batch, counted, pos)
         torch.autograd.backward(loss / int(counted.sum()))
         optimizer.clip(cfg.clip)
-        optimizer.step()
+        optimizer.step(cfg.lr)
         optimizer.zero_grad()
 
     return step

@@ -113,7 +113,7 @@ def cost(config: Config, seconds: float, tokens: int) -> Cost:
     measuring = 0.0
     for split, data in sets.items():
         began = time.process_time()
-        trainer.answers(split)
+        trainer.evaluator.answers(split)
         measuring += measured(planned, split) / len(data) * (time.process_time() - began)
     step = statistics.median(steps) * whole / batch
     return Cost(config.train.steps, step, measuring, len(steps), batch < whole)

@@ -27,7 +27,6 @@ from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.training.batched import Batched
 from pe_lab.training.plan import build_encodings, plan
 from pe_lab.training.trainer import Trainer
 
@@ -294,7 +293,7 @@ def test_a_run_and_what_is_done_with_it(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     monkeypatch.chdir(tmp_path)
-    found = run_alone(replace(job(name), eval=replace(job(name).eval, generate=True)))
+    found = run_alone(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
     folder = the_run(Path("runs"))
     assert state(folder)["state"] == "finished"
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
@@ -376,26 +375,3 @@ def test_a_run_that_goes_on_comes_to_the_same_weights(
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert float(resumed.loss_sum) == float(whole.loss_sum)
     assert not torch.equal(*(next(t.model.parameters()) for t in (begun, resumed)))
-
-
-@every_model
-def test_seeds_trained_together_take_the_steps_of_each_alone(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, float64: None
-) -> None:
-    monkeypatch.setattr("sys.argv", ["pe-lab"])
-    alone, together = ([trainer(name, tmp_path, seed) for seed in (0, 1)] for _ in range(2))
-    batched = Batched(together)
-    if two_parts(name):
-        # The launcher then takes one after another.
-        with pytest.raises(RuntimeError, match="vmap"):
-            batched.step([t.parts() for t in together])
-        return
-    for _ in range(2):
-        batched.step([t.parts() for t in together])
-        for one in alone:
-            one.train_step()
-        for other in together:
-            other.step += 1
-    for one, other in zip(alone, together, strict=True):
-        expected, found = one.model.state_dict(), other.model.state_dict()
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)

@@ -179,7 +179,7 @@ def test_a_step_draws_positions_from_its_own_stream(
 
     monkeypatch.setattr(train, "generator", noted)
     for trainer.step in (7, 3):
-        (part,) = trainer.parts()
+        (part,) = trainer.microbatches()
         stream = generator(0, "train positions", trainer.step)
         n, t = part.batch.tokens.shape
         expected = trainer.plan.positions.sample(stream, n, t, training=True)

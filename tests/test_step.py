@@ -128,9 +128,9 @@ def test_not_fast_takes_no_fast_form(monkeypatch: pytest.MonkeyPatch, pe: str) -
     sets = {IN_DOMAIN: evaluation_set(made.task, IN_DOMAIN, 4)}
     trainer = Trainer(made, torch.device("cpu"), None, sets, lambda: None)  # type: ignore[arg-type]
     trainer.train_step()
-    trainer.answers(IN_DOMAIN)
+    trainer.evaluator.answers(IN_DOMAIN)
     if not any(encoding.whole_sequence for encoding in trainer.model.encodings):
-        trainer.generated(IN_DOMAIN)
+        trainer.evaluator.generated(IN_DOMAIN)
 
 
 @pytest.mark.parametrize("form", FAST_FORMS)

@@ -33,7 +33,8 @@ from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.measure import fixed_positions
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.plan import Plan, plan
-from pe_lab.training.trainer import Trainer, learning_rate
+from pe_lab.training.schedule import learning_rate
+from pe_lab.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_weight_decay_is_on_matrices_only() -> None:
     model = planned("pe=learned").model()
     before = [p.clone() for p in model.parameters()]
     # No gradient: only the decay moves a parameter.
-    Adam(train_config(weight_decay=0.3, lr=0.1), model.parameters()).step()
+    Adam(train_config(weight_decay=0.3, lr=0.1), model.parameters()).step(0.1)
     for old, new in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(new, old * 0.97 if old.dim() >= 2 else old)
 
@@ -118,7 +119,7 @@ def test_optimizer_is_torchs(kind: str) -> None:
             net(x * step).square().sum().backward()
         norm = nn.utils.clip_grad_norm_(theirs.parameters(), 20.0)
         torch.testing.assert_close(adam.clip(20.0), norm)
-        adam.step()
+        adam.step(0.01)
         other.step()
         adam.zero_grad()
         other.zero_grad()
@@ -152,14 +153,14 @@ def test_early_stop_looks_at_in_domain_only(
     trained = trainer(
         tmp_path, "train.stop_below=0.1", "train.patience=2", "eval.every=3", "train.steps=12"
     )
-    answers = trained.answers
+    answers = trained.evaluator.answers
 
     def decided(split: str, n: int | None = None) -> Any:
         real = answers(split, n)
         real.wrong[:] = (split == IN_DOMAIN) != (good == "in_domain")
         return real
 
-    monkeypatch.setattr(trained, "answers", decided)
+    monkeypatch.setattr(trained.evaluator, "answers", decided)
     fit(trained)
     assert trained.step == (6 if good == "in_domain" else 12)
 
@@ -270,7 +271,7 @@ COPY = ("task=selective_copy", "task.n_copy=3", "task.n_blank=2", "task.n_symbol
 def test_generated_answers_are_the_teacher_forced_until_the_first_error(tmp_path: Path) -> None:
     trained = trainer(tmp_path, *COPY, "pe=rope", "train.steps=150", "train.lr=0.01")
     fit(trained)
-    forced, written = trained.answers(IN_DOMAIN), trained.generated(IN_DOMAIN)
+    forced, written = trained.evaluator.answers(IN_DOMAIN), trained.evaluator.generated(IN_DOMAIN)
     np.testing.assert_array_equal(forced.row, written.row)
     a, b = forced.wrong.reshape(32, -1), written.wrong.reshape(32, -1)
     assert 0 < a.any(1).sum() < 32
@@ -282,8 +283,8 @@ def test_generated_answers_are_the_teacher_forced_until_the_first_error(tmp_path
 def test_an_answer_that_is_no_number_is_wrong(tmp_path: Path) -> None:
     trained = trainer(tmp_path, *COPY)
     torch.nn.init.constant_(trained.model.tokens.weight, math.nan)
-    answers = trained.answers(IN_DOMAIN)
-    assert (trained.sets[IN_DOMAIN].targets[answers.row, answers.position] == 0).any()
+    answers = trained.evaluator.answers(IN_DOMAIN)
+    assert (trained.evaluator.sets[IN_DOMAIN].targets[answers.row, answers.position] == 0).any()
     assert answers.measured()["error"] == 1
 
 
@@ -351,43 +352,10 @@ prepare(SimpleNamespace(threads=1, deterministic=True, device="cpu"))
 cfg = SimpleNamespace(optimizer="adamw", betas=(0.9, 0.9), lr=0.1, weight_decay=0.1)
 optimizer = Adam(cfg, nn.Linear(2, 2).parameters())
 optimizer.clip(1.0)
-optimizer.step()
+optimizer.step(0.01)
 sys.exit("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.parametrize("kind", ["adamw", "adam"])
-def test_a_run_begun_with_torchs_optimizer_goes_on(tmp_path: Path, kind: str) -> None:
-    """Checkpoints of before the optimizer was our own."""
-    words = ("pe=cope", "model.dropout=0.1", "train.steps=20", f"train.optimizer={kind}")
-    whole = trainer(tmp_path / "whole", *words)
-    theirs = trainer(tmp_path / "theirs", *words)
-    groups = [
-        {"params": [p for p in theirs.model.parameters() if p.dim() >= 2], "weight_decay": 0.01},
-        {"params": [p for p in theirs.model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
-    other = kinds[kind](groups, lr=0.1, fused=True)
-
-    def step() -> None:
-        for group in other.param_groups:
-            group["lr"] = theirs.optimizer.lr
-        other.step()
-
-    theirs.optimizer.step, theirs.optimizer.state_dict = step, other.state_dict
-    for _ in range(5):
-        theirs.train_step()
-    theirs.log = MetricsLog(theirs.folder.metrics, 0)
-    theirs.save()
-    resumed = trainer(tmp_path / "theirs", *words)
-    assert resumed.resume()
-    for _ in range(5):
-        resumed.train_step()
-    for _ in range(10):
-        whole.train_step()
-    for one, same in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        torch.testing.assert_close(one, same, rtol=1e-5, atol=1e-7)
 
 
 def test_the_optimizer_of_another_model_is_refused() -> None:

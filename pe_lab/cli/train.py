@@ -112,8 +112,9 @@ def _lone_job(failures: list[Exception]) -> Callable[[DictConfig], None]:
             logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(swept))
         try:
             from pe_lab.experiment.run import run_alone
+            from pe_lab.training.plan import plan
 
-            run_alone(checked_job(cfg), as_given(HydraConfig.get().overrides.task))
+            run_alone(plan(checked_job(cfg)), as_given(HydraConfig.get().overrides.task))
         except Exception as error:
             failures.append(error)
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from pe_lab.common.errors import UsageError
@@ -20,7 +20,8 @@ from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import completed
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.measure import Answers, answer, fixed_positions
+from pe_lab.training.evaluator import Evaluator, autocast
+from pe_lab.training.measure import Answers, fixed_positions
 from pe_lab.training.plan import Plan, plan
 
 REMEDY = "put back a copy, or make the run again with force=true"
@@ -62,19 +63,13 @@ class Trained:
 
     def answers(self, split: str) -> Answers:
         """The model's answers to all of them: the summary's numbers, made again."""
-        data, positions = self.sequences(split)
-        tokens = self.plan.config.eval.batch_tokens
-        task = self.plan.task.split(split)
-        return answer(
-            self.model, task, data, positions, batch_tokens=tokens, autocast=self.autocast
-        )
+        data, _ = self.sequences(split)
+        return Evaluator(self.plan, self.model, {split: data}).answers(split)
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         """Makes the context in which the model was trained and measured, where it is now."""
-        half = self.plan.config.train.precision == "bfloat16"
-        device = self.model.device.type
-        return lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=half)
+        return partial(autocast, self.plan, self.model)
 
 
 def load(path: str | Path) -> Trained:

@@ -25,17 +25,13 @@ EXACT = (
 """The facts on which the last digits depend."""
 
 
-def record_start(trainer: Trainer, overrides: list[str], *, together: bool) -> None:
-    """Add this start to the folder's record, and say what differs from the last one.
-
-    Args:
-        together: whether it is trained with others, as one model without kernels.
-    """
+def record_start(trainer: Trainer, overrides: list[str]) -> None:
+    """Append this start to environment.json, and warn of what differs from the last one."""
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
     kernels = None
     # What an encoding raises here it raises in the first step too, which tells it.
     with suppress(Exception):
-        kernels = None if together else trainer.model.kernels()
+        kernels = trainer.model.kernels()
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
     # config.yaml is the first start's, and this key does not make another run.
     facts["train.fast"] = config.train.fast

@@ -32,19 +32,19 @@ def evaluation_sets(planned: Plan) -> dict[str, Batch]:
     return sets
 
 
-def measured_summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
+def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     """The closing measurement of a trained model, as summary.json has it."""
     planned, config, began = trainer.plan, trainer.plan.config, time.perf_counter()
-    reference = trainer.sets[IN_DOMAIN]
+    reference = trainer.evaluator.sets[IN_DOMAIN]
     metrics: dict[str, float] = {}
     by: dict[str, Any] = {}
-    for split, data in trainer.sets.items():
-        answers = trainer.answers(split)
+    for split, data in trainer.evaluator.sets.items():
+        answers = trainer.evaluator.answers(split)
         numbers = answers.measured()
         numbers["guess"] = planned.task.split(split).guess(reference, data)
         by[split] = answers.breakdown()
         if config.eval.generate:
-            numbers |= generated_metrics(trainer.generated(split).measured())
+            numbers |= generated_metrics(trainer.evaluator.generated(split).measured())
         metrics |= metric_names(split, numbers)
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
@@ -63,7 +63,7 @@ def measured_summary(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "steps": trainer.step,
         "names": names,
         "overrides": overrides,
-        "splits": {s: metric_prefix(s) for s in trainer.sets} | dict.fromkeys(planned.too_long),
+        "splits": {s: metric_prefix(s) for s in planned.splits} | dict.fromkeys(planned.too_long),
         "too_long": planned.too_long,
         # JSON has no nan; out of domain a loss may be one.
         "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},

@@ -100,7 +100,6 @@ def check_numbers(cfg: Any) -> None:
     """UsageError where the launcher's or the sweeper's numbers have no meaning."""
     for key in (
         "launcher.n_jobs",
-        "launcher.most",
         "sweeper.n_jobs",
         "sweeper.n_trials",
         "sweeper.max_batch_size",

@@ -30,7 +30,6 @@ from pe_lab.config.overrides import as_given
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.batched import BATCHED, BatchedLauncher, check_batched
 from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
 from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
 from pe_lab.sweeps.retry import Launch, do_all
@@ -53,8 +52,6 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     check_numbers(composed[0])
     if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()
-    if composed[0].hydra.launcher._target_ == BATCHED:
-        check_batched(composed[0], plans)
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)
@@ -83,12 +80,7 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
         try:
             with line.running():
                 line.callbacks.on_multirun_start(config=line.cfg, config_name="config")
-                launch = line.launcher_of(jobs)
-                if line.cfg.hydra.launcher._target_ == BATCHED:
-                    launch = BatchedLauncher(
-                        line.cfg, line.callbacks, line.name, jobs, composed, plans
-                    )
-                do_all(missing, launch, line.cfg.hydra.sweeper.max_batch_size)
+                do_all(missing, line.launcher_of(jobs), line.cfg.hydra.sweeper.max_batch_size)
                 line.callbacks.on_multirun_end(config=line.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error

@@ -111,7 +111,8 @@ def run_patiently(
     patience: float,
 ) -> dict[str, Any]:
     """Run a job of a sweep; HeldError only after ``patience`` seconds. ``again``: without force."""
-    from pe_lab.experiment.run import Shown, run
+    from pe_lab.experiment.run import SweepPlace, run
+    from pe_lab.training.plan import plan
 
     if again:
         config = replace(config, force=False)  # type: ignore[type-var]
@@ -120,7 +121,7 @@ def run_patiently(
         if (stop := stopping()) is not None:
             raise stop
         try:
-            return run(config, words, sweep, Shown(name, line_every, number))
+            return run(plan(config), words, SweepPlace(name, sweep, number, line_every))
         except HeldError:
             if time.monotonic() > end:
                 raise

@@ -26,15 +26,10 @@ class Adam:
 
     Parameters and their gradients become views of two vectors, the matrices first: convert or move
     a model before, never after.
-
-    Attributes:
-        lr: the rate of the next step; a tensor on the device where the step is to be the same
-            whatever it is.
     """
 
     def __init__(self, cfg: TrainConfig, parameters: Iterable[nn.Parameter]) -> None:
         self.decoupled, self.betas = cfg.optimizer == "adamw", cfg.betas
-        self.lr: float | Tensor = cfg.lr
         known = list(parameters)
         matrices = [p for p in known if p.dim() >= 2]
         self.parameters = [*matrices, *(p for p in known if p.dim() < 2)]
@@ -44,16 +39,6 @@ class Adam:
         self.gradient, self.mean, self.square = (torch.zeros_like(self.values) for _ in range(3))
         self.steps = torch.zeros(2, device=self.values.device)
         self.parts = [(slice(decayed), cfg.weight_decay), (slice(decayed, None), 0.0)]
-        self._take_over()
-
-    def lie_in(self, **vectors: Tensor) -> None:
-        """Move ``values``, ``gradient``, ``mean``, ``square`` and ``steps`` into these tensors."""
-        for name, there in vectors.items():
-            there.copy_(getattr(self, name))
-            setattr(self, name, there)
-        self._take_over()
-
-    def _take_over(self) -> None:
         for p, own in self._places():
             self.values[own] = p.detach().flatten()
             p.data, p.grad = self.values[own].view(p.shape), self.gradient[own].view(p.shape)
@@ -72,8 +57,8 @@ class Adam:
             self.gradient.mul_((most / (norm + 1e-6)).clamp(max=1))
         return norm
 
-    def step(self) -> None:
-        """One step at the rate ``lr``."""
+    def step(self, lr: float) -> None:
+        """One step at this learning rate."""
         for (part, decay), steps in zip(self.parts, self.steps.unbind(), strict=True):
             adam(
                 [self.values[part]],
@@ -86,7 +71,7 @@ class Adam:
                 amsgrad=False,
                 beta1=self.betas[0],
                 beta2=self.betas[1],
-                lr=self.lr,
+                lr=lr,
                 weight_decay=decay,
                 eps=EPS,
                 maximize=False,

@@ -1,11 +1,9 @@
-"""The trainer: steps, measurements, checkpoints; stops and goes on at any step."""
+"""The training loop: steps, evaluation, checkpoints; it can stop and resume at any step."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,47 +13,21 @@ from torch import Tensor
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.common.rng import generator, torch_seed
-from pe_lab.common.task import Batch, Ints
-from pe_lab.config.schema import TrainConfig
+from pe_lab.common.task import Batch
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
-from pe_lab.training.generate import generated
+from pe_lab.training.evaluator import Evaluator, autocast
 from pe_lab.training.loss import Microbatch, summed_loss
-from pe_lab.training.measure import Answers, answer, fixed_positions
 from pe_lab.training.optimizer import Adam
 from pe_lab.training.plan import Plan
+from pe_lab.training.schedule import learning_rate
 
 logger = logging.getLogger("pe_lab")
 
 
-def learning_rate(cfg: TrainConfig, step: int) -> float:
-    """The rate of the step with this number (from 0): linear warm-up, then the schedule, which
-    would reach zero at step ``cfg.steps``. A run shorter than its warm-up never gets beyond it."""
-    if step < cfg.warmup:
-        return cfg.lr * (step + 1) / cfg.warmup
-    done = (step - cfg.warmup) / max(1, cfg.steps - cfg.warmup)
-    if cfg.schedule == "cosine":
-        return cfg.lr * (1 + math.cos(math.pi * done)) / 2
-    return cfg.lr * (1 - done) if cfg.schedule == "linear" else cfg.lr
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What became of a training step that was taken for a model among others.
-
-    Args:
-        norm: of the gradient, before it was clipped.
-        seconds: this model's share of the time.
-    """
-
-    loss: float
-    norm: float
-    seconds: float
-
-
 class RowLog(Protocol):
-    """Where measured rows go."""
+    """Where rows of metrics are written."""
 
     @property
     def size(self) -> int:
@@ -64,16 +36,17 @@ class RowLog(Protocol):
     def write(self, row: dict[str, Any]) -> None: ...
 
     def sync(self) -> None:
-        """Have the disk hold all rows."""
+        """Flush all rows to the disk."""
 
 
 class Trainer:
-    """Trains the planned model in a folder. Everything that a resumed run needs to go on
-    bit for bit is in its checkpoint; batches and random positions are functions of the step.
+    """Trains the model of a plan. A run resumes bit for bit from its checkpoint; batches and
+    random positions are functions of the step.
 
     Args:
-        sets: the fixed evaluation set of each split.
-        stopping: asked often; what it returns is raised, once the checkpoint is written.
+        sets: the evaluation set of each split.
+        stopping: polled between steps and batches; what it returns is raised after a checkpoint
+            has been written.
     """
 
     def __init__(
@@ -85,12 +58,13 @@ class Trainer:
         stopping: Callable[[], BaseException | None],
     ) -> None:
         self.plan, self.config = plan, plan.config.train
-        self.folder, self.sets, self.stopping = folder, sets, stopping
+        self.folder, self.stopping = folder, stopping
         self.device = device
         self.model = plan.model().to(device)
         self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.positions_rng = generator(plan.config.seed, "train positions", 0)
+        self.evaluator = Evaluator(plan, self.model, sets, self._poll)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.loss_steps = 0
@@ -103,7 +77,7 @@ class Trainer:
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint; False where there is none."""
+        """Restore the state from the folder's checkpoint; False where there is none."""
         if not self.folder.checkpoint.exists():
             return False
         state = checkpoint.load(self.folder.checkpoint)
@@ -125,9 +99,9 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the checkpoint, unless a parameter is no number: the last good one stays."""
+        """Write the checkpoint. If a parameter is not finite, the last good one is kept."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            raise self._not_a_number("a parameter")
+            raise self._not_finite("a parameter")
         self.log.sync()
         cuda = self.device.type == "cuda"
         checkpoint.save(
@@ -150,38 +124,23 @@ class Trainer:
         self.folder.set_status("running", self.step, self.config.steps)
 
     def fit(self, log: RowLog, show: Callable[[int, float], None]) -> None:
-        """Train to the last step, or until in-domain error has stayed below ``stop_below``.
+        """Train to the last step, or until the in-domain error has stayed below ``stop_below``.
 
         Args:
             show: called after every step with its number and the last logged loss.
         """
-        for _ in self.stepwise(log, show):
-            pass
-
-    def stepwise(
-        self, log: RowLog, show: Callable[[int, float], None]
-    ) -> Generator["Trainer", Taken | None, None]:
-        """``fit``, which yields the trainer before every step; who trains several models at once
-        sends what became of the step, and with None the trainer takes it itself."""
         self.log = log
         while not self._done():
-            taken = yield self
-            if taken is None:
-                began = time.perf_counter()
-                self.train_step()
-                self.seconds += time.perf_counter() - began
-            else:
-                self._check_finite(taken.loss, taken.norm)
-                self._count(taken.loss)
-                self.seconds += taken.seconds
+            began = time.perf_counter()
+            self.train_step()
+            self.seconds += time.perf_counter() - began
             if self.step % self.config.log_every == 0 or self.step == self.config.steps:
                 self._log_loss()
             show(self.step, self.last_loss)
             if self.step % self.config.checkpoint_every == 0:
                 self.save()
             self._poll()
-        # An early stop falls between two log lines. What is measured at the end is what the
-        # checkpoint holds.
+        # Early stopping may fall between two log rows.
         if self.loss_steps:
             self._log_loss()
         self.save()
@@ -191,23 +150,27 @@ class Trainer:
         if self.step == self.config.steps:
             return True
         if self.step and self.step % every == 0 and self.measured_at != self.step:
-            self._measure_quickly()
+            self._evaluate()
         stop = self.config.stop_below is not None and self.below >= self.config.patience
         if stop:
             logger.info("in-domain error stayed below train.stop_below: stopped at %d", self.step)
         return stop
 
-    def parts(self) -> list[Microbatch]:
-        """What the next step trains on.
+    def train_step(self) -> None:
+        """One optimizer step on the next training batch."""
+        self.train_on(self.microbatches())
+
+    def microbatches(self) -> list[Microbatch]:
+        """The next training batch, split into ``train.accumulate`` parts.
 
         Raises:
-            RunError: no answer of it is scored.
+            RunError: none of its answers is scored.
         """
-        cfg = self.config
+        cfg, seed = self.config, self.plan.config.seed
         batch = self.data.batch(self.step)
         if self.plan.positions.drawn(training=True):
-            # As long to make as all the rest here, so not for those who do not read it.
-            self.positions_rng = generator(self.plan.config.seed, "train positions", self.step)
+            # Making a generator takes as long as all the rest here.
+            self.positions_rng = generator(seed, "train positions", self.step)
         n, t = batch.tokens.shape
         positions = self.plan.positions.sample(self.positions_rng, n, t, training=True)
         counted = self.plan.task.trained(batch)
@@ -220,43 +183,31 @@ class Trainer:
         for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
-            key = torch_seed(self.plan.config.seed, "dropout", self.step, number)
+            key = torch_seed(seed, "dropout", self.step, number)
             parts.append(Microbatch(part, counted[rows], pos, key))
         return parts
 
-    def train_step(self) -> None:
-        self.train_on(self.parts())
-
-    def train_on(self, parts: list[Microbatch]) -> None:
-        """One step."""
-        cfg, rate = self.config, learning_rate(self.config, self.step)
-        total = sum(int(part.counted.sum()) for part in parts)
+    def train_on(self, microbatches: list[Microbatch]) -> None:
+        """One optimizer step on these microbatches."""
+        total = sum(int(part.counted.sum()) for part in microbatches)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for part in parts:
-            part_loss = self.summed_loss(part)
+        for part in microbatches:
+            part_loss = self._summed_loss(part)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
-        norm = self.optimizer.clip(cfg.clip)
-        self._check_finite(float(loss), float(norm))
-        self.optimizer.lr = rate
-        self.optimizer.step()
+        norm = self.optimizer.clip(self.config.clip)
+        if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
+            raise self._not_finite(f"the loss ({float(loss)}) or its gradient ({float(norm)})")
+        self.optimizer.step(learning_rate(self.config, self.step))
         self.optimizer.zero_grad()
-        self._count(loss)
-
-    def summed_loss(self, part: Microbatch) -> Tensor:
-        """Cross-entropy summed over the places of a part that count."""
-        pos = part.pos.to(self.device)
-        with self.autocast():
-            return summed_loss(self.model, part.batch, part.counted, pos, part.key)
-
-    def _check_finite(self, loss: float, norm: float) -> None:
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise self._not_a_number(f"the loss ({loss}) or its gradient ({norm})")
-
-    def _count(self, loss: float | Tensor) -> None:
         self.step += 1
         self.loss_sum += loss
         self.loss_steps += 1
+
+    def _summed_loss(self, part: Microbatch) -> Tensor:
+        pos = part.pos.to(self.device)
+        with autocast(self.plan, self.model):
+            return summed_loss(self.model, part.batch, part.counted, pos, part.key)
 
     def _log_loss(self) -> None:
         self.last_loss = float(self.loss_sum) / self.loss_steps
@@ -266,11 +217,13 @@ class Trainer:
         row = {"train/loss": self.last_loss, "train/lr": rate, "time/train_s": self.seconds}
         self.log.write({"step": self.step, **row})
 
-    def _measure_quickly(self) -> None:
+    def _evaluate(self) -> None:
+        """Evaluate on the first sequences of every split and count for early stopping."""
         most = self.plan.config.eval.quick_sequences
         row: dict[str, Any] = {"step": self.step}
-        for split in self.sets:
-            measured = self.answers(split, self.plan.sequences(split, most)).measured()
+        for split in self.evaluator.sets:
+            n = self.plan.sequences(split, most)
+            measured = self.evaluator.answers(split, n).measured()
             row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
             if split == IN_DOMAIN:
                 error = measured["error"]
@@ -279,52 +232,13 @@ class Trainer:
         limit = self.config.stop_below
         self.below = self.below + 1 if limit is not None and error <= limit else 0
 
-    def answers(self, split: str, n: int | None = None) -> Answers:
-        """The model's answers to a split, or to its first n sequences, teacher-forced."""
-        data, positions = self._measured_on(split, n)
-        return answer(
-            self.model,
-            self.plan.task.split(split),
-            data,
-            positions,
-            batch_tokens=self.plan.config.eval.batch_tokens,
-            autocast=self.autocast,
-            poll=self._poll,
-        )
-
-    def generated(self, split: str) -> Answers:
-        """The answers that the model writes by itself."""
-        data, positions = self._measured_on(split, None)
-        tokens = self.plan.config.eval.batch_tokens
-        return generated(
-            self.model,
-            data,
-            positions,
-            batch_tokens=tokens,
-            autocast=self.autocast,
-            poll=self._poll,
-        )
-
-    def _measured_on(self, split: str, n: int | None) -> tuple[Batch, Ints]:
-        data = self.sets[split]
-        positions = fixed_positions(self.plan.positions, split, *data.tokens.shape)
-        if n is None:
-            return data, positions
-        first = slice(0, n)
-        return data.take(first), positions if len(positions) == 1 else positions[first]
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which the model runs."""
-        half = self.config.precision == "bfloat16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half)
-
     def _poll(self) -> None:
         stop = self.stopping()
         if stop is not None:
             self.save()
             raise stop
 
-    def _not_a_number(self, what: str) -> RunError:
+    def _not_finite(self, what: str) -> RunError:
         kept = "no checkpoint was written yet"
         if self.folder.checkpoint.exists():
             kept = f"the last good checkpoint is kept, {self.folder.checkpoint}"

@@ -1,0 +1,73 @@
+"""Evaluation of a model on the fixed evaluation sets of its plan."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from pe_lab.common.task import Batch, Ints
+from pe_lab.models.base import Model
+from pe_lab.training.generate import generated
+from pe_lab.training.measure import Answers, answer, fixed_positions
+from pe_lab.training.plan import Plan
+
+
+def autocast(plan: Plan, model: Model) -> AbstractContextManager[Any]:
+    """The autocast context of ``train.precision`` on the model's device."""
+    half = plan.config.train.precision == "bfloat16"
+    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=half)
+
+
+class Evaluator:
+    """Evaluates a model on the splits of a plan.
+
+    Args:
+        sets: the evaluation set of each split.
+        poll: called between batches; may raise to stop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: Model,
+        sets: Mapping[str, Batch],
+        poll: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.plan, self.model, self.sets, self.poll = plan, model, sets, poll
+
+    def answers(self, split: str, n: int | None = None) -> Answers:
+        """The teacher-forced answers to a split, or to its first ``n`` sequences."""
+        data, positions = self._sequences(split, n)
+        return answer(
+            self.model,
+            self.plan.task.split(split),
+            data,
+            positions,
+            batch_tokens=self.plan.config.eval.batch_tokens,
+            autocast=self._autocast,
+            poll=self.poll,
+        )
+
+    def generated(self, split: str) -> Answers:
+        """The answers that the model generates greedily."""
+        data, positions = self._sequences(split, None)
+        return generated(
+            self.model,
+            data,
+            positions,
+            batch_tokens=self.plan.config.eval.batch_tokens,
+            autocast=self._autocast,
+            poll=self.poll,
+        )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return autocast(self.plan, self.model)
+
+    def _sequences(self, split: str, n: int | None) -> tuple[Batch, Ints]:
+        data = self.sets[split]
+        positions = fixed_positions(self.plan.positions, split, *data.tokens.shape)
+        if n is None:
+            return data, positions
+        first = slice(0, n)
+        return data.take(first), positions if len(positions) == 1 else positions[first]
