@@ -49,10 +49,11 @@ test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (D
 test-gpu: $(STAMP) ## what needs a GPU
 	$(BIN)/python -m pytest -m gpu
 
-check: $(STAMP) ## lint, format, types, tests
+check: $(STAMP) ## lint, format, types, imports, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto
 
 format: $(STAMP) ## let ruff rewrite what it can
