@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pe_lab.evaluation.record import Evaluations, Wanted
+from pe_lab.evaluation.record import Evaluations, Measurement
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 
@@ -129,7 +129,7 @@ def evaluate(
     record = Evaluations(run.path)
     for tokens, error in errors.items():
         pe = {"_target_": f"pe_lab.pe.{encoding}.X", "k": k}
-        wanted = Wanted(
+        measurement = Measurement(
             encoding == "trained", pe, tokens, split, tokens, sequences, "error_generated" in more
         )
         numbers = {
@@ -143,7 +143,7 @@ def evaluate(
             "guess": 0.5,
             "seconds": 0.1,
         }
-        record.add(wanted, {"encoding": encoding, "k": scale, **numbers, **more})
+        record.add(measurement, {"encoding": encoding, "k": scale, **numbers, **more})
 
 
 def unfinished(state: Any, pe: str = "none", seed: int = 0, **changes: Any) -> RunFolder:

@@ -13,12 +13,13 @@ from program import start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.metrics import GENERATED
 from pe_lab.config.combined_parts import encoding_section
 from pe_lab.evaluation import evaluate as evaluating
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.memory import _peak, least_bytes, needed_bytes
-from pe_lab.evaluation.record import GENERATED, NAME, Evaluations
+from pe_lab.evaluation.record import NAME, Evaluations
 from pe_lab.evaluation.swap_encoding import Yamls, asked
 from pe_lab.evaluation.targets import Sequences
 from pe_lab.experiment.load_run import SUMMARY, load
@@ -159,18 +160,6 @@ def test_the_scale_counts_tokens_where_positions_are_drawn(run: Run, drawn: str)
         assert long != pytest.approx(trained[1], abs=1e-6)
 
 
-def test_scales_by_positions_are_measured_again(run: Run) -> None:
-    """Rows from before k counted tokens, and was kept, stay only where both were one number."""
-    path = run(*rope("positions=randomized", "positions.max=512", "positions.evaluation=true"))
-    evaluate([path], ["pi"], lengths=[16])
-    before = [json.loads(line) for line in (path / NAME).open()]
-    for row in before:
-        del row["k"]
-    (path / NAME).write_text("".join(f"{json.dumps(row)}\n" for row in before))
-    assert evaluate([path], ["pi"], lengths=[16])["earlier"].to_list() == [True, False]
-    assert evaluate([path], ["pi"], lengths=[16])["earlier"].all()
-
-
 def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) -> None:
     path = run("pe=learned")
     frame = evaluate([path], ["none", "alibi"], ["sparse"], [16])
@@ -206,7 +195,7 @@ def test_generated_answers(run: Run) -> None:
     for split, place in (("in_domain", "in_domain"), ("long_x2", "ood/long_x2")):
         row = frame.filter(encoding="trained", split=split)
         for kind in GENERATED:
-            assert row[f"{kind}_generated"][0] == summary[f"{place}/{kind}_generated"]
+            assert row[kind][0] == summary[f"{place}/{kind}"]
     # What was measured so has all that is measured without.
     assert evaluate([path], ["none"], ["in_domain"])["earlier"].all()
 
@@ -252,7 +241,7 @@ def test_an_encoding_is_not_read_beyond_its_length(run: Run) -> None:
     path = run("pe=learned")
     frame = evaluate([path], ["learned", "none"], lengths=[64, 128])
     for word in ("trained", "learned"):
-        assert errors(frame, word, "told") == [
+        assert errors(frame, word, "message") == [
             None,
             "it encodes 63 positions, 127 are needed",
         ]
@@ -383,7 +372,7 @@ def test_several_may_add_at_once(run: Run) -> None:
     ]
     mine = Evaluations(path)
     for number in range(200):
-        mine.add(cell.wanted, {"encoding": "rope", "number": number})
+        mine.add(cell.measurement, {"encoding": "rope", "number": number})
     assert [process.status for process in processes] == [0, 0]
     rows = [json.loads(line) for line in (path / NAME).open()]
     assert [row["number"] for row in rows if "number" in row] == list(range(200))
@@ -398,7 +387,7 @@ def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
     (path / "checkpoint.pt").unlink()
     (path / "checkpoint.pt").write_bytes(content)
     with pytest.raises(RunError, match="was changed while it was evaluated"):
-        record.add(cell.wanted, {"error": 0.0})
+        record.add(cell.measurement, {"error": 0.0})
     assert not (path / NAME).exists()
 
 

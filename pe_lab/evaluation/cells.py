@@ -11,7 +11,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import Config, plain
 from pe_lab.evaluation.memory import needed_bytes, refuse_beyond
 from pe_lab.evaluation.placing import Placed, Untrained, at_length, place, refusal
-from pe_lab.evaluation.record import TRAINED, Wanted
+from pe_lab.evaluation.record import TRAINED, Measurement
 from pe_lab.evaluation.swap_encoding import Asked, Yamls, scales
 from pe_lab.evaluation.targets import Target, targets
 from pe_lab.experiment.load_run import Trained, load
@@ -26,8 +26,8 @@ class Cell:
 
     Args:
         plan: of the run, with the encoding in place; the seed is that of any run of the setting.
-        told: why it is not applicable; None where it is.
         left_out: trained parameters that the encoding does not read.
+        message: why it is not applicable; None if it is.
     """
 
     path: Path
@@ -38,10 +38,10 @@ class Cell:
     encoding: str
     target: Target
     plan: Plan
-    wanted: Wanted
+    measurement: Measurement
     scale: float | None
     left_out: int
-    told: str | None
+    message: str | None
 
     def model(self, trained: Trained) -> Model:
         """Its model with the weights of the run."""
@@ -134,8 +134,8 @@ class _OneSetting:
                 f"generate=true is not allowed with pe={word}, whose {placed.whole} reads the "
                 "length of the whole sequence, not known while it is written: leave one out"
             )
-        told = self._not_applicable(placed, target)
-        wanted = Wanted(
+        message = self._not_applicable(placed, target)
+        measurement = Measurement(
             word == TRAINED,
             plain(plan.config)["pe"],
             plan.dims.max_len,
@@ -154,10 +154,10 @@ class _OneSetting:
             word,
             target,
             plan,
-            wanted,
+            measurement,
             placed.scale,
             placed.left_out,
-            told,
+            message,
         )
 
     def _placed(self, word: str, plan: Plan) -> Placed:
@@ -171,7 +171,7 @@ class _OneSetting:
 
     def _not_applicable(self, placed: Placed, target: Target) -> str | None:
         if target.positions is None:
-            return target.told
+            return target.message
         if placed.longest is not None and target.positions > placed.longest:
             return f"it encodes {placed.longest} positions, {target.positions} are needed"
         return None

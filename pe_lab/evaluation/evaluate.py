@@ -73,8 +73,8 @@ def evaluate(
         "trained"), ``k`` (null where it has none), ``split``, ``length`` (as given, else
         ``tokens``), ``tokens`` (read), ``error``, ``error_low``, ``error_high``, ``error_seq``,
         ``loss``, ``n``, ``n_seq``, ``guess``, ``seconds``, with ``generate`` ``error_generated``
-        and so on, ``left_out`` (trained parameters that the encoding does not read), ``told`` (why
-        there are no numbers), ``earlier`` (whether they were there before).
+        and so on, ``left_out`` (trained parameters that the encoding does not read), ``message``
+        (why there are no numbers), ``earlier`` (whether they were there before).
 
     Raises:
         UsageError: something asked for cannot be done; nothing was measured.
@@ -100,9 +100,11 @@ def evaluate(
     rows = {
         number: row
         for number, cell in enumerate(wanted)
-        if not force and cell.told is None and (row := records[cell.path].found(cell.wanted))
+        if not force
+        and cell.message is None
+        and (row := records[cell.path].found(cell.measurement))
     }
-    left = [n for n, cell in enumerate(wanted) if cell.told is None and n not in rows]
+    left = [n for n, cell in enumerate(wanted) if cell.message is None and n not in rows]
     check_memory([wanted[n] for n in left], device != "cpu" and torch.cuda.is_available())
     earlier, sequences_of = set(rows), Sequences()
     data = {number: sequences_of.of(wanted[number].plan, wanted[number].target) for number in left}
@@ -112,7 +114,7 @@ def evaluate(
             shown(done, len(left))
             cell = wanted[number]
             facts = measuring.measured(cell, data[number], sequences_of.reference(cell.plan))
-            rows[number] = records[cell.path].add(cell.wanted, facts)
+            rows[number] = records[cell.path].add(cell.measurement, facts)
         shown(len(left), len(left))
     return _frame(wanted, rows, earlier, generate)
 
@@ -148,11 +150,11 @@ class _Measuring:
         task = cell.target.task
         found: dict[str, Any] = answer(model, task, data, positions, **how).measured()
         found["guess"] = task.guess(reference, data)
-        if cell.wanted.generated:
+        if cell.measurement.generated:
             found |= generated_metrics(generated(model, data, positions, **how).measured())
         seconds = time.perf_counter() - began
-        told = {"encoding": cell.encoding, "k": cell.scale}
-        return {**told, **found, "seconds": seconds, **self._made_by(device)}
+        encoding = {"encoding": cell.encoding, "k": cell.scale}
+        return {**encoding, **found, "seconds": seconds, **self._made_by(device)}
 
     def _loaded(self, path: Path) -> Trained:
         if self.trained is None or self.trained.path != path:
@@ -191,10 +193,10 @@ def _frame(
                 *(str(cell.path), cell.task_name, cell.pe, cell.seed, cell.setting, cell.encoding),
                 *(cell.scale, target.split, target.length, target.tokens),
                 *(row.get(name) for name in measured),
-                *(cell.left_out, cell.told, number in earlier),
+                *(cell.left_out, cell.message, number in earlier),
             ]
         )
-    last = {"left_out": pl.Int64, "told": pl.String, "earlier": pl.Boolean}
+    last = {"left_out": pl.Int64, "message": pl.String, "earlier": pl.Boolean}
     return pl.DataFrame(table, {**FACTS, **measured, **last}, orient="row")
 
 

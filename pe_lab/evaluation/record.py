@@ -35,7 +35,7 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Measurement:
     """A cell of one run: with what it is measured, on what.
 
     Args:
@@ -86,11 +86,6 @@ def _key(row: Mapping[str, Any]) -> str:
     return json.dumps([row.get(name) for name in _SAME], sort_keys=True)
 
 
-def _by_positions(row: Mapping[str, Any]) -> bool:
-    """Whether it may be from when the scale k counted positions, where it now counts tokens."""
-    return "k" not in row and not row["trained"] and row["max_len"] != row["tokens"]
-
-
 class Evaluations:
     """The rows of one run's folder; those that are there stay as they are.
 
@@ -107,14 +102,13 @@ class Evaluations:
     def path(self) -> Path:
         return self.folder.path / NAME
 
-    def found(self, wanted: Wanted) -> dict[str, Any] | None:
+    def found(self, measurement: Measurement) -> dict[str, Any] | None:
         """The last row of this cell; with generated answers where those are wanted."""
-        key = _key(vars(wanted))
+        key = _key(vars(measurement))
         alike = (row for row in reversed(self.rows) if _key(row) == key)
-        whole = (row for row in alike if not _by_positions(row))
-        return next((r for r in whole if r.get("generated") or not wanted.generated), None)
+        return next((r for r in alike if r.get("generated") or not measurement.generated), None)
 
-    def add(self, wanted: Wanted, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def add(self, measurement: Measurement, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Append what was measured, and return the row.
 
         Raises:
@@ -123,7 +117,7 @@ class Evaluations:
         """
         row = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in {**vars(wanted), **facts}.items()
+            for name, value in {**vars(measurement), **facts}.items()
         }
         with self.folder.lock(WAIT_S):
             if self._state() != self.began:

@@ -133,9 +133,9 @@ def scales(evaluated: pl.DataFrame) -> list[str]:
 def notes(evaluated: pl.DataFrame) -> list[str]:
     """What the tables do not say: scales, cells without numbers, parameters left out."""
     found = scales(evaluated)
-    bare = evaluated.filter(pl.col("told").is_not_null())
+    bare = evaluated.filter(pl.col("message").is_not_null())
     for (pe, encoding, split, told), rows in bare.group_by(
-        "pe", "encoding", "split", "told", maintain_order=True
+        "pe", "encoding", "split", "message", maintain_order=True
     ):
         lengths = ", ".join(map(str, rows["length"].unique(maintain_order=True)))
         found.append(f"{label(pe, encoding)} n/a on {split} at {lengths}: {told}")

@@ -27,7 +27,7 @@ class Target:
         task: the split's, at that length; its sequences have ``tokens``.
         own: whether that is the split's own length.
         sequences: how many are read.
-        positions: one more than the largest; None: they are out of range, as ``told``.
+        positions: one more than the largest; None: they are out of range, see ``message``.
     """
 
     split: str
@@ -36,7 +36,7 @@ class Target:
     own: bool
     sequences: int
     positions: int | None
-    told: str = ""
+    message: str = ""
 
     @property
     def tokens(self) -> int:
@@ -85,7 +85,7 @@ def targets(
                 limit = plan.positions.limit(tokens, training=False)
                 found.append(replace(target, positions=limit))
             except ValueError as error:
-                found.append(replace(target, told=str(error)))
+                found.append(replace(target, message=str(error)))
     return found
 
 
