@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.alternating import Side, alternated
 from benchmarks.found import Asked, Found, Goal, table
-from benchmarks.ours import Made, dims, roads_taken, sized, transformer
+from benchmarks.ours import Made, backends_used, dims, sized, transformer
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
 from pe_lab.training.generate import written
@@ -48,7 +48,7 @@ def writing(encoding: str, size: str, length: int, cached: bool) -> Made:
     prompt, pos = torch.randint(0, VOCABULARY, (1, n)), torch.arange(length)[None]
     write = written if cached else without
     first = write(model, prompt, pos, min(n, COMPARED))
-    facts = {"tokens": first[0].tolist(), **roads_taken()}
+    facts = {"tokens": first[0].tolist(), **backends_used()}
 
     def run() -> None:
         write(model, prompt, pos, n)

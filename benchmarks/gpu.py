@@ -26,7 +26,6 @@ from pe_lab.experiment.machine import environment
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {
     "cope": "CoPE's attention: ours, by its formula, and plain attention",
-    "bias": "attention with a bias by distance, the same",
     "step": "the training step of each encoding, small",
     "paper_step": "the training step of each encoding, as large as the paper's",
     "paper": "the paper's flip-flop, three seeds each of learned, rope, cope",
@@ -39,8 +38,8 @@ def measured(part: str, device: torch.device, encodings: list[str], dry: bool, r
     """What a part finds."""
     clock = Clock(device, 1, 0) if dry else Clock(device, 5, 50)
     match part:
-        case "cope" | "bias":
-            return gpu_attention.measure(part, clock, dry)
+        case "cope":
+            return gpu_attention.measure(clock, dry)
         case "step" | "paper_step":
             size = "tiny" if dry else "small" if part == "step" else "paper"
             return gpu_step.measure([size], clock, encodings, SECONDS)

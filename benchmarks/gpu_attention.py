@@ -1,4 +1,4 @@
-"""On a GPU: attention forward + backward, CoPE in Triton and biases through FlexAttention.
+"""On a GPU: CoPE's attention in Triton, forward + backward.
 
 Four heads of width 64 (the paper's size), about 8 192 tokens, q, k and v side by side in memory as
 the model has them. Errors are of the result, against the formula in float64.
@@ -16,7 +16,7 @@ from benchmarks.found import Found, table
 from benchmarks.gauges import Step
 from benchmarks.gpu_clock import Clock
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels import chunked, flex, triton_cope
+from pe_lab.kernels.triton.cope import cope
 from pe_lab.pe.cope import CountAndPick
 
 HEADS, WIDTH, TOKENS = 4, 64, 8192
@@ -46,30 +46,15 @@ def cope_by_formula(q: Tensor, k: Tensor, v: Tensor, e: Tensor, drop: Drop | Non
     return weighted(content + term, v, drop)
 
 
-def bias_by_formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, drop: Drop | None) -> Tensor:
-    place = torch.arange(k.shape[2], device=q.device)
-    at = bias[:, (place[:, None] - place).clamp(min=0)]
-    return weighted(q @ k.mT / q.shape[3] ** 0.5 + at, v, drop)
-
-
 def plain(q: Tensor, k: Tensor, v: Tensor, unused: Tensor, drop: Drop | None) -> Tensor:
     """Attention without positions: the fastest that PyTorch has."""
     return F.scaled_dot_product_attention(q, k, v, None, drop.p if drop else 0.0, is_causal=True)
 
 
-SIDES: dict[str, dict[str, Attend]] = {
-    "cope": {
-        "ours": lambda q, k, v, e, drop: triton_cope.cope(q, k, v, q, k, e, 1.0, drop),
-        "chunked": lambda q, k, v, e, drop: chunked.cope(q, k, v, q, k, e, 1.0, drop),
-        "formula": cope_by_formula,
-        "plain": plain,
-    },
-    "bias": {
-        "ours": flex.distance,
-        "chunked": chunked.distance,
-        "formula": bias_by_formula,
-        "plain": plain,
-    },
+SIDES: dict[str, Attend] = {
+    "ours": lambda q, k, v, e, drop: cope(q, k, v, q, k, e, 1.0, drop),
+    "formula": cope_by_formula,
+    "plain": plain,
 }
 
 
@@ -82,27 +67,26 @@ def allowing(precision: str) -> Iterator[torch.dtype]:
     torch.set_float32_matmul_precision(before)
 
 
-def measure(kind: str, clock: Clock, dry: bool) -> Found:
-    """Rows of every length, precision and share of dropout of ``cope`` or ``bias``."""
+def measure(clock: Clock, dry: bool) -> Found:
+    """Rows of every length, precision and share of dropout."""
     found = Found()
     for length in (16,) if dry else LENGTHS:
         for precision in PRECISIONS:
-            for p in (0.0, 0.1) if kind == "cope" else (0.0,):
+            for p in (0.0, 0.1):
                 with allowing(precision) as dtype:
-                    found.rows.append(_row(kind, clock, length, precision, dtype, p, dry))
-    found.tables = [_table(kind, found.rows)]
+                    found.rows.append(_row(clock, length, precision, dtype, p, dry))
+    found.tables = [_table(found.rows)]
     return found
 
 
 def _row(
-    kind: str, clock: Clock, length: int, precision: str, dtype: torch.dtype, p: float, dry: bool
+    clock: Clock, length: int, precision: str, dtype: torch.dtype, p: float, dry: bool
 ) -> dict[str, Any]:
     batch = 1 if dry else max(1, TOKENS // length)
     torch.manual_seed(0)
     qkv = torch.randn(batch, length, 3 * HEADS * WIDTH).to(clock.device, dtype).requires_grad_()
     back = torch.randn(batch, HEADS, length, WIDTH).to(clock.device, dtype)
-    size = (length + 1, WIDTH) if kind == "cope" else (HEADS, length)
-    extra = torch.randn(size).to(clock.device).requires_grad_()
+    extra = torch.randn(length + 1, WIDTH).to(clock.device).requires_grad_()
     drop = Drop(p, 12345) if p else None
 
     def run(attend: Attend, x: Tensor, e: Tensor) -> Tensor | None:
@@ -119,12 +103,10 @@ def _row(
 
     row: dict[str, Any] = {"length": length, "batch": batch, "precision": precision, "dropout": p}
     # No kernel of ours runs without a GPU.
-    sides = SIDES[kind] | ({"ours": SIDES[kind]["formula"]} if dry else {})
+    sides = SIDES | ({"ours": SIDES["formula"]} if dry else {})
     fits = batch * HEADS * length**2 <= LARGEST
     if not fits:
         del sides["formula"]
-    if dtype != torch.float32:
-        del sides["chunked"]
     served = {name: of for name, of in sides.items() if run(of, qkv, extra) is not None}
     if "ours" in served and fits:
         wanted = run(sides["formula"], qkv.detach().double(), extra.detach().double())
@@ -138,9 +120,9 @@ def _row(
     return row
 
 
-def _table(kind: str, rows: list[dict[str, Any]]) -> Any:
-    title = f"{kind}: attention forward + backward on the GPU, ms; -: does not serve or fit"
-    names = list(SIDES[kind])
+def _table(rows: list[dict[str, Any]]) -> Any:
+    title = "CoPE's attention forward + backward on the GPU, ms; -: does not serve or fit"
+    names = list(SIDES)
     cells = []
     for row in rows:
         first = [str(row["length"]), str(row["batch"]), row["precision"], f"{row['dropout']:g}"]

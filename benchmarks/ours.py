@@ -17,7 +17,7 @@ from pe_lab.common.task import Batch, Bools
 from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.instantiate import check, instantiate
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer, TransformerConfig
@@ -122,7 +122,7 @@ def step(
     encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
     model = Transformer(cfg, vocab_size, encodings, config.train.fast)
     run = our_stepper(config.train, model)
-    known = {**numbers(model), "scored": float(data.scored.mean()), **roads_taken()}
+    known = {**numbers(model), "scored": float(data.scored.mean()), **backends_used()}
     return Made(lambda: run(data, data.scored), known)
 
 
@@ -149,9 +149,9 @@ def attention(
         x.grad = None
         core.zero_grad(set_to_none=True)
 
-    return Made(run, roads_taken())
+    return Made(run, backends_used())
 
 
-def roads_taken() -> dict[str, Any]:
+def backends_used() -> dict[str, Any]:
     """The fused kernels that serve here."""
-    return {"roads": roads.named(torch.device("cpu"))}
+    return {"backends": dispatch.backend_names(torch.device("cpu"))}

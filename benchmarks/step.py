@@ -61,7 +61,7 @@ def measure(asked: Asked) -> Found:
     found = Found()
     with (
         Side("ours") as ours,
-        Side("ours", PE_LAB_ROAD="chunked") as chunked,
+        Side("ours", PE_LAB_BACKEND="chunked") as chunked,
         Side("shipped") as shipped,
         Side("tuned") as tuned,
     ):

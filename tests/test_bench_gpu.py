@@ -43,8 +43,7 @@ def test_kernels_and_steps(dry: Any) -> None:
 
 @pytest.mark.slow
 def test_all_that_takes_longer(dry: Any) -> None:
-    found = dry("--part", "bias", "paper_step", "paper", "--encodings", "none", "t5")
-    assert_attention(found["bias"]["rows"])
+    found = dry("--part", "paper_step", "paper", "--encodings", "none", "t5")
     assert all(row["failed"] == {} for row in found["paper_step"]["rows"])
     (row,) = found["paper"]["rows"]
     assert row["done"]

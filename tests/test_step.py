@@ -13,7 +13,8 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.config.check import checked
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
-from pe_lab.kernels import dropping, feeding, heads, joining, roads, turning
+from pe_lab.kernels import dispatch, dropout
+from pe_lab.kernels.cpu import add_norm, bias_relu, qkv, rotary
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.loss import summed_loss
@@ -107,12 +108,12 @@ def refused(*_: Any, **__: Any) -> Any:
 
 
 FAST_FORMS = {
-    "kernels of attention": (roads, "_serve"),
-    "a kernel of dropout": (dropping, "_serves"),
-    "the kernel of rotation": (turning._Turned, "apply"),
-    "the kernel of branches and norms": (joining._Joined, "apply"),
-    "the kernel of the feed-forward": (feeding, "rectify"),
-    "the kernel of queries, keys and values": (heads._Projected, "apply"),
+    "kernels of attention": (dispatch, "_attend"),
+    "a kernel of dropout": (dropout, "_supported"),
+    "the kernel of rotation": (rotary._Rotate, "apply"),
+    "the kernel of branches and norms": (add_norm._AddNorm, "apply"),
+    "the kernel of the feed-forward": (bias_relu, "bias_relu"),
+    "the kernel of queries, keys and values": (qkv._Projected, "apply"),
     "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
     "the last layer's shortcut": (ScoredPositions, "of_rows_from"),
 }
@@ -138,7 +139,7 @@ def test_fast_takes_each_fast_form(monkeypatch: pytest.MonkeyPatch, form: str) -
     """Or the test above would see nothing."""
     words = ("pe=cope", "model.dropout=0.1")
     if form.startswith("PyTorch"):
-        monkeypatch.setenv("PE_LAB_ROAD", "eager")
+        monkeypatch.setenv("PE_LAB_BACKEND", "eager")
         words = ("pe=alibi",)
     if "queries, keys" in form:
         # Where every place is scored: the last layer's queries are of all of them.

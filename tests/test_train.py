@@ -376,11 +376,11 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
             raise RunError("as told")
         step(trained)
 
-    starts = [({}, []), ({"PE_LAB_ROAD": "chunked"}, []), ({}, ["train.fast=false"]), ({}, [])]
+    starts = [({}, []), ({"PE_LAB_BACKEND": "chunked"}, []), ({}, ["train.fast=false"]), ({}, [])]
     kernels: list[dict[str, str] | None] = []
     for number, (env, words) in enumerate(starts):
         with monkeypatch.context() as patch:
-            for name, value in {"PE_LAB_ROAD": "eager", **env}.items():
+            for name, value in {"PE_LAB_BACKEND": "eager", **env}.items():
                 patch.setenv(name, value)
             if number < 3:
                 patch.setattr(Trainer, "train_step", fails)

@@ -1,4 +1,4 @@
-"""Attention in one go: equals of the eager formulas that never hold a (T, S) matrix.
+"""Fused kernels that equal the eager formulas and never hold a (T, S) matrix.
 
-Each road is a module with ``cope`` and ``distance``, or one of them; ``roads`` chooses.
+Everything here is optional: without this folder the program computes the same, more slowly.
 """

@@ -1,4 +1,4 @@
-"""The road without a compiler: attention by blocks of query rows, in plain PyTorch.
+"""The backend without a compiler: attention by blocks of query rows, in plain PyTorch.
 
 Memory grows with the length, not with its square: the backward makes every block of weights
 again, and its dropout mask.

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels import roads
-from pe_lab.kernels.dropping import dropped
-from pe_lab.kernels.heads import projected
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu.qkv import project_qkv
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
@@ -136,7 +136,7 @@ class Attention(nn.Module, ABC):
         return q, k if new is given.k_BHSD else cache.extend_turned(new), inputs
 
     def _rotated(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        with roads.taken(self.fast):
+        with dispatch.kernels_allowed(self.fast):
             return self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
 
     def wide(self, x: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class Attention(nn.Module, ABC):
     def weigh(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Logits and attention weights of what ``sight`` returned, without a fused kernel."""
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        with roads.taken(self.fast):
+        with dispatch.kernels_allowed(self.fast):
             logits = self.encoding.logits(content, q, k, inputs)
         bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         if bias is not None:
@@ -201,7 +201,7 @@ class Attention(nn.Module, ABC):
         _, weights = self.weigh(q, k, inputs)
         left = weights
         if drop is not None:
-            left = dropped(weights, drop, attention_rows(weights), fast=self.fast)
+            left = dropout(weights, drop, attention_rows(weights), fast=self.fast)
         mixed = left.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD
         added = pe.values(left, inputs.pos_q_BT, inputs.pos_k_BS)
         return (mixed if added is None else mixed + added), pe.layer_state(weights, inputs)
@@ -234,7 +234,7 @@ class MultiHeadAttention(Attention):
         # Who measures attention alone puts something without weights there.
         if not self.fast or not isinstance(self.qkv, nn.Linear):
             return None
-        return projected(x_BTE, self.qkv.weight, self.qkv.bias, self.n_heads)
+        return project_qkv(x_BTE, self.qkv.weight, self.qkv.bias, self.n_heads)
 
     def _heads(self, x_BTE: Tensor) -> Tensor:
         return x_BTE.view(*x_BTE.shape[:2], self.n_heads, -1).transpose(1, 2)

@@ -20,9 +20,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels import roads
-from pe_lab.kernels.dropping import dropped
-from pe_lab.kernels.joining import normed
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu.add_norm import fused_norm
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
 from pe_lab.models.kv_cache import Cache, LayerCache
@@ -119,16 +119,16 @@ class Decoder(Model):
     @torch.no_grad()
     def kernels(self) -> dict[str, str] | None:
         """The kernel that serves each kind of attention that the encodings ask for (see
-        kernels/roads.py; none for those that have none); None where the model is not fast."""
+        kernels/dispatch.py; none for those that have none); None where the model is not fast."""
         if not self.fast:
             return None
         device, training = self.head.weight.device, self.training
         tokens = torch.zeros(1, 1, dtype=torch.int64, device=device)
         self.eval()
-        with roads.asked() as kinds:
+        with dispatch.requested_kinds() as kinds:
             self(tokens, tokens)
         self.train(training)
-        return roads.named(device, kinds)
+        return dispatch.backend_names(device, kinds)
 
     def forward(
         self,
@@ -155,7 +155,7 @@ class Decoder(Model):
             x = x * math.sqrt(x.shape[-1])
         x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -t:]
         if drop is not None:
-            x = dropped(x, drop, fast=self.fast)
+            x = dropout(x, drop, fast=self.fast)
         carried, last = None, len(self.blocks) - 1
         for i, layer in enumerate(self.blocks):
             given = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
@@ -169,7 +169,7 @@ class Decoder(Model):
         if scored is not None:
             x = x.flatten(0, 1).index_select(0, scored.at_N)
         if not isinstance(self.norm, nn.Identity):
-            _, x = normed(x, self.norm, fast=self.fast)
+            _, x = fused_norm(x, self.norm, fast=self.fast)
         hidden: Tensor = x
         return hidden
 

@@ -14,9 +14,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels import roads
-from pe_lab.kernels.dropping import dropped
-from pe_lab.kernels.joining import normed
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu.add_norm import fused_norm
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
 from pe_lab.models.fitting import fitting
@@ -161,7 +161,7 @@ class EncoderDecoder(InputOutput):
         x = self._embedded(tokens_BP, tokens_BP, pos_BP, drop)
         for i, layer in enumerate(self.readers, 1):
             x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
-        _, x = normed(x, self.encoded, fast=self.fast)
+        _, x = fused_norm(x, self.encoded, fast=self.fast)
         return Memory([layer.cross.known(x) for layer in self.writers], seen_BP)
 
     def decode(
@@ -178,7 +178,7 @@ class EncoderDecoder(InputOutput):
         for i, layer in enumerate(self.writers):
             own = drop and drop.at(8 * (first + 1 + i)), cache and cache.layers[i]
             y = layer(y, pos_BS, memory.known[i], memory.seen_BP, *own)
-        return normed(y, self.decoded, fast=self.fast)[1]
+        return fused_norm(y, self.decoded, fast=self.fast)[1]
 
     def _embedded(
         self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None
@@ -188,7 +188,7 @@ class EncoderDecoder(InputOutput):
         if self.tied:
             x = x * math.sqrt(x.shape[-1])
         x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
-        return x if drop is None else dropped(x, drop, fast=self.fast)
+        return x if drop is None else dropout(x, drop, fast=self.fast)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
@@ -206,7 +206,7 @@ class EncoderDecoder(InputOutput):
         device, training = self.device, self.training
         tokens = torch.full((1, 1), self.separator, device=device)
         self.eval()
-        with roads.asked() as kinds:
+        with dispatch.requested_kinds() as kinds:
             self(tokens, torch.zeros_like(tokens))
         self.train(training)
-        return roads.named(device, kinds)
+        return dispatch.backend_names(device, kinds)

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels import roads
-from pe_lab.kernels.dropping import dropped
-from pe_lab.kernels.joining import joined, normed
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.decoder import draw
 from pe_lab.models.kv_cache import LayerCache
@@ -58,7 +58,7 @@ class Everywhere(nn.Module):
         mask = None if seen_BS is None else additive(seen_BS, q.dtype)[:, None, None]
         if encoding is not None:
             assert pos_BS is not None
-            with roads.taken(self.fast):
+            with dispatch.kernels_allowed(self.fast):
                 q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
             bias = encoding.bias(pos_BS, pos_BS)
             if bias is not None:
@@ -85,7 +85,7 @@ class Everywhere(nn.Module):
         logits = (q * q.shape[-1] ** -0.5) @ k.mT
         weights = (logits if mask is None else logits + mask).softmax(-1)
         if drop is not None:
-            weights = dropped(weights, drop, attention_rows(weights), fast=self.fast)
+            weights = dropout(weights, drop, attention_rows(weights), fast=self.fast)
         mixed: Tensor = weights.to(v.dtype) @ v
         return mixed
 
@@ -120,7 +120,7 @@ class Residual(nn.Module):
         Args:
             join: of x, the branch's input and the norm after the sum: what ``joined`` returns.
         """
-        x, seen = normed(x, self.norm, fast=self.fast) if self.pre else (x, x)
+        x, seen = fused_norm(x, self.norm, fast=self.fast) if self.pre else (x, x)
         return join(x, seen, None if self.pre else self.norm)[1]
 
 
@@ -140,7 +140,7 @@ class EncoderLayer(nn.Module):
         def attended(x: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
             known = self.attention.known(seen)
             mixed = self.attention(seen, known, seen_BP, drops[0], self.encoding, pos_BP)
-            return joined(x, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
+            return fused_add_norm(x, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
 
         x = self.attended(x, attended)
         out: Tensor = self.fed(x, lambda x, h, norm: self.ff.join(x, h, norm, drops[2]))
@@ -177,11 +177,11 @@ class DecoderLayer(nn.Module):
 
         def attended(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
             mixed, _ = self.attention(seen, pos_BS, u, None, cache, drop=drops[0], out=False)
-            return joined(y, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
+            return fused_add_norm(y, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
 
         def crossed(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
             mixed = self.cross(seen, known, seen_BP, drops[2])
-            return joined(y, mixed, self.cross.out, norm, drops[3], fast=self.ff.fast)
+            return fused_add_norm(y, mixed, self.cross.out, norm, drops[3], fast=self.ff.fast)
 
         y = self.crossed(self.attended(y, attended), crossed)
         out: Tensor = self.fed(y, lambda y, h, norm: self.ff.join(y, h, norm, drops[4]))

@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.joining import joined, normed
+from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
@@ -160,7 +160,7 @@ class Unit(Layer):
     ) -> tuple[Tensor, Any]:
         x = self.attention.encoding.block_input(x, pos_BS[:, -x.shape[1] :])
         fast = self.attention.fast
-        x, seen = normed(x, self.norm, fast=fast) if self.pre else (x, x)
+        x, seen = fused_norm(x, self.norm, fast=fast) if self.pre else (x, x)
         drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
         mixed, carried = self.attention(
             seen, pos_BS, queries, carried, cache, drop=drops[0], scored=scored
@@ -171,7 +171,7 @@ class Unit(Layer):
             x, seen = (part.flatten(0, 1).index_select(0, rows) for part in (x, seen))
         gated = self.activation(self.gate(seen)) * mixed
         after = None if self.pre else self.norm
-        _, x = joined(x, gated, self.out, after, drops[1], rows, fast=fast)
+        _, x = fused_add_norm(x, gated, self.out, after, drops[1], rows, fast=fast)
         return x, carried
 
     def initialise(self, n_layers: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop
 from pe_lab.common.task import Task
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.models.base import Model, ModelConfig, refuse_whole
 from pe_lab.models.scored_positions import ScoredPositions
 
@@ -127,7 +127,7 @@ class Parts:
 
 def _places(tokens_BT: Tensor, separator: int) -> Tensor:
     """Where each row has its first separator, (B,)."""
-    if not roads.reachable(None, tokens_BT):
+    if not dispatch.readable(None, tokens_BT):
         raise NotImplementedError(
             "the sizes of the input and the output part follow from the tokens, whose values are "
             "not known under vmap"

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
 from pe_lab.models.fitting import at_input, fitting
 from pe_lab.models.kv_cache import Rows
@@ -107,7 +107,7 @@ class Recurrent(Model):
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             if drop is not None:
-                x = dropped(x, drop.at(i), fast=self.fast)
+                x = dropout(x, drop.at(i), fast=self.fast)
             x, state = layer(x, before[i] if before else layer.empty(x))
             states.append(state)
         if cache is not None:
@@ -116,7 +116,7 @@ class Recurrent(Model):
         if scored is not None:
             rows = scored.at_N
             x = x.flatten(0, 1).index_select(0, rows)
-        return x if drop is None else dropped(x, drop.at(len(self.layers)), rows, fast=self.fast)
+        return x if drop is None else dropout(x, drop.at(len(self.layers)), rows, fast=self.fast)
 
     def _embedded(self, tokens_BT: Tensor, pos_BS: Tensor, cache: RecurrentCache | None) -> Tensor:
         """(B, T, E); an encoding may look at the tokens before, so it sees them all."""

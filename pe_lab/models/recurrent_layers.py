@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 
 State = tuple[Tensor, ...]
 """What a layer remembers, each (B, E): h, and c of an LSTM."""
@@ -28,7 +28,7 @@ class Layer(nn.Module):
 
     def forward(self, x_BTE: Tensor, state: State) -> tuple[Tensor, State]:
         weights = w_ih, w_hh, b_ih, b_hh = list(self.cells.parameters())
-        if self.fast and roads.reachable(None, x_BTE, *weights):
+        if self.fast and dispatch.readable(None, x_BTE, *weights):
             return self._in_one_go(x_BTE, state)
         given_BTG, outs = F.linear(x_BTE, w_ih, b_ih), []
         for given_BG in given_BTG.unbind(1):

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.dropping import dropped
+from pe_lab.kernels.dropout import dropout
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.fitting import at_input, fitting
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
@@ -132,7 +132,7 @@ class Seq2Seq(InputOutput):
         x = self._embedded(tokens_BP, tokens_BP, pos_BP)
         for i, reader in enumerate(self.readers):
             if drop is not None:
-                x = dropped(x, drop.at(2 * i + 1), fast=self.fast)
+                x = dropout(x, drop.at(2 * i + 1), fast=self.fast)
             x = reader(x, seen_BP)
         _, backwards_BE = x[:, 0].chunk(2, -1)
         start = self.start(backwards_BE).tanh().chunk(len(self.writers), -1)
@@ -149,7 +149,7 @@ class Seq2Seq(InputOutput):
         tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
         y_BUE = self._embedded(tokens_BU, tokens_BS, pos_BS)
         if drop is not None:
-            y_BUE = dropped(y_BUE, drop.at(2), fast=self.fast)
+            y_BUE = dropout(y_BUE, drop.at(2), fast=self.fast)
         state = memory.start_BE
         if cache is not None and cache.state_BE is not None:
             state = cache.state_BE
@@ -166,7 +166,7 @@ class Seq2Seq(InputOutput):
             cache.state_BE = state
         read_out = self.read_out(torch.cat([torch.stack(s, 1), y_BUE, torch.stack(c, 1)], -1))
         t_BUE: Tensor = read_out.unflatten(-1, (-1, 2)).amax(-1)
-        return t_BUE if drop is None else dropped(t_BUE, drop.at(0), fast=self.fast)
+        return t_BUE if drop is None else dropout(t_BUE, drop.at(0), fast=self.fast)
 
     def _seen(self, state_BE: Tensor, memory: Memory) -> Tensor:
         """What a state sees of the input, (B, 2E)."""
@@ -189,7 +189,7 @@ class Seq2Seq(InputOutput):
         after = []
         for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
             if i and drop is not None:
-                x_BE = dropped(x_BE, drop.at(2 * i + 2), rows_B, fast=self.fast)
+                x_BE = dropout(x_BE, drop.at(2 * i + 2), rows_B, fast=self.fast)
             x_BE = writer(x_BE, before_BE)
             after.append(x_BE)
         return after

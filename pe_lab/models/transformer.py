@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
 from pe_lab.config.schema import closed
-from pe_lab.kernels.joining import joined, normed
+from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
@@ -134,8 +134,8 @@ class FeedForward(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """``joined`` with x, of what it makes of h."""
         if self.activation == "relu":
-            return joined(x, h, self.out, norm, drop, rows, up=self.up, fast=self.fast)
-        return joined(x, self.hidden(h), self.out, norm, drop, rows, fast=self.fast)
+            return fused_add_norm(x, h, self.out, norm, drop, rows, up=self.up, fast=self.fast)
+        return fused_add_norm(x, self.hidden(h), self.out, norm, drop, rows, fast=self.fast)
 
 
 class Block(Layer):
@@ -161,7 +161,7 @@ class Block(Layer):
     ) -> tuple[Tensor, Any]:
         pe, fast = self.attention.encoding, self.attention.fast
         x = pe.block_input(x, pos_BS[:, -x.shape[1] :])
-        x, seen = normed(x, self.norm_attention, fast=fast) if self.pre else (x, x)
+        x, seen = fused_norm(x, self.norm_attention, fast=fast) if self.pre else (x, x)
         drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
         mixed, carried = self.attention(
             seen, pos_BS, queries, carried, cache, drop=drops[0], scored=scored, out=False
@@ -171,7 +171,7 @@ class Block(Layer):
             rows = scored.at_N
             x = x.flatten(0, 1).index_select(0, rows)
         after = self.norm_ff if self.pre else self.norm_attention
-        x, h = joined(x, mixed, self.attention.out, after, drops[1], rows, fast=fast)
+        x, h = fused_add_norm(x, mixed, self.attention.out, after, drops[1], rows, fast=fast)
         end = None if self.pre else self.norm_ff
         _, x = self.ff.join(x if self.pre else h, h, end, drops[2], rows)
         # No layer reads what the last one carries.

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels import roads
-from pe_lab.kernels.turns import Turns
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.rotary import Rotation
 from pe_lab.pe.functional import consecutive
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
@@ -207,7 +207,7 @@ class PositionalEncoding(nn.Module):
         """Queries and keys, turned by their positions."""
         return q_BHTD, k_BHSD
 
-    def rotation(self, inputs: AttentionInputs) -> Turns | None:
+    def rotation(self, inputs: AttentionInputs) -> Rotation | None:
         """What ``rotate`` multiplies queries and keys by, where it does no more than that: a fused
         kernel turns them on its way; None where it does."""
         return None
@@ -261,20 +261,20 @@ class PositionalEncoding(nn.Module):
         if not self._by_distance(inputs):
             return None
         bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
-        return roads.distance(q_BHTD, k_BHSD, inputs.v_BHSD, bias_HN, drop)
+        return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, bias_HN, drop)
 
     def attend_turning(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         """``rotate`` and ``attend`` in one; None where there is no kernel for it."""
         if "rotate" not in self.hooks() or not self._by_distance(inputs):
             return None
-        if not roads.turns_on_the_way(inputs.q_BHTD):
+        if not dispatch.fuses_rotation(inputs.q_BHTD):
             return None
         turns = self.rotation(inputs)
         if turns is None:
             return None
         q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
         bias_HN = self.bias_at_distances(k.shape[2], k.device)
-        return roads.turned_distance(q, k, v, bias_HN, turns, drop)
+        return dispatch.rotary_distance(q, k, v, bias_HN, turns, drop)
 
     def _by_distance(self, inputs: AttentionInputs) -> bool:
         """Whether attention to the turned keys is by their heads and distances alone."""

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import alibi_slopes
 from pe_lab.pe.relative import Relative
@@ -133,13 +133,13 @@ class CoPE(PositionalEncoding):
         if self.relative is not None:
             return None
         if not self.counts:
-            return roads.distance(q_BHTD, k_BHSD, inputs.v_BHSD, None, drop)
+            return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, None, drop)
         if not isinstance(self.position, TablePositions):
             return None
         gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, inputs)
         scale = q_BHTD.shape[-1] ** -0.5 if self.scale_positions else 1.0
         table_ND = self.position.table
-        return roads.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
+        return dispatch.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``gate`` g_ij and ``position`` p_ij."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.dropping import dropped
-from pe_lab.kernels.roads import reachable
+from pe_lab.kernels.dispatch import readable
+from pe_lab.kernels.dropout import dropout
 from pe_lab.pe.base import AttentionInputs, Dims, additive, causal_mask
 from pe_lab.pe.functional import distances, once_for_all_layers
 from pe_lab.pe.rope import LogN, Pairing, RoPE
@@ -65,7 +65,7 @@ class NearFar(RoPE):
         with the length, not with its square: the backward makes every block's weights again."""
         scores = q_BHTD.shape[2] * k_BHSD.shape[2]
         given = q_BHTD, k_BHSD, inputs.v_BHSD, inputs.pos_k_BS
-        if scores < LARGE or not reachable(drop, *given) or not ascending(inputs.pos_k_BS):
+        if scores < LARGE or not readable(drop, *given) or not ascending(inputs.pos_k_BS):
             return None
         with torch.autocast(q_BHTD.device.type, enabled=False):
             return self._in_blocks(q_BHTD, k_BHSD, inputs, drop)
@@ -132,7 +132,7 @@ class NearFar(RoPE):
             # The number of a row is (b H + h) S + i, as for the whole sequence.
             heads_BH1 = torch.arange(b * h, device=near.device).view(b, h, 1) * length
             rows_BHR = heads_BH1 + torch.arange(s - r, s, device=near.device)
-            weights_BHRS = dropped(weights_BHRS, drop, rows_BHR)
+            weights_BHRS = dropout(weights_BHRS, drop, rows_BHR)
         return weights_BHRS.to(v_BHSD.dtype) @ v_BHSD
 
 

@@ -7,8 +7,8 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.kernels.turning import turned
-from pe_lab.kernels.turns import Turns, in_halves
+from pe_lab.kernels.cpu.rotary import rotate
+from pe_lab.kernels.rotary import Rotation, rotate_halves
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies, turning
 
@@ -75,15 +75,15 @@ class RoPE(PositionalEncoding):
         turns = self._rotation(inputs)
         return self.turned(q_BHTD, turns.q), self.turned(k_BHSD, turns.k)
 
-    def rotation(self, inputs: AttentionInputs) -> Turns | None:
+    def rotation(self, inputs: AttentionInputs) -> Rotation | None:
         # No kernel knows of a subclass that turns them in another way.
         return self._rotation(inputs) if type(self).turned is RoPE.turned else None
 
-    def _rotation(self, inputs: AttentionInputs) -> Turns:
+    def _rotation(self, inputs: AttentionInputs) -> Rotation:
         turn_k = self.turns(inputs.pos_k_BS)
         # The queries are the last of the keys.
         turn_q = self.grown(turn_k[:, :, -inputs.q_BHTD.shape[2] :], inputs.pos_q_BT)
-        return Turns(turn_q, turn_k, halves=self.pairing == "half")
+        return Rotation(turn_q, turn_k, halves=self.pairing == "half")
 
     def turns(self, pos_BT: Tensor) -> Tensor:
         """How the pairs turn at these positions, (B, 1, T, D/2), complex."""
@@ -91,7 +91,7 @@ class RoPE(PositionalEncoding):
 
     def turned(self, x_BHTD: Tensor, turn: Tensor) -> Tensor:
         """Queries or keys after ``turns``."""
-        return turned(x_BHTD, turn, halves=self.pairing == "half")
+        return rotate(x_BHTD, turn, halves=self.pairing == "half")
 
     def grown(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
         """Queries, or their turns, scaled as ``logn`` has it."""
@@ -120,9 +120,9 @@ def check_pairs(dims: Dims) -> None:
 def turn_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate features m and m + D/2 by the angle with cos[.., m] and sin[.., m]."""
     wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    return in_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
+    return rotate_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
 
 
 def turn_neighbours(x_BHTD: Tensor, turn: Tensor) -> Tensor:
     """Multiply features 2m and 2m + 1, read as one complex number, by the complex turn[.., m]."""
-    return turned(x_BHTD, turn, halves=False)
+    return rotate(x_BHTD, turn, halves=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pe_lab.kernels import build
+from pe_lab.kernels.cpu import build
 
 
 def _missing() -> str:

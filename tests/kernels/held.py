@@ -1,4 +1,4 @@
-"""Inputs of attention, and a road held to the eager formulas on them."""
+"""Inputs of attention, and a backend held to the eager formulas on them."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.proof import eager_cope, eager_distance
+from pe_lab.kernels import reference
 
 Attend = Callable[..., Tensor | None]
 DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
@@ -93,7 +93,7 @@ def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor
 
 
 def hold(attend: Attend, eager: Attend, tensors: list[Tensor], *rest: object) -> None:
-    """The road and the eager formula in float64 agree on these tensors, if the road serves them."""
+    """A kernel agrees with the eager formula in float64 on these tensors."""
     wide = {id(x): x.double() for x in tensors}
     expected = results(eager, [wide[id(x)] for x in tensors], *rest)
     found = results(attend, tensors, *rest)
@@ -107,16 +107,16 @@ def hold(attend: Attend, eager: Attend, tensors: list[Tensor], *rest: object) ->
 
 def hold_cope(attend: Attend, size: Size, gates: str, npos: int, dtype: torch.dtype) -> None:
     for drop in (None, DROP):
-        hold(attend, eager_cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
+        hold(attend, reference.cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
 
 
 def hold_distance(attend: Attend, size: Size, dtype: torch.dtype) -> None:
     *qkv, bias = distance_inputs(size, dtype)
     for drop in (None, DROP):
-        hold(attend, eager_distance, [*qkv, bias], drop)
+        hold(attend, reference.distance, [*qkv, bias], drop)
         hold(
             lambda q, k, v, drop: attend(q, k, v, None, drop),
-            lambda q, k, v, drop: eager_distance(q, k, v, None, drop),
+            lambda q, k, v, drop: reference.distance(q, k, v, None, drop),
             qkv,
             drop,
         )

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_lab.kernels import build
+from pe_lab.kernels.cpu import build
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 ASK = """
 import logging, sys
 from pathlib import Path
-from pe_lab.kernels import build
+from pe_lab.kernels.cpu import build
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 build.SOURCES = Path(sys.argv[1])
 print("ready", flush=True)
@@ -94,7 +95,10 @@ def test_a_library_is_compiled_once_and_says_how_long_it_took(
     place: Place, answer: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert answer() == (42, [])
-    assert [r.getMessage()[:30] for r in caplog.records] == ["compiled the kernel question i"]
+    (record,) = caplog.records
+    assert re.fullmatch(
+        r"compiled CPU kernel 'question' in .* s, once for this machine", record.getMessage()
+    )
     assert answer() == (42, [])
     assert caplog.records == []
     assert place.compiled() == 1
@@ -148,11 +152,11 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_good(
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
-        ("PE_LAB_CXX", "", "the compiler '' of PE_LAB_CXX or CXX is not there"),
-        ("PE_LAB_CXX", "/no/such/g++ -O1", "the compiler '/no/such/g++ -O1' of"),
-        ("PE_LAB_CXX", "false", "false failed with status 1: no word why"),
+        ("PE_LAB_CXX", "", "compiler '' of PE_LAB_CXX or CXX not found"),
+        ("PE_LAB_CXX", "/no/such/g++ -O1", "compiler '/no/such/g++ -O1' of"),
+        ("PE_LAB_CXX", "false", "false failed with status 1: no error message"),
         ("PE_LAB_CXX", 'g++ "-O1', "PE_LAB_CXX or CXX is 'g++ \"-O1': No closing quotation"),
-        ("CXX", "/no/such/c++", "the compiler '/no/such/c++' of"),
+        ("CXX", "/no/such/c++", "compiler '/no/such/c++' of"),
         ("PATH", "", "no C++ compiler; install g++ or clang++"),
     ],
 )
@@ -166,7 +170,7 @@ def test_without_a_compiler_there_is_one_warning(
         monkeypatch.delenv("CXX", raising=False)
     found, (warning,) = answer()
     assert found is None
-    assert warning.startswith(f"no compiled kernel question ({reason}")
+    assert warning.startswith(f"no CPU kernel 'question' ({reason}")
 
 
 def test_the_compilers_own_word_is_in_the_warning(place: Place, answer: Callable) -> None:
@@ -180,8 +184,10 @@ def test_the_compilers_own_word_is_in_the_warning(place: Place, answer: Callable
 def test_a_foreign_platform_is_told(answer: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.platform, "system", lambda: "Windows")
     monkeypatch.setattr(build, "POSIX", False)
-    assert answer() == (None, ["no compiled kernel question (not made for Windows): slower code "
-                               "of PyTorch serves"])  # fmt: skip
+    assert answer() == (
+        None,
+        ["no CPU kernel 'question' (not supported on Windows); falling back to PyTorch"],
+    )
 
 
 @pytest.mark.parametrize("fault", ["cut short", "not whole", "not a library", "no digest"])
@@ -213,7 +219,7 @@ def test_a_compiler_that_writes_nonsense_is_no_compiler(place: Place, answer: Ca
     )
     found, warnings = answer()
     assert found is None
-    assert warnings[-1].startswith("no compiled kernel question (")
+    assert warnings[-1].startswith("no CPU kernel 'question' (")
 
 
 def test_a_cache_that_cannot_be_written_costs_a_build_a_process(
@@ -223,7 +229,7 @@ def test_a_cache_that_cannot_be_written_costs_a_build_a_process(
     for built in (1, 2):
         found, (warning,) = answer()
         assert found == 42
-        assert "compiled anew by every process" in warning
+        assert "compiled again by every process" in warning
         assert place.compiled() == built
 
 
@@ -285,14 +291,14 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 THREADS = """
 import ctypes, os, torch
-from pe_lab.kernels import compiled
+from pe_lab.kernels.cpu import distance
 
 def threads():
     return len(os.listdir("/proc/self/task"))
 
 def attend():
     x = torch.randn(4, 4, 64, 16)
-    compiled.distance(x, x, x, None, None)
+    distance.distance(x, x, x, None, None)
 
 torch.set_num_threads(1)
 attend()

@@ -1,4 +1,4 @@
-"""The road in plain PyTorch: blocks of every size, linear memory, no answer to no numbers."""
+"""The backend in plain PyTorch: blocks of every size, linear memory, no answer to no numbers."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ from compiler import needs_compiler
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels import build, compiled
+from pe_lab.kernels.cpu import build, distance
 
 DROP = Drop(0.3, 0x123456789ABCDEF)
 # Of values and gradients, relative to the largest of them.
@@ -55,10 +55,10 @@ def given(
 
 
 def result(
-    road: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], drop: Drop | None
+    backend: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], drop: Drop | None
 ) -> list[Tensor]:
     """The output, and the gradients of all inputs that are wanted."""
-    out = road(*inputs, drop)
+    out = backend(*inputs, drop)
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     return [out.detach(), *torch.autograd.grad(out, wanted, grad.to(out.dtype))]
@@ -100,7 +100,7 @@ def test_values_and_gradients_are_the_formulas(
     inputs = (*qkv, bias if biased else None)
     wide = tuple(None if x is None else x.detach().double().requires_grad_() for x in inputs)
     expected = result(plain, wide, drop)
-    assert_same(result(compiled.distance, inputs, drop), expected, TOLERANCE[dtype])
+    assert_same(result(distance.distance, inputs, drop), expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "bias", "kv", "qbias"])
@@ -108,7 +108,7 @@ def test_only_some_gradients(wanted: str) -> None:
     inputs = given(2, 2, 70, 90, 8)
     for name, x in zip(("q", "k", "v", "bias"), inputs, strict=True):
         x.requires_grad_(name in wanted)
-    assert_same(result(compiled.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
+    assert_same(result(distance.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
 
 
 @pytest.mark.parametrize("drop", [DROP, Drop(0.0, 5), Drop(0.999, 2**63 - 1)])
@@ -117,9 +117,9 @@ def test_what_is_dropped_is_what_drop_says(drop: Drop) -> None:
     q = torch.zeros(b, h, t, 16)
     k = torch.zeros(b, h, s, 16)
     one_hot = torch.eye(s).expand(b, h, s, s)
-    seen = compiled.distance(q[..., :1], k[..., :1], one_hot[..., :1], None, drop)
+    seen = distance.distance(q[..., :1], k[..., :1], one_hot[..., :1], None, drop)
     for key in range(s):  # values of width one: a value for each key in turn
-        seen = compiled.distance(
+        seen = distance.distance(
             q[..., :1], k[..., :1], one_hot[..., key : key + 1].contiguous(), None, drop
         )
         kept = drop.kept(attention_rows(torch.empty(b, h, t, s)), torch.tensor([key]))
@@ -129,7 +129,7 @@ def test_what_is_dropped_is_what_drop_says(drop: Drop) -> None:
 
 def test_the_outputs_memory_is_what_attention_flattens() -> None:
     q, k, v, _ = given(2, 3, 20, 30, 8)
-    out = compiled.distance(q, k, v, None, None)
+    out = distance.distance(q, k, v, None, None)
     assert out.transpose(1, 2).is_contiguous()
 
 
@@ -145,31 +145,31 @@ def strides(kind: str) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("kind", ["contiguous", "last dimension apart", "expanded"])
 def test_any_strides(kind: str) -> None:
     inputs = strides(kind)
-    assert_same(result(compiled.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
+    assert_same(result(distance.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["of a sum", "last dimension apart"])
 def test_any_strides_of_the_gradient(kind: str) -> None:
     inputs = given(2, 2, 40, 70, 8)
 
-    def grads(road: Callable[..., Tensor]) -> list[Tensor]:
-        out = road(*inputs, DROP)
+    def grads(backend: Callable[..., Tensor]) -> list[Tensor]:
+        out = backend(*inputs, DROP)
         if kind == "of a sum":
             return list(torch.autograd.grad(out.sum(), inputs))
         weights = torch.randn(out.transpose(-1, -2).shape, generator=torch.Generator(),
                               dtype=out.dtype)  # fmt: skip
         return list(torch.autograd.grad(out, inputs, weights.transpose(-1, -2)))
 
-    assert_same(grads(compiled.distance), grads(plain), 1e-12)
+    assert_same(grads(distance.distance), grads(plain), 1e-12)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("heads", [1, 8])
 def test_the_number_of_threads_changes_nothing(heads: int, threads: int) -> None:
     inputs = given(1, heads, 200, 333, 16)
-    alone = result(compiled.distance, inputs, DROP)
+    alone = result(distance.distance, inputs, DROP)
     torch.set_num_threads(threads)
-    together = result(compiled.distance, inputs, DROP)
+    together = result(distance.distance, inputs, DROP)
     assert all(torch.equal(x, y) for x, y in zip(together, alone, strict=True))
 
 
@@ -177,13 +177,13 @@ def test_other_threads_than_openmps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "fork", lambda: 0)
     torch.set_num_threads(3)
     inputs = given(2, 2, 100, 100, 16)
-    assert_same(result(compiled.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
+    assert_same(result(distance.distance, inputs, DROP), result(plain, inputs, DROP), 1e-12)
 
 
 @pytest.mark.parametrize("size", [30.0, 1e3, 1e-30])
 def test_large_and_tiny_logits(size: float) -> None:
     inputs = given(2, 2, 100, 100, 16, size=size)
-    assert_same(result(compiled.distance, inputs, DROP), result(plain, inputs, DROP), 1e-11)
+    assert_same(result(distance.distance, inputs, DROP), result(plain, inputs, DROP), 1e-11)
 
 
 def test_far_biases_underflow_to_zero() -> None:
@@ -191,14 +191,14 @@ def test_far_biases_underflow_to_zero() -> None:
     steep = (bias.detach() * 0 - torch.arange(155.0)).requires_grad_()
     expected = result(plain, tuple(x.detach().double().requires_grad_() for x in (q, k, v, steep)),
                       DROP)  # fmt: skip
-    assert_same(result(compiled.distance, (q, k, v, steep), DROP), expected, 1e-5)
+    assert_same(result(distance.distance, (q, k, v, steep), DROP), expected, 1e-5)
 
 
 def test_a_bias_whose_power_is_no_number() -> None:
     q, k, v, bias = given(1, 2, 70, 70, 16)
     large = torch.full_like(bias, 1024 * math.log(2)).requires_grad_()
     inputs = (q, k, v, large)
-    assert_same(result(compiled.distance, inputs, DROP), result(plain, inputs, DROP), 1e-11)
+    assert_same(result(distance.distance, inputs, DROP), result(plain, inputs, DROP), 1e-11)
 
 
 def test_a_bias_of_minus_infinity_closes_a_distance() -> None:
@@ -206,7 +206,7 @@ def test_a_bias_of_minus_infinity_closes_a_distance() -> None:
     closed = bias.detach().clone()
     closed[:, 3:100] = -math.inf
     expected = result(plain, (q, k, v, closed), None)
-    assert_same(result(compiled.distance, (q, k, v, closed), None), expected, 1e-12)
+    assert_same(result(distance.distance, (q, k, v, closed), None), expected, 1e-12)
 
 
 @pytest.mark.parametrize("where", [0, 1, 2, 3])
@@ -215,7 +215,7 @@ def test_what_is_not_a_number_stays_none(where: int) -> None:
     inputs[where] = inputs[where].detach().clone()
     inputs[where][(-1, 66) if where == 3 else (-1, -1, 4)] = math.nan
     inputs[where].requires_grad_()
-    found = result(compiled.distance, tuple(inputs), None)
+    found = result(distance.distance, tuple(inputs), None)
     expected = result(plain, tuple(inputs), None)
     assert [bool(x.isnan().any()) for x in found] == [bool(x.isnan().any()) for x in expected]
     assert bool(found[0].isnan().any())
@@ -232,13 +232,13 @@ def test_what_does_not_fit_is_refused() -> None:
         ((q.half(), k.half(), v.half(), bias), "q is of torch.float16"),
     ):
         with pytest.raises(ValueError, match=message):
-            compiled.distance(*tensors, None)
+            distance.distance(*tensors, None)
 
 
 def test_gradients_of_gradients_are_refused() -> None:
     q, k, v, bias = given(1, 2, 5, 9, 4)
     (grad,) = torch.autograd.grad(
-        compiled.distance(q, k, v, bias, None).square().sum(), q, create_graph=True
+        distance.distance(q, k, v, bias, None).square().sum(), q, create_graph=True
     )
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
@@ -247,7 +247,7 @@ def test_gradients_of_gradients_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5, 4), (2, 0, 5, 5, 4), (2, 2, 0, 5, 4)])
 def test_nothing_to_attend(shape: tuple[int, ...]) -> None:
     inputs = given(*shape)
-    found = result(compiled.distance, inputs, DROP)
+    found = result(distance.distance, inputs, DROP)
     assert found[0].shape == (*shape[:3], shape[4])
     assert all(not x.any() for x in found)
 
@@ -255,12 +255,12 @@ def test_nothing_to_attend(shape: tuple[int, ...]) -> None:
 def test_memory_grows_with_the_length_only() -> None:
     code = """
 import resource, torch
-from pe_lab.kernels import compiled
+from pe_lab.kernels.cpu import distance
 torch.set_num_threads(1)
 x = torch.randn(1, 1, 8192, 16, requires_grad=True)
-compiled.distance(x[:, :, :64], x[:, :, :64], x[:, :, :64], None, None).sum().backward()
+distance.distance(x[:, :, :64], x[:, :, :64], x[:, :, :64], None, None).sum().backward()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-compiled.distance(x, x, x, None, None).sum().backward()
+distance.distance(x, x, x, None, None).sum().backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from triton_cases import CASES, KEY, WEIGHTS, Case, dropped, expected, given, re
 from pe_lab.common.dropout import Drop, attention_rows
 
 pytest.importorskip("triton")
-from pe_lab.kernels import triton_backward, triton_cope, triton_tiles
+from pe_lab.kernels.triton import backward, cope, forward
 
 
 def on_a_gpu(test: Callable[..., None]) -> Callable[..., None]:
@@ -78,7 +78,7 @@ def test_the_mask_is_that_of_every_other_road(interpreted: dict[str, Any]) -> No
 
 def test_tensors_it_does_not_take() -> None:
     q, table = torch.zeros(1, 1, 4, 16), torch.zeros(5, 16)
-    assert triton_cope.cope(q, q, q, q, q, table, 1.0, None) is None
+    assert cope.cope(q, q, q, q, q, table, 1.0, None) is None
 
 
 # Where a kernel's tensors are neither in the precision of the inputs nor float32.
@@ -94,7 +94,7 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
     x = given(case)
     own = (x["gate_q"], x["gate_k"]) if case.gates == "own" else (None, None)
     tensors = x["q"], x["k"], x["v"], *own, x["table"]
-    call = triton_cope._Call(*tensors, case.scale, dropped(case))
+    call = cope._Call(*tensors, case.scale, dropped(case))
     kind = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[case.dtype]
     types = {name: of for of, names in KINDS.items() for name in names}
     types |= dict.fromkeys(("q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"), kind)
@@ -130,9 +130,9 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
 
 
 KERNELS = {
-    "forward": triton_tiles.forward,
-    "rows_backward": triton_backward.rows_backward,
-    "columns_backward": triton_backward.columns_backward,
+    "forward": forward.forward,
+    "rows_backward": backward.rows_backward,
+    "columns_backward": backward.columns_backward,
 }
 
 
@@ -187,7 +187,7 @@ def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
     x = given(case, "cuda")
     # A table whose rows are a straight line has no kinks: its gradients are known to rounding.
     x["table"] = x["table"][:1] * torch.linspace(-1, 1, case.n, device="cuda")[:, None]
-    found, again = (results(case, x, triton_cope.cope) for _ in range(2))
+    found, again = (results(case, x, cope.cope) for _ in range(2))
     for name, known in expected(case, x).items():
         # What a position weighs each row with is known as far as the position is, n 2^-24.
         rounding = case.n * 2**-23 if name == "table" else 0.0
@@ -199,7 +199,7 @@ def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
 @pytest.mark.parametrize("case", SIZES)
 def test_a_gpu_follows_a_table_of_any_rows(case: Case) -> None:
     x = given(case, "cuda")
-    found, known = results(case, x, triton_cope.cope), expected(case, x)
+    found, known = results(case, x, cope.cope), expected(case, x)
     for name in ("out", "table"):
         limit = max(TOLERANCE[case.dtype], case.n * 2**-22)
         assert far(found[name], known[name]) <= limit, name
@@ -211,7 +211,7 @@ def test_a_gpu_follows_a_table_of_any_rows(case: Case) -> None:
 @on_a_gpu
 def test_a_gpu_drops_what_every_other_road_drops() -> None:
     x = {name: part.to("cuda") for name, part in unit_values(WEIGHTS).items()}
-    weights = results(WEIGHTS, x, triton_cope.cope)["out"]
+    weights = results(WEIGHTS, x, cope.cope)["out"]
     kept = Drop(WEIGHTS.p, KEY).kept(
         attention_rows(weights), torch.arange(WEIGHTS.s, device="cuda")
     )
@@ -225,6 +225,6 @@ def test_another_key_compiles_nothing_anew() -> None:
     x = given(case, "cuda")
     counts = []
     for key in (3, KEY):
-        triton_cope.cope(*(x[n] for n in "qkvqk"), x["table"], 1.0, Drop(0.1, key))
+        cope.cope(*(x[n] for n in "qkvqk"), x["table"], 1.0, Drop(0.1, key))
         counts.append([len(cache[0]) for cache in KERNELS["forward"].device_caches.values()])
     assert counts[0] == counts[1]

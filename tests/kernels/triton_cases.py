@@ -5,7 +5,7 @@ for before triton is imported, so in a process of its own; it writes values and 
 
 What the interpreter cannot show: races among programs, bfloat16 (it multiplies their bits), tf32
 (its products are plain float32), layouts, registers, and what the compiler refuses
-(test_triton_cope.py compiles).
+(test_cope.py compiles).
 """
 
 import os
@@ -130,14 +130,14 @@ def unit_values(case: Case) -> dict[str, Tensor]:
 def interpreted() -> dict[str, dict[str, Tensor]]:
     """Every case, and what is dropped."""
     os.environ["TRITON_INTERPRET"] = "1"
-    from pe_lab.kernels import triton_cope
+    from pe_lab.kernels.triton import cope
 
-    triton_cope.serves = lambda *_: True
-    usual, found = triton_cope.SCORES_BYTES, {}
+    cope.serves = lambda *_: True
+    usual, found = cope.SCORES_BYTES, {}
     for name, case in CASES.items():
-        triton_cope.SCORES_BYTES = case.scores_bytes or usual
-        found[name] = results(case, given(case), triton_cope.cope)
-    found["weights"] = results(WEIGHTS, unit_values(WEIGHTS), triton_cope.cope)
+        cope.SCORES_BYTES = case.scores_bytes or usual
+        found[name] = results(case, given(case), cope.cope)
+    found["weights"] = results(WEIGHTS, unit_values(WEIGHTS), cope.cope)
     return found
 
 

@@ -21,7 +21,7 @@ from variants import (
 )
 
 from docs.facts import parts
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.plan import build_encodings
@@ -361,8 +361,8 @@ def test_a_kernel_serves_the_only_part_inside_attention(
     section = {**SECTIONS["combined"], "parts": parts(*given)}
     combination, seen = model(section, n_layers=3), tokens(2, 7)
     expected = combination(seen, sequential(7))
-    real = roads.cope
-    monkeypatch.setattr(roads, "cope", lambda *x: calls.append(x) or real(*x))
+    real = dispatch.cope
+    monkeypatch.setattr(dispatch, "cope", lambda *x: calls.append(x) or real(*x))
     assert torch.equal(combination(seen, sequential(7)), expected)
     assert len(calls) == served
     for block in combination.blocks:

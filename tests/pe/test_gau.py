@@ -30,7 +30,7 @@ from pe_lab.config.instantiate import instantiate
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.trace import LayerTrace, trace_attention
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
@@ -227,7 +227,7 @@ def test_squared_attention(name: str) -> None:
 def test_values_as_wide_as_keys(name: str) -> None:
     """Then the encodings' own kernels serve."""
     built = gau(VARIANTS[name], head_width=32, norm_position="post", dropout=0.2)
-    with roads.asked() as kinds:
+    with dispatch.requested_kinds() as kinds:
         built(tokens(1, 3), sequential(3))
     assert bool(kinds) == (name not in ("shaw", "combined-parts=shaw+relative+cope"))
     check(built)

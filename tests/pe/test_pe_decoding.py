@@ -21,7 +21,7 @@ from variants import (
     tokens,
 )
 
-from pe_lab.kernels import roads
+from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import LayerConfig, Transformer
 from pe_lab.pe import path
 
@@ -80,20 +80,20 @@ def test_path_over_several_chunks(name: str, length: int) -> None:
     assert_equal(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
-@pytest.mark.parametrize("road", ["compiled", "chunked", roads.EAGER, None])
+@pytest.mark.parametrize("backend", ["cpu", "chunked", dispatch.EAGER, None])
 @pytest.mark.parametrize(
     "name", ["cope", "cope-gates=sep_keys", "cope-combine=rope", "combined", "alibi", "rope"]
 )
-def test_on_every_road(name: str, road: str | None) -> None:
+def test_on_every_backend(name: str, backend: str | None) -> None:
     """Kernels are made for the last queries of more keys too; CoPE's sum of gates runs from each
     query back, whatever the queries before it were."""
     n = 40
     built = model(VARIANTS[name], train_len=20, max_len=n).eval()
     seen, pos = tokens(2, n), sequential(n)
     with torch.no_grad():
-        with roads.only(roads.EAGER):
+        with dispatch.only(dispatch.EAGER):
             whole = built(seen, pos)
-        with roads.only(road) if road else nullcontext():
+        with dispatch.only(backend) if backend else nullcontext():
             steps = in_pieces(built, seen, pos, 1, 1, 1, 2, 31)
     torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
 
@@ -195,7 +195,7 @@ def cost(section: Section, context: int) -> tuple[int, int]:
     """Of the next token after so many, in a model trained at that length."""
     built = model(section, train_len=context, max_len=257).eval()
     seen, pos, cache = tokens(1, context + 1), sequential(context + 1), built.empty_cache()
-    with torch.no_grad(), roads.only(roads.EAGER):
+    with torch.no_grad(), dispatch.only(dispatch.EAGER):
         built(seen[:, :-1], pos[:, :-1], cache)
         with Made() as made:
             built(seen[:, -1:], pos, cache)

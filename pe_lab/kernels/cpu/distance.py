@@ -1,0 +1,181 @@
+"""The C++ kernel of attention with a bias by distance, with an optional rotation."""
+
+import ctypes
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pe_lab.common.dropout import Drop
+from pe_lab.kernels.cpu import build
+from pe_lab.kernels.cpu.ctypes_abi import (
+    Dropout,
+    Rotary,
+    Strided,
+    by_token,
+    call,
+    check,
+    contiguous_rows,
+    real_factors,
+    thirds,
+)
+from pe_lab.kernels.rotary import Rotation
+
+BLOCK = 64
+# Work is split into about this many parts, whatever the number of threads, so that results do not
+# depend on it.
+PARTS = 16
+
+RotaryFactors = tuple[Tensor, Tensor, bool]
+"""Real factors of queries and keys, and whether pairs are halves (``Rotation``)."""
+
+
+class Problem(ctypes.Structure):
+    """distance_problem.h."""
+
+    _fields_ = (
+        ("fork", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "queries", "keys")),
+        ("width", ctypes.c_int64),
+        ("parts", ctypes.c_int64),
+        ("softmax_scale", ctypes.c_double),
+        ("drop", Dropout),
+        *((name, Strided) for name in ("q", "k", "v", "out")),
+        ("largest", ctypes.c_void_p),
+        ("sum", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("bias_stride", ctypes.c_int64),
+        *((name, Rotary) for name in ("rotary_q", "rotary_k")),
+        *((name, Strided) for name in ("grad_out", "grad_q", "grad_k", "grad_v")),
+        ("grad_bias", ctypes.c_void_p),
+    )
+
+
+def distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    drop: Drop | None,
+) -> Tensor:
+    """Causal attention, (B, H, T, D): softmax(q.k / sqrt(D) + bias[h, i - j]) @ v.
+
+    The T queries are the last of the S tokens. Memory grows with T + S; the backward pass
+    recomputes the weights. float32 and float64; tensors with a contiguous last dimension are not
+    copied.
+    """
+    return rotary_distance(q_BHTD, k_BHSD, v_BHSD, bias_HN, None, drop)
+
+
+def rotary_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    rotation: Rotation | None,
+    drop: Drop | None,
+) -> Tensor:
+    """``distance`` of rotated queries and keys."""
+    others = {"v": (v_BHSD, tuple(k_BHSD.shape))}
+    if bias_HN is not None:
+        bias_HN = bias_HN.to(q_BHTD.dtype)
+        columns = max(bias_HN.shape[-1], k_BHSD.shape[-2])
+        others["bias"] = (bias_HN, (q_BHTD.shape[1], columns))
+    check(q_BHTD, k_BHSD, **others)
+    factors = None
+    if rotation is not None:
+        of_q, of_k = (
+            real_factors(of.to(x.dtype.to_complex()), rotation.halves).expand(x.shape)
+            for of, x in ((rotation.q, q_BHTD), (rotation.k, k_BHSD))
+        )
+        factors = of_q, of_k, rotation.halves
+    out: Tensor = _Distance.apply(q_BHTD, k_BHSD, v_BHSD, bias_HN, drop, factors)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Distance(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        drop: Drop | None,
+        factors: RotaryFactors | None,
+    ) -> Tensor:
+        q, k, v = contiguous_rows(q), contiguous_rows(k), contiguous_rows(v)
+        bias = None if bias is None else contiguous_rows(bias)
+        out = by_token(*q.shape, like=q)
+        # Of each query's logits: the largest, and the sum of the powers.
+        statistics = q.new_empty(2, *q.shape[:-1])
+        problem = _problem(q, k, v, bias, factors, drop)
+        problem.out = Strided(out)
+        problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
+        call("distance", "distance_forward", q.dtype, problem)
+        ctx.save_for_backward(q, k, v, bias, out, statistics)
+        ctx.factors, ctx.drop = factors, drop
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, out, statistics = ctx.saved_tensors
+        grad_out = contiguous_rows(grad_out)
+        problem = _problem(q, k, v, bias, ctx.factors, ctx.drop)
+        problem.out = Strided(out)
+        problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
+        problem.grad_out = Strided(grad_out)
+        needed = ctx.needs_input_grad
+        grad_q: Tensor | None
+        grad_k: Tensor | None
+        grad_v: Tensor | None
+        if problem.parts == 1 and q.shape == k.shape and all(needed[:3]):
+            one, grad_k, grad_v = thirds(q)
+            grad_q = one[None]
+        else:
+            grad_q = by_token(problem.parts, *q.shape, like=q) if needed[0] else None
+            grad_k = by_token(*k.shape, like=k) if needed[1] else None
+            grad_v = by_token(*v.shape, like=v) if needed[2] else None
+        problem.grad_q, problem.grad_k = Strided(grad_q), Strided(grad_k)
+        problem.grad_v = Strided(grad_v)
+        grad_bias = None
+        if needed[3]:
+            grad_bias = q.new_empty(problem.parts, *k.shape[:-1])
+            problem.grad_bias = grad_bias.data_ptr()
+        call("distance", "distance_backward", q.dtype, problem)
+        if grad_q is not None:
+            grad_q = grad_q[0] if problem.parts == 1 else grad_q.sum(0)
+        if grad_bias is not None:
+            grad_bias = torch.nn.functional.pad(
+                grad_bias.sum((0, 1)), (0, bias.shape[-1] - k.shape[-2])
+            )
+        return grad_q, grad_k, grad_v, grad_bias, None, None
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    factors: RotaryFactors | None,
+    drop: Drop | None,
+) -> Problem:
+    b, h, t, d = q.shape
+    parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
+    problem = Problem(
+        build.fork(),
+        torch.get_num_threads(),
+        *(b, h, t, k.shape[-2], d, parts),
+        1 / math.sqrt(d),
+        Dropout(drop),
+    )
+    problem.q, problem.k, problem.v = Strided(q), Strided(k), Strided(v)
+    if bias is not None:
+        problem.bias, problem.bias_stride = bias.data_ptr(), bias.stride(0)
+    if factors is not None:
+        of_q, of_k, halves = factors
+        problem.rotary_q, problem.rotary_k = Rotary(of_q, halves), Rotary(of_k, halves)
+    return problem

@@ -1,0 +1,29 @@
+// Causal attention with a bias that depends on (head, distance), forward and backward, without a
+// (T, S) matrix: query i sees the keys j <= i with logits q_i . k_j / sqrt(D) + bias[i - j].
+
+#include "distance_backward.h"
+#include "distance_forward.h"
+
+template <class Pass>
+int in_every_head(const Distance& p) {
+  const auto worker = [&](Tasks& tasks) {
+    Pass pass(p);
+    for (long task; (task = tasks.next()) >= 0;) pass.head(task / p.parts, task % p.parts);
+  };
+  const Pool pool{p.fork, static_cast<int>(p.threads)};
+  return in_parallel(pool, p.batch * p.heads * p.parts, worker) ? 0 : 1;
+}
+
+// 0, or 1 if there was too little memory.
+extern "C" {
+int distance_forward_float(const Distance* p) { return in_every_head<DistanceForward<float>>(*p); }
+int distance_forward_double(const Distance* p) {
+  return in_every_head<DistanceForward<double>>(*p);
+}
+int distance_backward_float(const Distance* p) {
+  return in_every_head<DistanceBackward<float>>(*p);
+}
+int distance_backward_double(const Distance* p) {
+  return in_every_head<DistanceBackward<double>>(*p);
+}
+}

@@ -1,0 +1,100 @@
+// What pe_lab/kernels/cpu/distance.py hands over, and what both passes do with one head.
+#pragma once
+
+#include "blocks.h"
+#include "causal.h"
+#include "dropout.h"
+#include "softmax.h"
+#include "parallel.h"
+#include "rotary.h"
+
+struct Distance {
+  Fork fork;
+  int64_t threads, batch, heads, queries, keys, width;
+  int64_t parts;  // of a head's blocks, so that threads can share a head
+  double softmax_scale;
+  Dropout drop;
+  Strided q, k, v, out;
+  void *largest, *sum;  // (batch, heads, queries): of the logits / ln 2; of 2^(that - largest)
+  const void* bias;  // (heads, bias_stride), by distance; null: none
+  int64_t bias_stride;
+  Rotary rotary_q, rotary_k;  // by which queries and keys are rotated first; null: as they are
+  // Null where nobody wants the gradient. To a query several parts of a head may add: grad_q has
+  // room for each part, and grad_bias is (parts, batch, heads, keys).
+  Strided grad_out, grad_q, grad_k, grad_v;
+  void* grad_bias;
+};
+
+// One head of one sequence: its keys and values, and the present block of queries. Logits are made
+// to the base 2, for which a power takes less work: queries and bias are divided by ln 2.
+template <class T>
+struct Head {
+  static constexpr long N = Lanes<T>::count;
+  const Distance& p;
+  const long stride;  // of a row of keys, filled up to whole vectors
+  const long offset;  // the first query's place
+  long b = 0, h = 0;
+  Scratch<T> k, v, bias, rotated, query_columns;
+  Scratch<uint32_t> hashed;
+
+  explicit Head(const Distance& p)
+      : p(p),
+        stride(whole(p.width, N)),
+        offset(p.keys - p.queries),
+        k(p.keys * stride),
+        v(p.keys * stride),
+        bias(p.keys + 2 * BLOCK),
+        rotated(BLOCK * stride),
+        query_columns(p.width * BLOCK),
+        hashed(BLOCK) {}
+
+  void enter(long head) {
+    b = head / p.heads;
+    h = head % p.heads;
+    const T* const keys = p.k.row<T>(b, h, 0);
+    if (p.rotary_k.factors.data == nullptr || stride != p.width)
+      copy_rows(keys, p.k.token, p.keys, p.width, T(1), k + 0, stride);
+    if (p.rotary_k.factors.data != nullptr)
+      rotate_rows(p.rotary_k, b, h, 0, false, T(1), p.keys, p.width, keys, p.k.token, k + 0, stride);
+    copy_rows(p.v.row<T>(b, h, 0), p.v.token, p.keys, p.width, T(1), v + 0, stride);
+    // Lanes that do not see a key, or are none of the queries, read beyond both ends.
+    std::fill_n(bias + 0, p.keys + 2 * BLOCK, T(0));
+    if (p.bias != nullptr)
+      copy_row(static_cast<const T*>(p.bias) + h * p.bias_stride, p.keys, T(LOG2_E), bias + BLOCK);
+  }
+
+  long count(long query) const { return std::min<long>(BLOCK, p.queries - query); }
+
+  struct Rows {
+    const T* first;
+    long stride;
+  };
+
+  // The queries as they meet the keys.
+  Rows enter_queries(long query) {
+    Rows rows{p.q.row<T>(b, h, query), p.q.token};
+    if (p.rotary_q.factors.data != nullptr) {
+      rotate_rows(p.rotary_q, b, h, query, false, T(1), count(query), p.width, rows.first,
+                rows.stride, rotated + 0, stride);
+      rows = {rotated, stride};
+    }
+    copy_transposed(rows.first, rows.stride, count(query), p.width, T(p.softmax_scale * LOG2_E),
+                    query_columns + 0, BLOCK);
+    const uint32_t row = (b * p.heads + h) * p.keys + offset + query;
+    for (uint32_t i = 0; i < BLOCK; ++i) hashed[i] = hashed_rows<uint32_t>(p.drop, row + i);
+    return rows;
+  }
+
+  // The number of a query among those of all heads.
+  long at(long query) const { return (b * p.heads + h) * p.queries + query; }
+
+  Vector<T> bias_of(const Meeting<T>& meeting, long vector, long key) const {
+    return load(bias + BLOCK + meeting.ahead + vector * N - key);
+  }
+
+  Integers<T> kept_of(long vector, long key) const {
+    Hashes<T> hashes;
+    __builtin_memcpy(&hashes, hashed + vector * N, sizeof hashes);
+    return kept<T>(p.drop, hashes, static_cast<uint32_t>(key));
+  }
+};

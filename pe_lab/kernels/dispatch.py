@@ -1,0 +1,280 @@
+"""The backend that computes attention: the fastest one that is known to equal the eager formulas.
+
+A backend is checked against the formulas once per process, for each device type and dtype, before
+its first use (selfcheck.py). One that fails the check is reported in a warning and the next one is
+tried. ``PE_LAB_BACKEND`` allows a single backend, for tests and measurements; ``eager``: none.
+"""
+
+import functools
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_lab.common.dropout import Drop, mapped
+from pe_lab.kernels.rotary import Rotation
+
+logger = logging.getLogger("pe_lab")
+
+Attend = Callable[..., Tensor | None]
+Inputs = tuple[Tensor | None, ...]
+"""Of ``cope`` or ``distance``: all tensors, the table or the bias last."""
+EAGER = "eager"
+KINDS = ("cope", "distance")
+
+
+@dataclass(frozen=True, eq=False)
+class Backend:
+    """One implementation of fused attention.
+
+    Args:
+        modules: kind of attention -> the module with a function of that name, which returns None
+            for tensors that it does not support.
+        device: the type of device on which it runs; None: any.
+        half: whether it takes queries, keys and values in half precision.
+        needs: a package that it requires.
+        pays: whether it is faster than the eager code for these tensors.
+    """
+
+    name: str
+    modules: dict[str, str]
+    device: str | None
+    half: bool = False
+    needs: str = "torch"
+    pays: Callable[[str, Inputs, Drop | None], bool] = lambda kind, inputs, drop: True
+
+    def function(self, kind: str) -> Attend | None:
+        """None where this machine does not have it."""
+        if kind not in self.modules or find_spec(self.needs) is None:
+            return None
+        if self.name == "cpu":
+            from pe_lab.kernels.cpu import build
+
+            # ``library`` has logged the reason.
+            if build.library(kind.removeprefix("rotary_")) is None:
+                return None
+        function: Attend = getattr(importlib.import_module(self.modules[kind]), kind)
+        return function
+
+
+def _in(module: str) -> str:
+    return f"pe_lab.kernels.{module}"
+
+
+def _large_enough(kind: str, inputs: Inputs, drop: Drop | None) -> bool:
+    """As measured on a CPU. PyTorch's own fused attention is faster with a fixed bias and without
+    dropout, as long as there is memory for (H, T, S)."""
+    q_BHTD, k_BHSD = inputs[:2]
+    assert q_BHTD is not None
+    assert k_BHSD is not None
+    (b, h, t, _), s = q_BHTD.shape, k_BHSD.shape[2]
+    bias_HN = inputs[-1]
+    learned = bias_HN is not None and bias_HN.requires_grad
+    if kind == "distance" and drop is None and not learned and t * s < 2048 * 2048:
+        return False
+    return t * s >= 128 * 128 and max(b, h) * min(t, 64) * s >= 2**15
+
+
+def _several_queries(kind: str, inputs: Inputs, drop: Drop | None) -> bool:
+    """As measured on a CPU: the kernel computes a whole block of queries at least. For a single
+    query, as in decoding, PyTorch takes a tenth of the time (CoPE's eager formula: three
+    quarters)."""
+    q_BHTD = inputs[0]
+    assert q_BHTD is not None
+    return q_BHTD.shape[2] > 1
+
+
+# The fastest first.
+BACKENDS = (
+    Backend(
+        "cpu",
+        {
+            "cope": _in("cpu.cope"),
+            **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
+        },
+        "cpu",
+        pays=_several_queries,
+    ),
+    Backend("triton", {"cope": _in("triton.cope")}, "cuda", half=True, needs="triton"),
+    Backend("chunked", dict.fromkeys(KINDS, _in("chunked")), None, pays=_large_enough),
+)
+FULL, HALF = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
+NAMES = (*(backend.name for backend in BACKENDS), EAGER)
+_only: ContextVar[str | None] = ContextVar("only", default=None)
+_requested: ContextVar[set[str] | None] = ContextVar("requested", default=None)
+
+
+@contextmanager
+def only(name: str) -> Iterator[None]:
+    """Allow only the backend of this name; ``eager``: none."""
+    token = _only.set(_checked(name))
+    try:
+        yield
+    finally:
+        _only.reset(token)
+
+
+def kernels_allowed(fast: bool) -> AbstractContextManager[None]:
+    """Whether kernels may be used in this context."""
+    return nullcontext() if fast else only(EAGER)
+
+
+@contextmanager
+def requested_kinds() -> Iterator[set[str]]:
+    """Collect the kinds of attention that are requested; the eager code computes them."""
+    kinds: set[str] = set()
+    token = _requested.set(kinds)
+    try:
+        yield kinds
+    finally:
+        _requested.reset(token)
+
+
+def cope(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    gate_q_BHTD: Tensor,
+    gate_k_BHSD: Tensor,
+    table_ND: Tensor,
+    position_scale: float,
+    drop: Drop | None,
+) -> Tensor | None:
+    """Causal attention with contextual positions, (B, H, T, D); None where no backend supports it.
+
+    Logits are q.k / sqrt(D) + position_scale gate_q.e[p], e the table, p the sums of the gates
+    sigmoid(gate_q.gate_k / sqrt(D)). The T queries are the last of the S tokens.
+    """
+    inputs = (q_BHTD, k_BHSD, v_BHSD, gate_q_BHTD, gate_k_BHSD, table_ND)
+    return _attend("cope", inputs, position_scale, drop)
+
+
+def distance(
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, bias_HN: Tensor | None, drop: Drop | None
+) -> Tensor | None:
+    """Causal attention, (B, H, T, D), with a bias for each head and distance; None as above."""
+    return _attend("distance", (q_BHTD, k_BHSD, v_BHSD, bias_HN), drop)
+
+
+def rotary_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    rotation: Rotation,
+    drop: Drop | None,
+) -> Tensor | None:
+    """``distance`` of rotated queries and keys; None where the caller has to rotate them first."""
+    learned = rotation.q.requires_grad or rotation.k.requires_grad
+    if _requested.get() is not None or learned or not readable(drop, rotation.q, rotation.k):
+        return None
+    inputs = (q_BHTD, k_BHSD, v_BHSD, bias_HN)
+    return _attend("rotary_distance", inputs, rotation, drop)
+
+
+def fuses_rotation(q_BHTD: Tensor) -> bool:
+    """Whether ``rotary_distance`` may serve such queries; otherwise its ``rotation`` need not be
+    computed."""
+    device, dtype = q_BHTD.device.type, q_BHTD.dtype
+    return readable(None, q_BHTD) and any(
+        dtype in FULL and verified(backend, "rotary_distance", device, dtype) is not None
+        for backend in allowed(device)
+        if "rotary_distance" in backend.modules
+    )
+
+
+def backend_names(device: torch.device, kinds: Iterable[str] = KINDS) -> dict[str, str]:
+    """The backend of each kind of attention in float32 on a device."""
+    return {kind: _first(kind, device.type) for kind in sorted(kinds)}
+
+
+def _first(kind: str, device: str) -> str:
+    for backend in allowed(device):
+        if verified(backend, kind, device, torch.float32) is not None:
+            return backend.name
+    return EAGER
+
+
+def _attend(kind: str, inputs: Inputs, *rest: Any) -> Tensor | None:
+    q, drop = inputs[0], rest[-1]
+    assert q is not None
+    if (kinds := _requested.get()) is not None:
+        kinds.add(kind)
+        return None
+    if not readable(drop, *inputs):
+        return None
+    with torch.autocast(q.device.type, enabled=False):
+        forced = _forced() is not None
+        for backend in allowed(q.device.type):
+            pays = forced or backend.pays(kind, inputs, drop)
+            if pays and (q.dtype in FULL or (backend.half and q.dtype in HALF)):
+                attend = verified(backend, kind, q.device.type, q.dtype)
+                out = None if attend is None else attend(*inputs, *rest)
+                if out is not None:
+                    return out
+    return None
+
+
+def readable(drop: Drop | None, *inputs: Tensor | None) -> bool:
+    """Whether a kernel can read these tensors: those that torch.func maps over have no memory of
+    their own, and several models trained at once have several dropout keys."""
+    several = drop is not None and mapped(drop.key)
+    return not (several or any(map(mapped, inputs)))
+
+
+def cpu_kernels_may_read(x: Tensor, *others: Tensor | None, drop: Drop | None = None) -> bool:
+    """Whether a C++ kernel other than attention may be used on these tensors."""
+    return (
+        readable(drop, x, *others)
+        and x.is_cpu
+        and x.dtype in FULL
+        and any(backend.name == "cpu" for backend in allowed("cpu"))
+    )
+
+
+def allowed(device: str) -> Iterator[Backend]:
+    """The backends of a device type, the fastest first."""
+    forced = _forced()
+    return (b for b in BACKENDS if b.device in (None, device) and forced in (None, b.name))
+
+
+def _forced() -> str | None:
+    forced = _only.get() or os.environ.get("PE_LAB_BACKEND")
+    return None if forced is None else _checked(forced)
+
+
+def _checked(name: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"unknown backend {name!r}: choose one of {', '.join(NAMES)}")
+    return name
+
+
+@functools.cache
+def verified(backend: Backend, kind: str, device: str, dtype: torch.dtype) -> Attend | None:
+    """The backend's function, if it is available and passes the self-check; else a warning."""
+    from pe_lab.kernels.selfcheck import difference
+
+    try:
+        attend = backend.function(kind)
+        if attend is None:
+            return None
+        wrong = difference(kind, attend, torch.device(device), dtype)
+    except Exception as error:  # whatever it is, slower code can serve
+        wrong = f"{type(error).__name__}: {error}".splitlines()[0]
+    if wrong:
+        logger.warning(
+            "the %s kernel of %s attention failed its self-check (%s); falling back to slower code",
+            backend.name,
+            kind,
+            wrong,
+        )
+        return None
+    return attend

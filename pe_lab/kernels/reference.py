@@ -1,0 +1,79 @@
+"""The eager formulas of each kind of attention, with which the self-check compares the kernels.
+
+Shape letters as in pe/base.py.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.kernels.rotary import Rotation, rotate_eager
+
+
+def cope(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    gate_q_BHTD: Tensor,
+    gate_k_BHSD: Tensor,
+    table_ND: Tensor,
+    position_scale: float,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.cope``, by CoPE's own autograd function."""
+    from pe_lab.pe.cope import CountAndPick
+
+    width, (t, s) = q_BHTD.shape[-1], (q_BHTD.shape[2], k_BHSD.shape[2])
+    gate_logits = gate_q_BHTD @ gate_k_BHSD.mT / math.sqrt(width)
+    scores = gate_q_BHTD @ table_ND.T
+    mask = _causal_mask(t, s, q_BHTD.device)
+    term = CountAndPick.apply(gate_logits, scores, mask)[0]  # type: ignore[no-untyped-call]
+    return _mix(q_BHTD @ k_BHSD.mT / math.sqrt(width) + position_scale * term, v_BHSD, drop)
+
+
+def distance(
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, bias_HN: Tensor | None, drop: Drop | None
+) -> Tensor:
+    """``dispatch.distance``."""
+    t, s = q_BHTD.shape[2], k_BHSD.shape[2]
+    logits = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])
+    if bias_HN is not None:
+        place = torch.arange(s, device=q_BHTD.device)
+        logits = logits + bias_HN[:, (place[s - t :, None] - place).clamp(min=0)]
+    return _mix(logits, v_BHSD, drop)
+
+
+def rotary_distance(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    rotation: Rotation,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.rotary_distance``."""
+    q, k = (
+        rotate_eager(x, factors.to(x.dtype.to_complex()), rotation.halves)
+        for x, factors in ((q_BHTD, rotation.q), (k_BHSD, rotation.k))
+    )
+    return distance(q, k, v_BHSD, bias_HN, drop)
+
+
+REFERENCE: dict[str, Callable[..., Tensor]] = {
+    "cope": cope,
+    "distance": distance,
+    "rotary_distance": rotary_distance,
+}
+
+
+def _causal_mask(t: int, s: int, device: torch.device) -> Tensor:
+    return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def _mix(logits: Tensor, v_BHSD: Tensor, drop: Drop | None) -> Tensor:
+    mask = _causal_mask(logits.shape[2], logits.shape[3], logits.device)
+    weights = logits.masked_fill(~mask, -math.inf).softmax(-1)
+    return (weights if drop is None else drop(weights, attention_rows(weights))) @ v_BHSD

@@ -1,0 +1,135 @@
+"""Comparison of a kernel with the eager formulas on small tensors, before it is used."""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_lab.common.dropout import Drop
+from pe_lab.kernels.cpu import build
+from pe_lab.kernels.reference import REFERENCE
+from pe_lab.kernels.rotary import Rotation
+
+logger = logging.getLogger("pe_lab")
+
+Attend = Callable[..., Tensor | None]
+Leaves = dict[str, Tensor]
+Call = Callable[[Attend, Leaves], Tensor | None]
+
+# Sequences, heads, queries, keys, dropout: more than one block of rows; and only the last rows, as
+# the last layer may ask for them.
+SIZES = ((1, 2, 70, 70, 0.0), (2, 2, 37, 70, 0.25))
+WIDTH, POSITIONS, POSITION_SCALE = 16, 9, 0.7
+LIMIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
+
+
+def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dtype) -> str:
+    """Where a kernel differs from the formulas in float64 by more than rounding, in its value or in
+    a gradient; an empty string where it does not.
+
+    Args:
+        attend: a kernel of this kind of attention (dispatch.py). Where it returns None, nothing is
+            compared.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        for drawn, call in _cases(kind):
+            leaves = {name: x.to(_dtype(name, dtype)) for name, x in drawn.items()}
+            found = _results(attend, {name: x.to(device) for name, x in leaves.items()}, call)
+            if found is None:
+                continue
+            exact = {name: x.double() for name, x in leaves.items()}
+            expected = _results(REFERENCE[kind], exact, call)
+            assert expected is not None
+            for name, x, y in zip(("value", *drawn), found, expected, strict=True):
+                error = float((x.cpu().double() - y).abs().max() / y.abs().max().clamp(min=1))
+                if not error <= LIMIT[dtype]:
+                    what = name if name == "value" else f"gradient of {name}"
+                    return f"its {what} is off by {error:.1e} of the largest"
+    return ""
+
+
+@functools.cache
+def cpu_kernel_passes(
+    source: str, dtype: torch.dtype, check: Callable[[torch.dtype], bool]
+) -> bool:
+    """Whether a C++ kernel other than attention is available and passes its check; a warning if it
+    fails.
+
+    Args:
+        check: compares the kernel with PyTorch on small tensors of this dtype.
+    """
+    # ``library`` has logged the reason.
+    if build.library(source) is None:
+        return False
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            passed = check(dtype)
+    except Exception as error:  # whatever it is, slower code can serve
+        logger.debug("the CPU kernel %s failed", source, exc_info=error)
+        passed = False
+    if not passed:
+        logger.warning("CPU kernel %r failed its self-check; falling back to PyTorch", source)
+    return passed
+
+
+def _dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """Only queries, keys and values come in half precision."""
+    return torch.promote_types(dtype, torch.float32) if name in ("table", "bias") else dtype
+
+
+def _results(attend: Attend, leaves: Leaves, call: Call) -> list[Tensor] | None:
+    """The value and the gradients of all leaves."""
+    leaves = {name: x.requires_grad_() for name, x in leaves.items()}
+    out = call(attend, leaves)
+    if out is None:
+        return None
+    direction = torch.linspace(-9, 9, out.numel(), dtype=torch.float64).sin().view(out.shape)
+    # The gradient of a scalar: for that of a tensor torch imports sympy, which takes twenty times
+    # as long as the rest of this file.
+    total = (out * direction.to(out)).sum()
+    return [out.detach(), *torch.autograd.grad(total, list(leaves.values()))]
+
+
+def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
+    rng = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    for b, h, t, s, p in SIZES:
+        drop = Drop(p, 0x0123_4567_89AB_CDEF) if p else None
+        qkv, gates = drawn(b, s, 3 * h * WIDTH), drawn(b, s, 2 * h * WIDTH)
+
+        def split(x: Tensor, n: int, h: int = h) -> list[Tensor]:
+            """Views of one tensor, as the attention layer makes them."""
+            return [y.view(*y.shape[:2], h, -1).transpose(1, 2) for y in x.chunk(n, -1)]
+
+        def cope(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            q = q[:, :, -t:]
+            gate_q, gate_k = (q, k) if "gates" not in of else split(of["gates"], 2)
+            gate_q = gate_q if "gates" not in of else gate_q[:, :, -t:]
+            return attend(q, k, v, gate_q, gate_k, of["table"], POSITION_SCALE, drop)
+
+        def distance(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            rotation = () if kind == "distance" else (_rotation(k, t),)
+            return attend(q[:, :, -t:], k, v, of.get("bias"), *rotation, drop)
+
+        if kind == "cope":
+            table = drawn(POSITIONS, WIDTH)
+            yield {"qkv": qkv, "table": table}, cope
+            yield {"qkv": qkv, "gates": gates, "table": table}, cope
+        else:
+            yield {"qkv": qkv}, distance
+            yield {"qkv": qkv, "bias": drawn(h, s + 3)}, distance
+
+
+def _rotation(k_BHSD: Tensor, t: int) -> Rotation:
+    """A rotation of these keys and of the last t queries."""
+    angle = torch.arange(k_BHSD.shape[2] * WIDTH // 2, device=k_BHSD.device).view(-1, WIDTH // 2)
+    factors = torch.polar(1 + angle.double() / angle.max(), angle.double())[None, None]
+    return Rotation(factors[:, :, -t:], factors, halves=t == k_BHSD.shape[2])
