@@ -1,10 +1,18 @@
-"""wandb's offline files of a run, read back by `wandb leet inspect`, and who writes them."""
+"""wandb's offline files of a run, read back by `wandb leet inspect`, and wandb's process."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
-from pe_lab.experiment.wandb_files import inspect
+from wandb.util import get_core_path
+
+
+def inspect(file: Path, *options: str) -> bytes:
+    """What ``wandb leet inspect FILE --json`` prints, without the second that its start takes."""
+    core = [get_core_path(), "leet", "inspect", "--no-observability", "--json", *options]
+    command = [*core, "--run-file", str(file), str(file.parent.parent)]
+    return subprocess.run(command, check=True, capture_output=True, timeout=30).stdout
 
 
 def files(folder: Path) -> list[Path]:

@@ -9,12 +9,12 @@ from program import tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.experiment.wandb_labels import (
-    charted,
-    closing,
-    labels,
+    closing_row,
+    init_arguments,
     length_rows,
-    pictured,
+    picture_splits,
     split_rows,
+    with_mean_ood,
 )
 from pe_lab.store.sweep_name import LONGEST, keys_of, operational, sweep_name, swept
 
@@ -69,7 +69,7 @@ def test_which_words_change_no_number(word: str, expected: bool) -> None:
 
 def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
     (config,) = checked_jobs(tiny(*words))
-    return labels(config, run_id, sweep, words)
+    return init_arguments(config, run_id, sweep, words)
 
 
 def test_a_run_is_called_by_encoding_seed_and_what_else_was_asked() -> None:
@@ -131,13 +131,13 @@ SUMMARY: dict[str, Any] = {
 
 def test_the_mean_out_of_domain_error_goes_with_every_row_that_has_one() -> None:
     row = {"step": 1, "ood/a/error": 0.2, "ood/b/error": 0.4, "ood/b/error_low": 0.0}
-    assert charted(row)["ood/error"] == pytest.approx(0.3)
-    assert charted({"ood/a/error": None, "ood/b/error": 0.4})["ood/error"] == 0.4
-    assert charted({"step": 1, "in_domain/error": 0.5}) == {"step": 1, "in_domain/error": 0.5}
+    assert with_mean_ood(row)["ood/error"] == pytest.approx(0.3)
+    assert with_mean_ood({"ood/a/error": None, "ood/b/error": 0.4})["ood/error"] == 0.4
+    assert with_mean_ood({"step": 1, "in_domain/error": 0.5}) == {"step": 1, "in_domain/error": 0.5}
 
 
 def test_what_closes_a_run() -> None:
-    row, numbers = closing(SUMMARY)
+    row, numbers = closing_row(SUMMARY)
     assert row == {
         **{"step": 30, "in_domain/error": 0.1, "ood/a/error": 0.2, "ood/b/error": 0.6},
         **{"ood/error": 0.4},
@@ -152,6 +152,6 @@ def test_what_closes_a_run() -> None:
         ["in_domain", 64, 0.5, 8],
         ["a", 128, 0.2, 5],
     ]
-    assert pictured(SUMMARY) == ["in_domain", "b"]
+    assert picture_splits(SUMMARY) == ["in_domain", "b"]
     only = {"splits": {"in_domain": "in_domain"}, "metrics": {}}
-    assert pictured(only) == ["in_domain"]
+    assert picture_splits(only) == ["in_domain"]

@@ -27,7 +27,7 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def logged(row: dict[str, Any]) -> dict[str, Any]:
     """A row as metrics.jsonl has it, less the times."""
     return {k: v for k, v in row.items() if k != "ood/error" and not k.startswith("time/")}
 
@@ -35,7 +35,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 def all_rows_once(folder: Path) -> None:
     """Every row of the run is in its wandb files, and nothing but the closing one beside."""
     *measured, closing, tables = history(folder)
-    assert [told(row) for row in measured] == rows(folder)
+    assert [logged(row) for row in measured] == rows(folder)
     summary = json.loads((folder / "summary.json").read_text())
     assert closing["step"] == summary["steps"]
     assert closing["in_domain/error"] == summary["metrics"]["in_domain/error"]
@@ -54,6 +54,7 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
     process.wait_for(lambda: (folder / "metrics.jsonl").read_bytes().count(b"\n") > 120)
     assert process.process.pid is not None
     core = core_of(process.process.pid)
+    (before,) = map(start, files(folder))
     process.send(signal.SIGSTOP)
     if killed == "the run and wandb":
         os.kill(core, signal.SIGKILL)
@@ -63,10 +64,10 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
     outcome = here(*words)
     assert outcome.status == 0, outcome.err
     all_rows_once(folder)
-    first, second = map(start, files(folder))
+    (file,) = files(folder)
     for key in ("run_id", "display_name", "job_type", "tags", "project"):
-        assert first[key] == second[key]
-    assert whole(files(folder)[1])["state"] == "finished"
+        assert start(file)[key] == before[key]
+    assert whole(file)["state"] == "finished"
 
 
 def test_jobs_side_by_side_are_one_group_of_whole_runs(here: Here, tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_resumed_offline_run_is_synced_as_one(here: Here, tmp_path: Path) -> N
     assert config["setting"]["value"].startswith("rope ")
     *sent, closing, tables = server.rows[run_id]
     own = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent]
-    assert [told(row) for row in own] == rows(folder)
+    assert [logged(row) for row in own] == rows(folder)
     assert [row["_step"] for row in server.rows[run_id]] == list(range(len(sent) + 2))
     assert {"in_domain/error", "ood/error"} <= closing.keys()
     assert {"splits", "lengths"} <= tables.keys()
@@ -146,7 +147,7 @@ def test_an_online_run_gets_there_and_goes_on_there(tmp_path: Path) -> None:
         assert "wandb" not in done.stdout.replace("wandb leet", "").replace("/wandb", "")
     (sent,) = server.rows.values()
     own = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent[:-2]]
-    assert [told(row) for row in own] == rows(folder)
+    assert [logged(row) for row in own] == rows(folder)
     assert "splits" in sent[-1]
     assert list(server.ended.values()) == [0]
 

@@ -21,7 +21,7 @@ import polars as pl
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import parse
-from pe_lab.experiment.wandb_timeout import bounded
+from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS, labels
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
@@ -173,7 +173,7 @@ def _save(made: Any, path: Path) -> str:
         made.save()
         return str(made.url)
 
-    url, error = bounded(save, ONLINE_SECONDS)
+    url, error = call_with_timeout(save, ONLINE_SECONDS)
     if error is not None:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise RunError(

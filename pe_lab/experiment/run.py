@@ -14,8 +14,8 @@ from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare
 from pe_lab.experiment.provenance import record_start
 from pe_lab.experiment.summary import evaluation_sets, summarize
-from pe_lab.experiment.wandb_labels import labels
-from pe_lab.experiment.wandb_run import Wandb
+from pe_lab.experiment.wandb import WandbLog
+from pe_lab.experiment.wandb_labels import init_arguments
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
@@ -150,7 +150,7 @@ def _warn_without_effect(trainer: Trainer) -> None:
 class _Rows:
     """Rows of metrics, written to metrics.jsonl first, then to wandb."""
 
-    def __init__(self, log: MetricsLog, wandb: Wandb) -> None:
+    def __init__(self, log: MetricsLog, wandb: WandbLog) -> None:
         self.log, self.wandb = log, wandb
 
     @property
@@ -170,13 +170,8 @@ def _train_and_evaluate(
 ) -> dict[str, Any]:
     folder, config = trainer.folder, trainer.plan.config
     log = MetricsLog(folder.metrics, trainer.metrics_bytes)
-    sweep = place.sweep if place else None
-    wandb = Wandb(
-        config.tracker.wandb,
-        folder.path,
-        labels(config, folder.run_id, sweep, overrides),
-        log.cut,
-    )
+    arguments = init_arguments(config, folder.run_id, place.sweep if place else None, overrides)
+    wandb = WandbLog(config.tracker.wandb, folder.path, arguments)
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else None

@@ -8,7 +8,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.experiment.wandb_labels import LENGTHS, MEAN_OOD
+from pe_lab.experiment.wandb_labels import LENGTH_COLUMNS, MEAN_OOD
 
 IN_DOMAIN_ERROR = "in_domain/error"
 MOST_RUNS = 1000
@@ -109,8 +109,8 @@ def _curve(metric: str) -> wr.LinePlot:
 
 
 def _lengths() -> wr.CustomChart:
-    """Of each run the table that tracking_labels.py makes, a line a split."""
-    split, length, error, _ = LENGTHS
+    """Of each run the table that wandb_labels.py makes, a line a split."""
+    split, length, error, _ = LENGTH_COLUMNS
     return wr.CustomChart(
         query={"summaryTable": {"tableKey": "lengths"}},
         chart_name="wandb/line/v0",

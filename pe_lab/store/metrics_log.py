@@ -38,7 +38,7 @@ class MetricsLog:
 
     ``keep`` is the length in bytes that the checkpoint being resumed recorded (0: start
     anew). Rows beyond it will be written again, so the file is cut back to it; with None all
-    whole lines stay. ``cut`` is the number of whole rows that went.
+    whole lines stay.
 
     A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
     """
@@ -61,7 +61,6 @@ class MetricsLog:
             self._file.truncate(self.size)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        self.cut = content[self.size :].count(b"\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row; one that does not fit on the disk leaves the file as it was."""
