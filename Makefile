@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost cost-recipes browser docs clean
+.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost cost-recipes browser docs findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -73,8 +73,11 @@ cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then t
 cost-recipes: $(STAMP) ## what each recipe costs, measured into its header: a quarter of an hour
 	$(BIN)/python -m benchmarks.recipes --write
 
-docs: $(STAMP) ## docs/encodings.md, its Chinese twin and the pictures, from code and yaml
+docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
+
+findings: $(STAMP) ## the sweeps of docs/findings.md, about an hour; then the page and README.md's table
+	$(BIN)/python -m docs.findings
 
 clean: ## remove what make made; runs/ stays
 	rm -rf $(VENV) build dist test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

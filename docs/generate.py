@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from docs import costs, facts, heatmaps, pictures
+from docs import costs, facts, heatmaps, pictures, tasks
 from docs.entries import HERE, Entry, PositionsEntry, Translation, chinese, encodings, entries
 from docs.markdown import linked, table, unwrapped
 
@@ -225,8 +225,8 @@ def write_pictures() -> None:
 
 def main() -> None:
     write_pictures()
-    for language, path in PAGES.items():
-        text = Page(language).text()
+    pages = {path: Page(language).text() for language, path in PAGES.items()}
+    for path, text in {**pages, tasks.PAGE: tasks.page()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from docs import costs, entries, facts, generate, heatmaps, pictures
+from docs import costs, entries, facts, generate, heatmaps, pictures, tasks
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 REMEDY = "run `make docs`"
@@ -41,6 +41,10 @@ def test_a_page_is_what_code_and_yaml_make(language: str) -> None:
     # Not `assert a == b`: a difference of two long pages helps nobody.
     if path.read_text("utf-8") != generate.Page(language).text():
         pytest.fail(f"docs/{path.name} is not what docs/generate.py makes: {REMEDY}")
+
+
+def test_the_page_of_tasks_is_what_code_and_yaml_make() -> None:
+    assert tasks.PAGE.read_text("utf-8") == tasks.page(), REMEDY
 
 
 @every_encoding

@@ -38,7 +38,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
             env[key] = value
         if words[0] != "pe-lab":
             continue
-        if any(word.startswith("task=") for word in words):
+        if any(word.startswith(("task=", "experiment=")) for word in words):
             words = [word for word in words if not word.startswith("train.steps=")] + SMALL
         done = subprocess.run(
             [sys.executable, "-m", "pe_lab", *words[1:]],
@@ -46,11 +46,11 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         ran.append(line)
-    assert len(ran) >= 7
-    # Two runs, nine of a sweep of which the first run is one, one of text, two of other models,
-    # two combinations, and the README's own encoding.
+    assert len(ran) >= 12
+    # Nine of a sweep; four of a recipe, of which the first run is one at this size; two of other
+    # models; one of the new encoding.
     made = list((tmp_path / "runs").glob("*/*/seed*/summary.json"))
-    assert len(made) == 2 + 9 - 1 + 1 + 2 + 2 + 1
+    assert len(made) == 9 + 4 + 2 + 1
 
 
 def test_the_first_two_commands_are_targets_of_the_makefile() -> None:

@@ -1,0 +1,113 @@
+"""``make findings``: run every sweep of findings.yaml and write docs/findings.md.
+
+The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
+an interrupted command goes on. Tables are those of ``pe-lab results``. The first table of README.md
+and its picture, the report's heat map, are made of the same runs.
+
+    python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+from datetime import date
+from typing import Any
+
+import yaml
+
+from benchmarks.cpu import cpu_name
+from docs import facts
+from docs.markdown import table
+
+README = facts.ROOT / "README.md"
+PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
+RUNS = "runs/findings"
+
+
+def pe_lab(*words: str, capture: bool = False) -> str:
+    """Run ``pe-lab`` with these words in the repository."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pe_lab", *words], cwd=facts.ROOT, check=True, text=True,
+        stdout=subprocess.PIPE if capture else None,
+    )  # fmt: skip
+    return done.stdout or ""
+
+
+def section(finding: dict[str, Any]) -> str:
+    """The commands, the table and the text of a finding."""
+    results = shlex.split(finding["results"])
+    shown = pe_lab("results", f"runs_dir={RUNS}", "format=markdown", *results, capture=True)
+    lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
+    lines.append(f"pe-lab results {finding['results']}")
+    parts = [f"## {finding['title']}", "```sh\n" + "\n".join(lines) + "\n```", shown.strip()]
+    return "\n\n".join([*parts, finding["text"].strip()])
+
+
+def first_table() -> str:
+    """Of each split: the run of ``make run``, then mean and range over the seeds of ``seeds``."""
+    errors: dict[str, dict[str, list[float]]] = {"cope": {}, "rope": {}}
+    guesses: dict[str, float] = {}
+    for pe, splits in errors.items():
+        for path in sorted((facts.ROOT / RUNS / "flipflop" / pe).glob("seed[0-7]-*/summary.json")):
+            summary = json.loads(path.read_text("utf-8"))
+            for split, name in summary["splits"].items():
+                splits.setdefault(split, []).append(summary["metrics"][f"{name}/error"])
+                guesses[split] = summary["metrics"][f"{name}/guess"]
+    rows = []
+    for split, guess in guesses.items():
+        cope, rope = errors["cope"][split], errors["rope"][split]
+        rows.append([f"`{split}`", f"{100 * cope[0]:.1f}", over_seeds(cope), over_seeds(rope),
+                     f"{100 * guess:.1f}"])  # fmt: skip
+    columns = [
+        "error in %",
+        "`make run`: CoPE, seed 0",
+        "CoPE, 8 seeds",
+        "RoPE, 8 seeds",
+        "guessing",
+    ]
+    return table(columns, rows)
+
+
+def over_seeds(errors: list[float]) -> str:
+    """The mean, and the range where there is one."""
+    mean, low, high = (100 * f(errors) for f in (statistics.mean, min, max))
+    return f"{mean:.1f}" if high - low < 0.05 else f"{mean:.1f} ({low:.1f} to {high:.1f})"
+
+
+def write_readme() -> None:
+    """Put the first table into README.md, between its two comments."""
+    text = README.read_text("utf-8")
+    begin, end = "<!-- make findings -->\n", "<!-- end -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    README.write_text(f"{before}{begin}{first_table()}\n{end}{after}", "utf-8")
+
+
+def main() -> None:
+    """Run, then write the page."""
+    parser = argparse.ArgumentParser(prog="python -m docs.findings", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--tables", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    written = yaml.safe_load(SOURCE.read_text("utf-8"))
+    if unknown := set(args.names) - written["findings"].keys():
+        raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(written['findings'])}")
+    for name, finding in written["findings"].items():
+        if args.tables or (args.names and name not in args.names):
+            continue
+        for line in finding["runs"]:
+            words = shlex.split(line)
+            pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
+                   "tracker.wandb.mode=disabled")  # fmt: skip
+    head = written["head"].format(date=date.today().isoformat(), cpu=cpu_name())
+    sections = [section(finding) for finding in written["findings"].values()]
+    PAGE.write_text("\n\n".join([head.strip(), *sections]) + "\n", "utf-8")
+    write_readme()
+    print(f"wrote {PAGE.relative_to(facts.ROOT)} and the table of README.md")
+
+
+if __name__ == "__main__":
+    main()

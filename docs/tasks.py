@@ -1,0 +1,34 @@
+"""docs/tasks.md, from the docstrings and yamls of the tasks."""
+
+from docs import facts
+from docs.markdown import table
+
+PAGE = facts.ROOT / "docs" / "tasks.md"
+INTRO = """\
+<!-- Written by `make docs` from tasks/ and conf/task/: edit those. -->
+
+# The tasks
+
+Everything that `task=` can be: one file in [`tasks/`](../tasks/) and one yaml in
+[`conf/task/`](../conf/task/). Keys are set on the command line: `pe-lab task=NAME task.KEY=VALUE`.
+A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
+are small by default; the recipes `experiment=paper/<name>` have published settings with sources.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    names = facts.names("task")
+    rows = [
+        [f"[`{name}`](#{name})", facts.docstring(name, "task")[1], splits(name)] for name in names
+    ]
+    parts = [INTRO, table(["task", "asks for", "splits beside in_domain"], rows)]
+    for name in names:
+        _, summary, text = facts.docstring(name, "task")
+        parts += [f"## `{name}`", f"**{summary}**", f"```text\n{text}\n```"]
+        parts += [f"```yaml\n{facts.keys(name, 'task').strip()}\n```"]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def splits(name: str) -> str:
+    return " ".join(f"`{split}`" for split in facts.section(name, "task").get("splits", {}))
