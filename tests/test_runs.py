@@ -108,7 +108,9 @@ def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
     assert [row["step"] for row in rows if "train/loss" in row] == [6]
 
 
-def test_another_train_fast_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_warns_of_what_changes_its_last_digits(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save, line = checkpoint.save, tiny("train.steps=4", "train.checkpoint_every=2")
 
     def full(path: Path, content: dict[str, Any]) -> None:
@@ -118,21 +120,28 @@ def test_another_train_fast_is_told(here: Here, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", full)
         assert here(*line).status == 1
-    ended = here(*line, "train.fast=false")
+    ended = here(*line, "eval.batch_tokens=99")
     assert ended.status == 0
-    assert "train.fast, attention changed since this run was begun" in ended.out
+    assert "eval.batch_tokens changed since this run was begun" in ended.out
     starts = only_run().read_json("environment.json")
-    assert [start["train.fast"] for start in starts] == [True, False]
+    assert [start["eval.batch_tokens"] for start in starts] == [2048, 99]
 
 
-def test_what_an_earlier_start_did_not_record_is_no_difference(here: Here) -> None:
-    line = tiny("train.steps=4", "train.checkpoint_every=2")
-    assert here(*line).status == 0
-    folder = only_run()
-    (folder.path / "summary.json").unlink()
-    (start,) = folder.read_json("environment.json")
-    del start["train.fast"], start["attention"]
-    folder.write_json("environment.json", [start])
-    ended = here(*line)
-    assert ended.status == 0
-    assert "changed since" not in ended.out
+def test_a_finished_run_made_otherwise_says_so(here: Here) -> None:
+    line = tiny("train.steps=2")
+    assert here(*line, "deterministic=false").status == 0
+    ended = here(*line, "eval.batch_tokens=99", "threads=auto")
+    assert (
+        "is finished already, made with deterministic=false (asked: deterministic=true), "
+        "eval.batch_tokens=2048 (asked: eval.batch_tokens=99), so the last digits may differ; "
+        "force=true runs it again"
+    ) in " ".join(ended.out.split())
+    assert "made with" not in here(*line, "deterministic=false").out
+    ended = here("-m", *line, "seed=0,1")
+    assert "1 of the finished runs made with deterministic=false (asked: det" in ended.out
+
+
+def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:
+    for fast in ("true", "false"):
+        assert "finished already" not in here(*tiny("train.steps=2", f"train.fast={fast}")).out
+    assert len(run_folders(tmp_path / "runs")) == 2

@@ -27,7 +27,7 @@ from pe_lab.config.schema import plain as dumped
 from pe_lab.store import checkpoint
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import OPERATIONAL, identity
+from pe_lab.store.run_id import EXCLUDED, excluded, identity
 from pe_lab.tasks.flipflop import READ
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.measure import fixed_positions
@@ -207,7 +207,7 @@ def leaves(content: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[st
     return found
 
 
-def test_identity_changes_with_every_key_but_the_operational() -> None:
+def test_identity_changes_with_every_key_but_the_excluded() -> None:
     content = resolved("pe=cope", "positions=randomized", "train.stop_below=0.1")
     kept = []
     for path in leaves(content):
@@ -217,15 +217,13 @@ def test_identity_changes_with_every_key_but_the_operational() -> None:
             section = section[key]
         section[path[-1]] = "something else"
         if identity(changed) == identity(content):
-            kept.append(path)
-    top = [path for path in kept if path[0] not in OPERATIONAL[""]]
-    assert set(top) == {
-        ("train", "checkpoint_every"), ("train", "log_every"), ("train", "fast"),
-        ("eval", "batch_tokens"),
+            kept.append(".".join(path))
+    assert all(excluded(key) or key == "train.length" for key in kept)
+    assert {key for key in kept if not key.startswith("tracker.")} == {
+        "runs_dir", "device", "threads", "deterministic", "force", "debug", "train.length",
+        "train.checkpoint_every", "train.log_every", "eval.batch_tokens",
     }  # fmt: skip
-    assert {path[0] for path in kept} - {"train", "eval"} == {
-        "tracker", "runs_dir", "device", "threads", "deterministic", "force", "debug",
-    }  # fmt: skip
+    assert set(EXCLUDED) - set(kept) == {"tracker", "names"}
     assert identity(dict(reversed(content.items()))) == identity(content)
 
 
@@ -376,22 +374,22 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
             raise RunError("as told")
         step(trained)
 
-    starts = [({}, []), ({"PE_LAB_BACKEND": "chunked"}, []), ({}, ["train.fast=false"]), ({}, [])]
+    starts: list[dict[str, str]] = [{}, {"PE_LAB_BACKEND": "chunked"}, {}]
     kernels: list[dict[str, str] | None] = []
-    for number, (env, words) in enumerate(starts):
+    for number, env in enumerate(starts):
         with monkeypatch.context() as patch:
             for name, value in {"PE_LAB_BACKEND": "eager", **env}.items():
                 patch.setenv(name, value)
-            if number < 3:
+            if number < 2:
                 patch.setattr(Trainer, "train_step", fails)
-            ended = here(*line, *words)
-        assert ended.status == (1 if number < 3 else 0)
+            ended = here(*line)
+        assert ended.status == (1 if number < 2 else 0)
         assert ("attention changed since this run was begun" in ended.out) == (number > 0)
         kernels = [
             start["attention"]
             for start in json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())
         ]
-    assert kernels == [{"cope": "eager"}, {"cope": "chunked"}, None, {"cope": "eager"}]
+    assert kernels == [{"cope": "eager"}, {"cope": "chunked"}, {"cope": "eager"}]
 
 
 def test_kernels_are_those_that_the_encoding_asks_for() -> None:

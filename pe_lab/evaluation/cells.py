@@ -16,7 +16,7 @@ from pe_lab.evaluation.swap_encoding import Asked, Yamls, scales
 from pe_lab.evaluation.targets import Target, targets
 from pe_lab.experiment.load_run import Trained, load
 from pe_lab.models.base import Model
-from pe_lab.store.run_id import completed, identity
+from pe_lab.store.run_id import identity
 from pe_lab.training.plan import Plan
 
 
@@ -75,8 +75,7 @@ def cells(
         trained = load(path)
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path} cannot be written, and its record is kept there: make it so")
-        config = completed(trained.summary["config"])
-        setting = identity({**config, "seed": 0}, trained.plan.task.contents())
+        setting = identity({**trained.summary["config"], "seed": 0}, trained.plan.task.contents())
         if setting not in known:
             known[setting] = _OneSetting(trained, setting, yamls, k, generate).cells(
                 encodings, targets(trained, splits, lengths, sequences)

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
@@ -18,7 +16,6 @@ from pe_lab.config.instantiate import check
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import completed
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.evaluator import Evaluator, autocast
 from pe_lab.training.measure import Answers, fixed_positions
@@ -84,7 +81,7 @@ def load(path: str | Path) -> Trained:
     summary = _summary(folder)
     _check_version(folder, summary)
     try:
-        planned = plan(check(_here(summary["config"]), summary.get("names", {})))
+        planned = plan(check({**summary["config"], "device": "cpu"}, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
@@ -149,15 +146,6 @@ def _number(version: str) -> tuple[int, ...]:
     """The numbers that a version begins with; none where it is not known."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _here(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration without a GPU  and with today's
-    keys that bear on no number: a run made before one was thought of can still be loaded."""
-    tracker = (resources.files("pe_lab.conf") / "tracker" / "default.yaml").read_text()
-    config = completed(config)
-    train = {"fast": True, **config["train"]}
-    return {**config, "device": "cpu", "train": train, "tracker": yaml.safe_load(tracker)}
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:

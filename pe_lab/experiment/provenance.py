@@ -1,54 +1,76 @@
-"""The starts of a run: what was asked, with what it is made, what differs from the start before."""
+"""How a run was made: recorded at every start, compared when it is resumed or found finished."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import ROUNDING
 from pe_lab.training.trainer import Trainer
 
 logger = logging.getLogger("pe_lab")
 
-EXACT = (
-    "git_revision",
-    "versions",
-    "threads",
-    "device",
-    "gpu",
-    "cpu_capability",
-    "train.fast",
-    "attention",
-)
-"""The facts on which the last digits depend."""
+FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUNDING)
+"""The recorded facts on which the last digits depend."""
 
 
 def record_start(trainer: Trainer, overrides: list[str]) -> None:
     """Append this start to environment.json, and warn of what differs from the last one."""
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
     kernels = None
-    # What an encoding raises here it raises in the first step too, which tells it.
+    # What an encoding raises here it raises in the first step too, which reports it.
     with suppress(Exception):
         kernels = trainer.model.kernels()
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
-    # config.yaml is the first start's, and this key does not make another run.
-    facts["train.fast"] = config.train.fast
+    facts = _settings(config) | facts
     starts = folder.read_json("environment.json") or []
     if not starts:
         resolved = plain(config)
         folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
-    else:
-        # A fact that the last start did not record is no difference.
-        last = {name: starts[-1][name] for name in EXACT if name in starts[-1]}
-        changed = [name for name, value in last.items() if value != facts.get(name)]
-        if changed:
-            logger.warning(
-                "%s changed since this run was begun: its numbers may differ in the last digits",
-                ", ".join(changed),
-            )
+    elif changed := _differing(FACTS, starts[-1], facts):
+        logger.warning(
+            "%s changed since this run was begun: its numbers may differ in the last digits",
+            ", ".join(changed),
+        )
     if diff:
         folder.write_text(f"git-{len(starts) + 1}.diff", diff)
     folder.write_json("environment.json", [*starts, facts])
+
+
+def made_otherwise(folder: RunFolder, config: Config) -> str:
+    """In what a finished run differs from a configuration of the same identity:
+    ``threads=2 (asked: threads=1)``; empty where in nothing."""
+    starts = folder.read_json("environment.json") or [{}]
+    made, asked = starts[-1], _settings(config)
+    return ", ".join(
+        f"{key}={_word(made[key])} (asked: {key}={_word(asked[key])})"
+        for key in _differing(ROUNDING, made, asked)
+    )
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The values of ``ROUNDING`` that a run would have here; none of ``threads=auto``."""
+    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    settings = {
+        "device": "cuda" if gpu else "cpu",
+        "deterministic": config.deterministic,
+        "eval.batch_tokens": config.eval.batch_tokens,
+    }
+    return settings if config.threads == "auto" else {**settings, "threads": config.threads}
+
+
+def _differing(
+    names: tuple[str, ...], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    return [name for name in names if name in before and name in now and before[name] != now[name]]
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,7 +12,7 @@ from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare
-from pe_lab.experiment.provenance import record_start
+from pe_lab.experiment.provenance import made_otherwise, record_start
 from pe_lab.experiment.summary import evaluation_sets, summarize
 from pe_lab.experiment.wandb import WandbLog
 from pe_lab.experiment.wandb_labels import init_arguments
@@ -85,7 +85,10 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        logger.info("%s is finished already; force=true runs it again", folder.path)
+        found = f"{folder.path} is finished already"
+        if otherwise := made_otherwise(folder, plan.config):
+            found += f", made with {otherwise}, so the last digits may differ"
+        logger.info("%s; force=true runs it again", found)
         return summary
 
 

@@ -18,7 +18,7 @@ from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.run_id import OPERATIONAL, STOPPING
+from pe_lab.store.run_id import ONLY_EARLY_STOPPING, excluded
 
 FACTS: dict[str, Kind] = {
     "path": pl.String,
@@ -84,7 +84,7 @@ def config_keys(frame: pl.DataFrame) -> list[str]:
 
 def compared_keys(frame: pl.DataFrame) -> list[str]:
     """Those of the ``config_keys`` that can change a run's numbers."""
-    return [key for key in config_keys(frame) if not _operational(key)]
+    return [key for key in config_keys(frame) if not excluded(key)]
 
 
 def by_split(frame: pl.DataFrame) -> pl.DataFrame:
@@ -203,17 +203,12 @@ _OPEN = ("contents.", "task.files.", "task.splits.")
 """Mappings with keys of the user's own: one that a run lacks is no null."""
 
 
-IDLE = tuple(f"{group}.{key}" for group, keys in STOPPING.items() for key in keys)
+IDLE = tuple(sorted(ONLY_EARLY_STOPPING))
 """Without effect while nothing stops a run early: null, and not told."""
 
 
 def _prefix(key: str) -> str:
     return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
-
-
-def _operational(key: str) -> bool:
-    group, _, name = key.partition(".")
-    return group in OPERATIONAL[""] or name in OPERATIONAL.get(group, ())
 
 
 def without_idle(rows: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ import yaml
 
 from pe_lab.common.errors import UsageError
 from pe_lab.store.run_folder import RunFolder, run_folders
-from pe_lab.store.run_id import completed, identity
+from pe_lab.store.run_id import identity
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,6 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
 
 
 def _setting(config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
-    config = completed(config)
     keys = flat({**config, "contents": contents or {}})
     keys.pop("seed", None)
     return Setting(identity({**config, "seed": 0}, contents), keys)

@@ -9,7 +9,7 @@ from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.frame import FACTS, GROUPS, read_runs
-from pe_lab.store.run_id import OPERATIONAL
+from pe_lab.store.run_id import EXCLUDED
 
 
 class RunOptions(Options, extra="allow"):
@@ -43,8 +43,8 @@ def selected(options: RunOptions) -> pl.DataFrame:
 
 def _check_root(options: RunOptions, word: str, key: str) -> None:
     """UsageError for a key of no group at all, before anything is read."""
-    roots = {*FACTS, *GROUPS, *OPERATIONAL[""], *OPERATIONAL, *(m[:-1] for m in PREFIXES)}
-    roots |= {*type(options).model_fields}
+    roots = {*FACTS, *GROUPS, *(m[:-1] for m in PREFIXES), *type(options).model_fields}
+    roots |= {key.partition(".")[0] for key in EXCLUDED}
     roots -= {"", "names", "debug"}
     if re.split("[./]", key)[0] not in roots:
         raise UsageError(f"{options.command} {word}: {did_you_mean(key, roots)}")

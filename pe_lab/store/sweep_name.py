@@ -8,7 +8,7 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from pe_lab.store.run_id import OPERATIONAL
+from pe_lab.store.run_id import excluded
 
 LONGEST = 100
 """Characters of a name: a folder, a group in wandb and its legend take that much."""
@@ -59,6 +59,4 @@ def swept(words: Sequence[str]) -> tuple[str, ...]:
 def operational(word: str) -> bool:
     """Whether an override changes no run's numbers: where and how it is done, not what."""
     key = word.lstrip("+~").partition("=")[0]
-    group, _, rest = key.partition(".")
-    hydras = group.partition("/")[0] == "hydra"
-    return hydras or group in OPERATIONAL[""] or rest in OPERATIONAL.get(group, ())
+    return key.partition("/")[0].partition(".")[0] == "hydra" or excluded(key)

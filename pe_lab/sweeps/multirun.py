@@ -8,6 +8,7 @@ searches is Hydra's matter: nobody knows its jobs before.
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -27,6 +28,7 @@ from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.signals import StopOnSignal, passing_to_workers, stopping
 from pe_lab.config.compose import opened
 from pe_lab.config.overrides import as_given
+from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
@@ -74,6 +76,19 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
     console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
+    otherwise = Counter(
+        made_otherwise(job.folder, plan.config)
+        for job, plan in zip(jobs, plans, strict=True)
+        if job.finished_before
+    )
+    for found, n in otherwise.items():
+        if found:
+            console().print(
+                f"{n} of the finished runs made with {found}, so the last digits may differ; "
+                "force=true runs them again",
+                soft_wrap=True,
+                markup=False,
+            )
     ended: Exception | Interrupted | None = None
     if missing:
         line = _Line(args, composed[0], plans[0].config.runs_dir)
