@@ -1,10 +1,10 @@
 """``pe-lab dashboard``: the workspace as JSON that the library reads back, and saved online."""
 
-import builtins
 import json
 import os
 import shutil
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,8 @@ def test_wrong_words_are_one_sentence(here: Here, words: list[str], sentence: st
 def test_without_the_library_it_says_what_to_install(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.startswith("wandb_workspaces"):
-            raise ImportError(name)
-        return plain(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(sys.modules, "pe_lab.report.dashboards", raising=False)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     outcome = here("dashboard")
     assert outcome.status == 2
     assert "pip install 'pe-lab[dashboard]'" in outcome.err

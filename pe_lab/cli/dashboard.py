@@ -1,13 +1,12 @@
-"""``pe-lab dashboard``: a saved wandb workspace over the runs of a folder, or its JSON.
+"""``pe-lab dashboard``: a wandb workspace over the runs of a folder, as JSON or saved in wandb.
 
-    pe-lab dashboard                                   runs/dashboard/<task>.json, one a task
+    pe-lab dashboard                                   one per task: runs/dashboard/<task>.json
     pe-lab dashboard task=flipflop pe=cope,rope        filters: key=value or key=value,value
-    pe-lab dashboard mode=online entity=me             saved in wandb too (offline: the file only)
+    pe-lab dashboard mode=online entity=me             save it in wandb too (offline: file only)
     pe-lab dashboard project=pe-lab name=mine out=FILE
 
-runs_dir=runs tells which tasks, splits and keys there are; what the view shows are the runs that
-wandb has in the project: offline ones once ``wandb sync`` sent them.
-docs/wandb.md tells what it shows.
+The runs of runs_dir=runs determine the tasks, splits and keys. The workspace shows the runs that
+wandb has in the project: offline ones after ``wandb sync``. See docs/wandb.md.
 """
 
 import json
@@ -19,7 +18,6 @@ from typing import Any, Literal
 import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS, labels
@@ -27,7 +25,7 @@ from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
-"""How long one answer of wandb's server is waited for, and all of them."""
+"""Limits on one request to wandb's server, and on all of them."""
 
 
 class DashboardOptions(RunOptions):
@@ -43,11 +41,11 @@ class DashboardOptions(RunOptions):
 
 
 def show(words: Sequence[str]) -> None:
-    """Write a workspace of each task's runs, and save it in wandb with ``mode=online``.
+    """Write a workspace for each task, and save it in wandb with ``mode=online``.
 
     Raises:
-        UsageError: the words, or no runs of that kind.
-        RunError: a file cannot be written, or wandb did not take the workspace.
+        UsageError: wrong options, or no such runs.
+        RunError: a file cannot be written, or wandb did not accept the workspace.
     """
     options = parse(DashboardOptions, words)
     frame, filters = selected(options), _filters(options)
@@ -60,22 +58,22 @@ def show(words: Sequence[str]) -> None:
             f"dashboard out={options.out}: a workspace is of one task, these runs are of "
             f"{', '.join(tasks)}: add task=.., or leave out= away"
         )
-    _require_library()
     for task in tasks:
-        name = task
-        if options.name is not None:
-            name = options.name if len(tasks) == 1 else f"{options.name} {task}"
+        name = options.name or task
+        if options.name and len(tasks) > 1:
+            name = f"{name} {task}"
         folder = Path(options.runs_dir, "dashboard")
         path = options.out or folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.json"
-        made = _workspace(frame.filter(pl.col("task") == task), task, filters, options, name, path)
-        _write(path, made)
+        workspace = _workspace(frame.filter(pl.col("task") == task), name, filters, options)
+        _replace_saved(workspace, options.entity, path)
+        _write(workspace, path)
         print(f"written to {path}")
         if options.mode == "online":
-            print(f"saved as {_save(made, path)}")
+            print(f"saved as {_save(workspace, path)}")
 
 
 def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
-    """The runs asked for, in terms of what wandb knows of them: keys of the configuration."""
+    """The filters as keys of the configuration, which is what wandb has of a run."""
     filters = {}
     for word in options.filters:
         key, _, value = word.partition("=")
@@ -87,71 +85,57 @@ def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
                 "and their values: give key=value or key=value,value"
             )
         name = f"names.{key}" if key in ("pe", *GROUPS) else key
-        filters[name] = [_plain(word) for word in value.split(",")]
+        filters[name] = [_value(entry) for entry in value.split(",")]
     return filters
 
 
-def _plain(word: str) -> Any:
-    """A value as wandb has it: a number, a boolean, or a word."""
+def _value(text: str) -> Any:
+    """A number, true, false, null, or the text."""
     try:
-        return float(word) if not re.fullmatch(r"[+-]?\d+", word) else int(word)
+        return json.loads(text.lower())
     except ValueError:
-        return {"true": True, "false": False, "null": None}.get(word.lower(), word)
+        return text
 
 
-def _require_library() -> None:
+def _workspace(
+    runs: pl.DataFrame, name: str, filters: dict[str, list[Any]], options: DashboardOptions
+) -> Any:
     try:
-        import wandb_workspaces  # noqa: F401
+        from pe_lab.report.dashboards import workspace
     except ImportError:
         raise UsageError(
             "dashboard needs the library wandb-workspaces: pip install 'pe-lab[dashboard]'"
         ) from None
-
-
-def _workspace(
-    runs: pl.DataFrame,
-    task: str,
-    filters: dict[str, list[Any]],
-    options: DashboardOptions,
-    name: str,
-    path: Path,
-) -> Any:
-    from pe_lab.report.dashboards import Shown, workspace
-
-    splits = dict.fromkeys(s for own in runs["splits"].drop_nulls().to_list() for s in own)
-    told = labels(runs).values()
-    keys = [re.findall(r"(?:^|\s)([\w./]+)=", line) for line in told]
-    with_pictures = pl.col("tracker.wandb.pictures")
-    pictures = "tracker.wandb.pictures" in runs.columns and runs.select(with_pictures.any()).item()
-    shown = Shown(
-        task=task,
-        splits=[split for split in splits if split != IN_DOMAIN],
-        differing=list(dict.fromkeys(key for line in keys for key in line)),
+    keys = [
+        key for line in labels(runs).values() for key in re.findall(r"(?:^|\s)([\w./]+)=", line)
+    ]
+    pictures = runs.get_column("tracker.wandb.pictures", default=pl.Series([False]))
+    return workspace(
+        runs["task"][0],
+        list(dict.fromkeys(runs["splits"].drop_nulls().explode())),
+        keys=list(dict.fromkeys(keys)),
         filters=filters,
-        pictured=list(splits) if pictures else [],
+        pictures=pictures.any(),
+        entity=options.entity,
+        project=options.project,
+        name=name,
     )
-    made = workspace(shown, entity=options.entity, project=options.project, name=name)
-    saved = _saved(path)
-    if saved.get("project") == made.project and options.entity in ("", saved["entity"]):
-        made.entity = saved["entity"]
-        # The view that an earlier call saved is replaced.
-        made._internal_name, made._internal_id = saved["name"], saved["id"]
-    return made
 
 
-def _saved(path: Path) -> dict[str, Any]:
-    """What an earlier call wrote there; empty where that cannot be told."""
+def _replace_saved(workspace: Any, entity: str, path: Path) -> None:
+    """Replace the view in wandb that an earlier call saved, if the file there has one."""
     try:
         view = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    known = isinstance(view, dict) and {"entity", "project", "name", "id"} <= view.keys()
-    return view if known else {}
+        if view["project"] == workspace.project and entity in ("", view["entity"]):
+            workspace._internal_name, workspace._internal_id = view["name"], view["id"]
+            workspace.entity = view["entity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
 
 
-def _write(path: Path, made: Any) -> None:
-    """What the library would send, as JSON, whole or not at all."""
-    view = made._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=1)
+def _write(workspace: Any, path: Path) -> None:
+    """Write what the library sends to wandb, as JSON."""
+    view = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, lambda file: file.write(view.encode() + b"\n"))
@@ -161,17 +145,17 @@ def _write(path: Path, made: Any) -> None:
         ) from None
 
 
-def _save(made: Any, path: Path) -> str:
-    """Have wandb keep the workspace; returns where it is seen."""
+def _save(workspace: Any, path: Path) -> str:
+    """Save the workspace in wandb; return its URL."""
 
     def save() -> str:
         import wandb
 
         wandb.setup(wandb.Settings(silent=True))
         api = wandb.Api(timeout=REQUEST_SECONDS)
-        made.entity = made.entity or api.default_entity
-        made.save()
-        return str(made.url)
+        workspace.entity = workspace.entity or api.default_entity
+        workspace.save()
+        return str(workspace.url)
 
     url, error = call_with_timeout(save, ONLINE_SECONDS)
     if error is not None:
@@ -180,5 +164,5 @@ def _save(made: Any, path: Path) -> str:
             f"wandb did not take the workspace: {reason[:300]}; {path} has it; run `wandb login`, "
             "check the network, or leave mode=online out"
         ) from None
-    _write(path, made)
+    _write(workspace, path)
     return str(url)
