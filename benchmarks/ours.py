@@ -12,10 +12,11 @@ from torch import nn
 
 from benchmarks.gauges import Step
 from pe_lab.common.dropout import Drop
+from pe_lab.common.instantiate import instantiate
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Batch, Bools
+from pe_lab.config.check import check
 from pe_lab.config.combined_parts import fill_parts
-from pe_lab.config.instantiate import check, instantiate
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
 from pe_lab.kernels import dispatch
 from pe_lab.models.attention import MultiHeadAttention

@@ -216,7 +216,7 @@ BAD = {
     "a binary yaml": (["--config-dir", "conf", "pe=blob"], ["conf/pe/blob.yaml", "UTF-8"]),
     "no such launcher": (
         ["-m", "hydra/launcher=jobli"],
-        ["hydra/launcher=jobli is not there", "choices: basic"],
+        ["unknown launcher hydra/launcher=jobli", "choices: basic"],
     ),
     "an unknown key deleted": (["~pe.npos"], ["~pe.npos is no key of pe"]),
     "an unknown top key deleted": (["~foo"], ["~foo is no key of the configuration"]),
@@ -268,7 +268,7 @@ def test_debug_adds_the_traceback(here: Here, yes: str) -> None:
     ended = here(*tiny("pe=rop", f"debug={yes}"))
     assert ended.status == 2
     assert "Traceback" in ended.err
-    assert ended.err.splitlines()[-1].startswith("pe-lab: pe=rop is not there")
+    assert ended.err.splitlines()[-1].startswith("pe-lab: unknown encoding pe=rop")
 
 
 def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from docs.facts import names, section
 from pe_lab.cli.inspect import show
 from pe_lab.common.errors import UsageError
-from pe_lab.config.instantiate import check
+from pe_lab.config.check import check
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load

@@ -17,7 +17,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
-from pe_lab.config.instantiate import instantiate
+from pe_lab.common.instantiate import instantiate
 from pe_lab.config.schema import Config
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
@@ -318,7 +318,7 @@ def test_refused_on_the_command_line(here: Here) -> None:
         ("linear_attention", "pe=xpos"): "pe=xpos does not go with the sums .* rope, sinusoidal",
         ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
         ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
-        ("lstn", "pe=none"): "model=lstn is not there: did you mean lstm",
+        ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",
     }
     for (name, *given), told in lines.items():
         plain = [w for w in tiny(*given) if not w.startswith("model.") or w in given]

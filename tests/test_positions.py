@@ -13,9 +13,9 @@ from program import ROOT, Here, tiny
 from scipy.stats import chisquare
 
 from pe_lab.cli.train import checked_jobs
+from pe_lab.common.instantiate import instantiate
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Ints
-from pe_lab.config.instantiate import instantiate
 from pe_lab.pe.positions import Drawn, Offset, Pose, Positions, Randomized, Sequential
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import trainer as train

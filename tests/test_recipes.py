@@ -187,7 +187,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     assert len(jobs("experiment=mine", folder=tmp_path)) == 4
     for wrong, told in {
         "pe: 'rope,,'": r"hydra.sweeper.params: pe=rope,, is not understood",
-        "pe: 'rope,typo'": r"pe=typo is not there",
+        "pe: 'rope,typo'": r"unknown encoding pe=typo",
         "+pe: rope": r"leave the \+ out",
         "seed: 'interval(0,1)'": r"seed=interval\(0,1\) has no end of values",
         "sead: '0,1'": r"sead=0 is no key of the configuration: did you mean seed",

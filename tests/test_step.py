@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_lab.cli.train import _arguments
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.config.check import checked
+from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
 from pe_lab.kernels import dispatch, dropout
@@ -38,7 +38,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
         # Not every model has it.
         given.remove("model.n_heads=2")
     (cfg,) = compose(_arguments(given))
-    return plan(checked(cfg))
+    return plan(check_composed(cfg))
 
 
 def loss_and_gradients(made: Plan, changed: Any = None, key: int = 7) -> dict[str, Tensor]:

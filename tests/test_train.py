@@ -20,8 +20,8 @@ from pe_lab.cli.train import _arguments
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import IN_DOMAIN, wilson
 from pe_lab.common.rng import generator
+from pe_lab.config.check import check
 from pe_lab.config.compose import compose
-from pe_lab.config.instantiate import check
 from pe_lab.config.schema import TrainConfig, register_resolvers
 from pe_lab.config.schema import plain as dumped
 from pe_lab.store import checkpoint

@@ -1,24 +1,22 @@
 """From the command line's overrides to runs, through Hydra.
 
-Every job of the line is composed and checked before the first one begins, and whatever is wrong
-with it becomes one sentence. torch is imported only once a configuration is there to check.
+Every job of the line is composed and checked before the first one begins; an error is one
+sentence. torch is imported only once a configuration is there to check.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra import main as hydra_main
-from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_lab.common.errors import UsageError
-from pe_lab.config.check import checked, checked_job
-from pe_lab.config.compose import CONFIG, compose
-from pe_lab.config.overrides import as_given
+from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
+from pe_lab.config.hydra_internals import get_args_parser
+from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
 from pe_lab.store.run_folder import check_writable
 from pe_lab.sweeps.launchers import register_choices
@@ -39,29 +37,55 @@ def launch(words: Sequence[str]) -> None:
     register_choices()
     args = _arguments(words)
     if args.shell_completion or args.hydra_help or args.info:
-        return _hydra(_nothing, args)
+        return _hydra(args)
     jobs = compose(args)
     if args.cfg:
-        return _hydra(_nothing, args)
-    plans = [_check(cfg) for cfg in jobs]
+        return _hydra(args)
+    plans = [_plan(cfg) for cfg in jobs]
     for runs_dir in {plan.config.runs_dir for plan in plans}:
         check_writable(runs_dir)
     if args.multirun:
         from pe_lab.sweeps.multirun import multirun
 
         return multirun(args, jobs, plans)
-    failures: list[Exception] = []
-    _hydra(_lone_job(failures), args)
-    for failure in failures:
-        raise failure
-    return None
+    (cfg,), (plan,) = jobs, plans
+    return run_composed(args, cfg, lambda: _run(cfg, plan))
 
 
 def checked_jobs(words: Sequence[str]) -> list[Config]:
     """Every job of the line, checked and not begun; raises what ``launch`` would."""
     register_resolvers()
     register_choices()
-    return [_check(cfg).config for cfg in compose(_arguments(words))]
+    return [_plan(cfg).config for cfg in compose(_arguments(words))]
+
+
+def _plan(cfg: DictConfig) -> "Plan":
+    from pe_lab.config.check import check_composed
+    from pe_lab.training.plan import plan
+
+    return plan(check_composed(cfg))
+
+
+def _run(cfg: DictConfig, plan: "Plan") -> None:
+    from pe_lab.experiment.run import run_alone
+
+    # A recipe is a sweep; this is one of its runs.
+    if params := cfg.hydra.sweeper.get("params"):
+        logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(params))
+    run_alone(plan, as_typed(cfg.hydra.overrides.task))
+
+
+def _hydra(args: Any) -> None:
+    """Hydra's own flags, which show something and run nothing."""
+    # Hydra reads sys.argv, and only takes overrides that stand together.
+    sys.argv = [sys.argv[0], *args.flags, *args.overrides]
+    # Hydra prints what a job raises and exits; with this set it raises.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    hydra_main(version_base="1.3", config_path=CONFIG_PATH, config_name="config")(_nothing)()
+
+
+def _nothing(cfg: DictConfig) -> None:
+    """The task function where nothing is run."""
 
 
 def _arguments(words: Sequence[str]) -> Any:
@@ -89,40 +113,3 @@ def _arguments(words: Sequence[str]) -> Any:
             )
     args.flags = [word for word in words if word not in args.overrides]
     return args
-
-
-def _hydra(job: Callable[[DictConfig], Any], args: Any) -> None:
-    # Hydra reads sys.argv, and only takes overrides that stand together.
-    sys.argv = [sys.argv[0], *args.flags, *args.overrides]
-    # Hydra prints what a job raises and exits; with this set it lets us do both.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    hydra_main(version_base="1.3", config_path=CONFIG, config_name="config")(job)()
-
-
-def _nothing(cfg: DictConfig) -> None:
-    """The job of the flags that show something and run nothing."""
-
-
-def _lone_job(failures: list[Exception]) -> Callable[[DictConfig], None]:
-    """A job whose failure we tell ourselves, in one sentence: Hydra would add a line to it."""
-
-    def job(cfg: DictConfig) -> None:
-        # A recipe is a sweep; this is one of its runs.
-        if swept := HydraConfig.get().sweeper.get("params"):
-            logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(swept))
-        try:
-            from pe_lab.experiment.run import run_alone
-            from pe_lab.training.plan import plan
-
-            run_alone(plan(checked_job(cfg)), as_given(HydraConfig.get().overrides.task))
-        except Exception as error:
-            failures.append(error)
-
-    return job
-
-
-def _check(cfg: DictConfig) -> "Plan":
-    """Whatever can be known to be wrong with a job before any work is done."""
-    from pe_lab.training.plan import plan
-
-    return plan(checked(cfg))

@@ -1,33 +1,45 @@
-"""From what Hydra composed to a configuration in which nothing is wrong that can be known."""
+"""The composed configuration, checked against its schemas.
 
-from typing import Any
+A closed group is checked against its dataclass in schema.py, an open one (task, pe, positions,
+model) against the signature of the class that its ``_target_`` names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from typing import Any, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import message, normalize, refuse_booleans
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.task import Task
 from pe_lab.config.combined_parts import fill_parts
-from pe_lab.config.compose import unresolved
+from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
-from pe_lab.config.schema import Config
+from pe_lab.config.schema import Config, plain, validated
+from pe_lab.models.base import ModelConfig
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.pe.positions import Positions
 
 
-def checked(cfg: DictConfig) -> Config:
-    """The configuration of a composed job, ``hydra`` in it."""
+def check_composed(cfg: DictConfig) -> Config:
+    """The checked configuration of a composed job, whose key ``hydra`` is its runtime."""
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
-    return _checked(OmegaConf.create(ours), cfg.hydra.runtime)
+    return _check_composed(OmegaConf.create(ours), cfg.hydra.runtime)
 
 
-def checked_job(cfg: DictConfig) -> Config:
-    """The configuration that Hydra calls a job with."""
-    return _checked(cfg, HydraConfig.get().runtime)
+def check_job(cfg: DictConfig) -> Config:
+    """The checked configuration of the job that Hydra is calling."""
+    return _check_composed(cfg, HydraConfig.get().runtime)
 
 
-def _checked(cfg: DictConfig, runtime: Any) -> Config:
-    from pe_lab.config.instantiate import check
-
-    names = _names(runtime.choices)
+def _check_composed(cfg: DictConfig, runtime: Any) -> Config:
+    choices = runtime.choices
+    names = {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
     cfg = fill_parts(cfg, runtime.config_sources)
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True)
@@ -37,5 +49,64 @@ def _checked(cfg: DictConfig, runtime: Any) -> Config:
     return check({str(key): value for key, value in resolved.items()}, names)
 
 
-def _names(choices: Any) -> dict[str, str]:
-    return {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
+def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
+    """The resolved configuration as a ``Config``.
+
+    Args:
+        names: the chosen option of each group.
+
+    Raises:
+        UsageError: an unknown or missing key, a value out of its limits.
+    """
+    try:
+        config = validated({**resolved, "names": names})
+    except ValidationError as error:
+        known = _known(error.errors()[0]["loc"][:-1])
+        raise UsageError(message(error, resolved, "", known)) from None
+    refuse_booleans(resolved, plain(config), "")
+    open_groups = {
+        "task": _check_task(config.task),
+        "pe": _check_encoding(config.pe, "pe"),
+        "positions": normalize(config.positions, "positions", Positions),
+        "model": normalize(config.model, "model", ModelConfig),
+    }
+    return validated({**plain(config), **open_groups})
+
+
+def _check_encoding(section: dict[str, Any], key: str, also: Sequence[str] = ()) -> dict[str, Any]:
+    """An encoding's section and those of its parts, normalized."""
+    checked = normalize(section, key, PositionalEncoding, leading=1, also=also)
+    for name, value in checked.items():
+        if isinstance(value, list) and all(isinstance(v, dict) and "_target_" in v for v in value):
+            checked[name] = [_check_part(part, f"{key}.{name}.{n}") for n, part in enumerate(value)]
+    return checked
+
+
+def _check_part(part: dict[str, Any], key: str) -> dict[str, Any]:
+    # The name and the layers of a part are checked by the combination.
+    outer = {k: v for k, v in part.items() if k in ("pe", "layers")}
+    section = {k: v for k, v in part.items() if k not in outer}
+    return outer | _check_encoding(section, key, also=("layers",))
+
+
+def _check_task(section: dict[str, Any]) -> dict[str, Any]:
+    checked = normalize(section, "task", Task)
+    for name, changes in checked.get("splits", {}).items():
+        key = f"task.splits.{name}"
+        for unknown in changes.keys() - section.keys():
+            raise UsageError(
+                f"{key}.{unknown} is no key of the task: " + did_you_mean(unknown, section)
+            )
+        whole = normalize({**section, **changes, "splits": {}}, key, Task)
+        # Splits of a split are left for the task to refuse.
+        checked["splits"][name] = {k: whole[k] if k != "splits" else changes[k] for k in changes}
+    return checked
+
+
+def _known(path: Sequence[int | str]) -> list[str]:
+    """The keys of the closed group at this path; none where the path leaves the closed groups."""
+    schema: Any = Config
+    for part in path:
+        schema = get_type_hints(schema).get(str(part)) if is_dataclass(schema) else None
+    keys = get_type_hints(schema) if is_dataclass(schema) else {}
+    return [key for key in keys if key != "names"]

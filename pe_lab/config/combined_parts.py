@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
-from hydra._internal.config_repository import ConfigRepository
-from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -14,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.hydra_internals import ConfigRepository, ConfigSearchPathImpl
 
 COMBINED = "pe_lab.pe.combined.Combined"
 
@@ -62,12 +61,12 @@ def encoding_section(name: str, key: str, repository: ConfigRepository) -> dict[
     """
     options = repository.get_group_options("pe", ObjectType.CONFIG)
     if name not in options:
-        raise UsageError(f"{key}={name} is not there: " + did_you_mean(name, options))
+        raise UsageError(f"unknown encoding {key}={name}: " + did_you_mean(name, options))
     try:
         found = repository.load_config(f"pe/{name}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split())
-        raise UsageError(f"{key}={name} cannot be read ({told}): correct that yaml") from None
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{key}={name} cannot be read ({reason}): correct that yaml") from None
     assert found is not None
     if any(not default.is_self() for default in found.defaults_list or []):
         raise UsageError(

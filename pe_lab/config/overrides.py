@@ -1,4 +1,4 @@
-"""The command line's overrides, word by word: what can be wrong with them by themselves."""
+"""The overrides of the command line, checked word by word before anything is composed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from pe_lab.common.errors import UsageError
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
 OPEN_ENDED = ("task.files", "task.splits", "model.layers")
-"""Mappings whose keys are the user's own: one given on the command line replaces the yaml's."""
+"""Mappings with free keys: one given on the command line replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
 LAYERS = "model.layers."
-"""What a layer has otherwise is set key by key, in a mapping that the yaml leaves empty."""
+"""The prefix of a layer's own keys, in a mapping that is empty in the yaml."""
 
 
 def check_words(parser: OverridesParser, words: list[str]) -> None:
-    """UsageError for words that Hydra cannot read, takes twice, or would take for another thing."""
+    """UsageError for words that Hydra cannot parse, that repeat a key or that would be lost."""
     for word in words:
         if "=" not in word and not word.startswith("~"):
             raise UsageError(
@@ -52,12 +52,12 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
 
 
 def _value(overrides: Iterable[Override], key: str) -> Any:
-    """What is given for a key itself; None where nothing is."""
+    """The value of a key that is overridden as a whole; None without such an override."""
     return next((o.value() for o in overrides if o.get_key_element().lstrip("+") == key), None)
 
 
 def check_override(override: Override) -> None:
-    """UsageError for what Hydra takes, ignores, or fails over where no sentence can be made."""
+    """UsageError for what Hydra would ignore, or refuse without naming the override."""
     line, key, value = override.input_line, override.key_or_group, override.value()
     if isinstance(value, IntervalSweep) and not _holds_any(value):
         raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")
@@ -88,9 +88,11 @@ def _holds_any(interval: IntervalSweep) -> bool:
     return low <= high and not ("log" in interval.tags and low <= 0.0)
 
 
-def replacing(words: list[str]) -> list[str]:
-    """The words with each mapping given for an open-ended key in the old one's place: Hydra
-    itself merges mappings, and takes no new key into one."""
+def replace_mappings(words: list[str]) -> list[str]:
+    """The words from which Hydra replaces the mappings of OPEN_ENDED.
+
+    Hydra itself merges mappings and adds no new key to one.
+    """
     done = []
     for word in words:
         key, _, value = word.partition("=")
@@ -101,12 +103,12 @@ def replacing(words: list[str]) -> list[str]:
     return done
 
 
-def as_given(words: Iterable[str]) -> list[str]:
-    """What ``replacing`` was given, for the record."""
+def as_typed(words: Iterable[str]) -> list[str]:
+    """The words as the user typed them, before ``replace_mappings``."""
     kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
-    return [word[2:] if _added(word) else word for word in kept]
+    return [word[2:] if _was_added(word) else word for word in kept]
 
 
-def _added(word: str) -> bool:
+def _was_added(word: str) -> bool:
     key = word[2:].partition("=")[0]
     return word.startswith("++") and (key in OPEN_ENDED or key.startswith(LAYERS))

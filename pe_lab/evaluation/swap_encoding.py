@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
+from pe_lab.config.check import check
 from pe_lab.config.combined_parts import encoding_section, fill_parts, repository_of
-from pe_lab.config.instantiate import check
+from pe_lab.config.hydra_internals import ConfigRepository
 from pe_lab.config.schema import Config, plain, register_resolvers
 from pe_lab.evaluation.record import TRAINED
 

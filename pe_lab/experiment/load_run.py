@@ -12,7 +12,7 @@ from typing import Any
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
-from pe_lab.config.instantiate import check
+from pe_lab.config.check import check
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.config.instantiate import as_yaml, instantiate
+from pe_lab.common.instantiate import as_yaml, instantiate
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 

@@ -15,8 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
@@ -26,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.signals import StopOnSignal, passing_to_workers, stopping
-from pe_lab.config.compose import opened
-from pe_lab.config.overrides import as_given
+from pe_lab.config.compose import open_hydra
+from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
+from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.sweep_name import sweep_name, swept
@@ -128,7 +127,7 @@ class _Line:
         # conf/config.yaml reads it: every time that a line is given has a folder of its own.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
         os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
-        self.hydra = opened(args)
+        self.hydra = open_hydra(args)
         self.cfg = self.hydra.compose_config(
             "config", args.overrides, RunMode.MULTIRUN, with_log_configuration=True
         )
@@ -197,4 +196,4 @@ def _label(plan: Plan, own: Sequence[str], all_words: Sequence[Sequence[str]]) -
         word for word in own
         if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
     ]  # fmt: skip
-    return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_given(others)])
+    return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.console import console, percent
 from pe_lab.common.errors import Interrupted, RunError, sentence
 from pe_lab.common.signals import stopping
-from pe_lab.config.check import checked_job
-from pe_lab.config.overrides import as_given
+from pe_lab.config.check import check_job
+from pe_lab.config.hydra_internals import Hydra
+from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import register_resolvers
 from pe_lab.sweeps.retry import STRIKES
 from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, worker_of
@@ -55,7 +55,7 @@ class Trial:
             Interrupted: a signal came: the search ends.
         """
         register_resolvers()
-        words = as_given(HydraConfig.get().overrides.task)
+        words = as_typed(HydraConfig.get().overrides.task)
         number = HydraConfig.get().job.num + 1
         drawn = " ".join(word for word in words if word not in self.fixed)
         name = f"[{number}/{self.of}] {drawn}"
@@ -65,7 +65,7 @@ class Trial:
                 raise stop
             try:
                 summary = run_patiently(
-                    checked_job(cfg), words, self.sweep, name, number,
+                    check_job(cfg), words, self.sweep, name, number,
                     line_every=LINE_EVERY_S if self.pool else None,
                     again=self.again, patience=HELD_S,
                 )  # fmt: skip
@@ -98,7 +98,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
     while True:
         found = len(list(runs.glob("*/*/seed*/summary.json")))
         trials = int(cfg.hydra.sweeper.get("n_trials", 0))
-        job = Trial(sweep, os.getpid(), pool, trials, frozenset(as_given(overrides)), again)
+        job = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)), again)
         try:
             with warnings.catch_warnings():
                 # The sweeper calls its own library by names that this one has given up.
@@ -129,7 +129,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
 def _tell(folder: Path, overrides: list[str]) -> None:
     results: Any = OmegaConf.load(folder / "optimization_results.yaml")
     best = dict(results.best_params)
-    asked = [word for word in as_given(overrides) if not word.lstrip("+~").startswith("hydra")]
+    asked = [word for word in as_typed(overrides) if not word.lstrip("+~").startswith("hydra")]
     fixed = [word for word in asked if word.partition("=")[0].lstrip("+") not in best]
     words = [*fixed, *(f"{key}={value}" for key, value in best.items())]
     out = console()

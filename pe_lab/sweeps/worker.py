@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from pe_lab.common.console import percent
 from pe_lab.common.errors import HeldError, Interrupted, sentence
 from pe_lab.common.signals import serve, stopping
-from pe_lab.config.check import checked_job
-from pe_lab.config.overrides import as_given
+from pe_lab.config.check import check_job
+from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
 
 logger = logging.getLogger("pe_lab")
@@ -73,7 +73,7 @@ class SweepJob:
         try:
             register_resolvers()
             ended = run_patiently(
-                checked_job(cfg), as_given(HydraConfig.get().overrides.task), self.sweep,
+                check_job(cfg), as_typed(HydraConfig.get().overrides.task), self.sweep,
                 name, number, line_every=LINE_EVERY_S if self.pool else None,
                 again=number in self.begun, patience=HELD_S if self.patient else 0.0,
             )  # fmt: skip

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import instantiate
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import torch_seed
 from pe_lab.common.task import TRAIN, Task
-from pe_lab.config.instantiate import instantiate
 from pe_lab.config.schema import Config
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding

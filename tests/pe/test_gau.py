@@ -26,7 +26,7 @@ from variants import (
 
 from docs import facts
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.config.instantiate import instantiate
+from pe_lab.common.instantiate import instantiate
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.trace import LayerTrace, trace_attention

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from variants import SECTIONS, TRAIN_LEN, Section, decoded, model, sequential, tokens
 
 from docs import facts
-from pe_lab.config.instantiate import instantiate
+from pe_lab.common.instantiate import instantiate
 from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import causal_mask

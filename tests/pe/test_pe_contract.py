@@ -27,7 +27,7 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.config.instantiate import instantiate
+from pe_lab.common.instantiate import instantiate
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.alibi import ALiBi

@@ -1,0 +1,107 @@
+"""What Hydra raises while composing, as one sentence with key, value and remedy."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.hydra_internals import Hydra
+from pe_lab.config.overrides import GROUPS, OPEN_ENDED, as_typed
+
+
+def missing(hydra: Hydra, error: MissingConfigException) -> str:
+    """For an option that its group does not have."""
+    if not error.missing_cfg_file:
+        return _first_line(error)
+    group, _, name = str(error.missing_cfg_file).partition("/")
+    if group not in GROUPS:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+    return f"unknown {NOUNS.get(group, group)} {group}={name}: " + did_you_mean(
+        name, _options(hydra, group)
+    )
+
+
+NOUNS = {
+    "pe": "encoding",
+    "experiment": "recipe",
+    "hydra/launcher": "launcher",
+    "hydra/sweeper": "sweeper",
+}
+"""What an option of a group is called, where it is not called as the group."""
+
+
+def _options(hydra: Hydra, group: str) -> list[str]:
+    """Every option of a group, those in its folders too."""
+    options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
+    for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
+        options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+    return options
+
+
+def broken_yaml(error: yaml.YAMLError) -> str:
+    """For a file that YAML cannot read."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"{getattr(error, 'name', 'a yaml file')} is no valid yaml: {_first_line(error)}"
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return (
+        f"{mark.name} is no valid yaml at line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    )
+
+
+def not_text(folder: str | None, error: UnicodeDecodeError) -> str:
+    """For a file that is not UTF-8."""
+    for path in sorted(Path(folder or ".").rglob("*.y*ml")):
+        try:
+            path.read_text("utf-8")
+        except UnicodeDecodeError:
+            return f"{path} is no text ({error.reason}): write it in UTF-8"
+    return f"a yaml file is no text ({error.reason}): write it in UTF-8"
+
+
+def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
+    """For an override that does not fit the configuration."""
+    found = re.match(
+        r"Could not (?:override|delete from config\.|append to config\.) '([^']+)'", str(error)
+    )
+    unfit = re.match(r"Error merging override ([^\n]+)", str(error))
+    if unfit is not None:
+        return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
+    if found is None:
+        return " ".join(str(error).split("\n")[:2])
+    key = found[1]
+    named = [word for word in words if word.partition("=")[0].lstrip("~+") == key]
+    word = (as_typed(named) or named or [key])[0]
+    others = [word for word in words if word not in named]
+    parent, _, last = key.rpartition(".")
+    if parent in OPEN_ENDED:
+        return f"{word} is a new key of {parent}: write +{word.lstrip('+')}"
+    try:
+        config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
+    except HydraException:
+        return f"{word} is no key of the configuration: see pe-lab --cfg job for the keys"
+    section = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(section, DictConfig):
+        return f"{word}: there is no {parent} to hold it; see pe-lab --cfg job"
+    known = [str(name) for name in section if str(name) not in ("hydra", "_target_")]
+    return f"{word} is no key of {parent or 'the configuration'}: " + did_you_mean(last, known)
+
+
+def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
+    """For an interpolation that has no value."""
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    for part in re.findall(r"[^.\[\]]+", str(error.full_key)):
+        raw = raw[int(part)] if isinstance(raw, list) else raw[part]
+    reason = _first_line(error).rpartition("resolving interpolation: ")[2]
+    return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
