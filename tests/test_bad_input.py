@@ -21,7 +21,7 @@ FILES = {
     "conf/pe/name.yaml": "_target_: bad_name.PE\n",
     "conf/pe/raising.yaml": "_target_: raising.PE\n",
     "far.py": (
-        "from pe_lab.positions import Sequential\n"
+        "from pe_lab.pe.positions import Sequential\n"
         "class Far(Sequential):\n"
         "    def limit(self, length, *, training):\n"
         "        return length if training else 3 * length\n"
