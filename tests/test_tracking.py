@@ -420,6 +420,21 @@ def test_a_wandb_that_never_answers_costs_a_bounded_time(
     finish(hung)
 
 
+def test_a_killed_wandb_is_one_warning_and_the_next_process_logs_every_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = started(tmp_path)
+    run.log(row(0))
+    os.kill(core_of(os.getpid()), signal.SIGKILL)
+    run.log(row(1))
+    run.finish(None, 1)
+    assert "wandb stopped" in only_warning(caplog)
+    write_metrics(tmp_path, [row(0), row(1)])
+    started(tmp_path).finish(None, 1)
+    assert history(tmp_path) == [row(0), row(1)]
+    assert not warnings(caplog)
+
+
 def test_a_wandb_that_hangs_in_the_middle_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

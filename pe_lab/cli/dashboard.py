@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import RunError, UsageError, reason
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS, labels
@@ -159,9 +159,8 @@ def _save(workspace: Any, path: Path) -> str:
 
     url, error = call_with_timeout(save, ONLINE_SECONDS)
     if error is not None:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise RunError(
-            f"wandb did not take the workspace: {reason[:300]}; {path} has it; run `wandb login`, "
+            f"wandb did not take the workspace: {reason(error)}; {path} has it; run `wandb login`, "
             "check the network, or leave mode=online out"
         ) from None
     _write(workspace, path)

@@ -42,6 +42,11 @@ def sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def reason(error: BaseException) -> str:
+    """A library's error as a part of a sentence: one line of at most 300 characters."""
+    return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop; it has written its checkpoint (exit status 128 + signal).
 

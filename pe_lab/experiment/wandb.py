@@ -6,10 +6,12 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pe_lab.common.errors import reason
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.config.schema import WandbConfig
 from pe_lab.experiment.wandb_labels import (
@@ -88,7 +90,7 @@ class WandbLog:
     def _start(self, arguments: dict[str, Any]) -> Any:
         # In a folder that cannot be written, wandb would silently use a temporary one.
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_space()
+        self._check_disk(self._folder)
         run_id, incomplete = self._continue(arguments["id"])
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
@@ -136,15 +138,11 @@ class WandbLog:
         """The id in wandb, and the folders of earlier processes that this one replaces."""
         id_file, rows_file = self._folder / "id", self._folder / "rows"
         earlier = [path for path in self._folder.glob("*run-*") if path.is_dir()]
-        unsent = [
-            path
-            for path in earlier
-            if path.name.startswith("offline-") and not any(path.glob("*.synced"))
-        ]
+        unsent = [p for p in earlier if p.match("offline-*") and not any(p.glob("*.synced"))]
         if rows_file.exists():
             self._known_rows = int(rows_file.read_text())
             rows_file.unlink()
-            unsent = []
+            unsent = unsent if self._cfg.mode == "online" else []
         elif self._cfg.mode == "offline" and earlier != unsent:
             # How many rows reached the server is not known here: log them as another run.
             id_file.unlink(missing_ok=True)
@@ -159,8 +157,7 @@ class WandbLog:
                 if key.endswith(UNCHARTED):
                     run.define_metric(key, step_metric="step", hidden=True)
                     self._hidden.add(key)
-            self._check_space()
-            _file_of(run).stat()
+            self._check_disk(_file_of(run))
             run.log(row, step=self._step, commit=True)
         self._step += 1
 
@@ -210,22 +207,20 @@ class WandbLog:
                 s: page(inspect_run(self._run_folder, split=s)) for s in picture_splits(summary)
             }
         except Exception as error:
-            logger.warning("tracker.wandb.pictures=true, but there are none: %s", _line(error))
+            logger.warning("tracker.wandb.pictures=true, but there are none: %s", reason(error))
             logger.debug("no pictures", exc_info=True)
             return {}
 
-    def _check_space(self) -> None:
-        if shutil.disk_usage(self._folder).free < MIN_FREE_BYTES:
+    def _check_disk(self, path: Path) -> None:
+        """OSError unless ``path`` is there, on a disk with some space left."""
+        if shutil.disk_usage(path).free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
-    def _bounded(self, failure: str, call: Any, seconds: float) -> Any:
+    def _bounded(self, failure: str, call: Callable[[], Any], seconds: float) -> Any:
         """The result of ``call``; if it fails or takes longer, stop logging to wandb."""
         result, error = call_with_timeout(call, seconds)
-        if error is not None:
-            self._give_up(failure, error)
-        return result
-
-    def _give_up(self, failure: str, error: BaseException) -> None:
+        if error is None:
+            return result
         remedy = "tracker.wandb.mode=disabled does without it"
         if isinstance(error, ImportError):
             remedy = "install wandb, or set tracker.wandb.mode=disabled"
@@ -236,17 +231,14 @@ class WandbLog:
         elif self._cfg.mode == "online":
             remedy = "run `wandb login`, check the network, or set tracker.wandb.mode=offline"
         logger.warning(
-            "wandb %s: %s; metrics.jsonl has every number; %s", failure, _line(error), remedy
+            "wandb %s: %s; metrics.jsonl has every number; %s", failure, reason(error), remedy
         )
         self._run = None
         # wandb's exit hook would wait for the failed call again.
         call_with_timeout(lambda: sys.modules["wandb"].teardown(exit_code=1), TEARDOWN_SECONDS)
+        return None
 
 
 def _file_of(run: Any) -> Path:
     """The file to which wandb writes the run."""
     return Path(run.dir).parent / f"run-{run.id}.wandb"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
