@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from program import Here
 
-from pe_lab.evaluation.su import ORDER, SPLITS, rows, sheets
+from pe_lab.results.extrapolation import ORDER, SPLITS, extrapolation_tables, published_accuracy
+from pe_lab.results.published import extrapolated
 
 TINY = [
     "train.steps=2", "train.warmup=1", "train.batch_size=2", "train.length=8", "eval.sequences=2",
@@ -18,28 +19,33 @@ TINY = [
 def published(seeds=2, change=lambda row, split, share: share):
     """Su's figures as if they were ours."""
     return {
-        (row.row, split): [change(row.row, split, (row.figure(split) or 1) / 100)] * seeds
-        for row in rows()
+        (row.pe, split): [change(row.pe, split, (published_accuracy(row, split) or 1) / 100)]
+        * seeds
+        for row in extrapolated()
         for split in SPLITS
     }
 
 
-def cells(sheet):
-    return [[cell.text for cell in row] for row in sheet.rows]
+def cells(table):
+    return [[cell.text for cell in row] for row in table.rows]
 
 
 def test_the_rows_are_the_issues():
-    known = {row.row: row for row in rows()}
-    assert len(known) == len(rows()) == 17
+    known = {row.pe: row for row in extrapolated()}
+    assert len(known) == len(extrapolated()) == 17
     assert set(ORDER) <= known.keys()
-    assert [known["rerope + logn"].figure(split) for split in SPLITS] == [49.40, 85.12, 49.07]
-    assert {row.trained for row in rows()} == {"rope", "rope + logn", "hfwa"}
-    for row in rows():
-        assert row.published is None or len(row.published) == len(SPLITS)
+    assert [published_accuracy(known["rerope + logn"], split) for split in SPLITS] == [
+        49.40,
+        85.12,
+        49.07,
+    ]
+    assert {row.trained for row in extrapolated()} == {"rope", "rope + logn", "hfwa"}
+    for row in extrapolated():
+        assert len(row.published) in (0, len(SPLITS))
 
 
 def test_his_own_numbers_agree_with_his_orders():
-    table, orders = (cells(sheet) for sheet in sheets(published()))
+    table, orders = (cells(sheet) for sheet in extrapolation_tables(published()))
     assert table[2] == [
         "pi", "49.41 ± 0.00", "49.41", "15.04 ± 0.00", "15.04", "13.54 ± 0.00", "13.54"
     ]  # fmt: skip
@@ -59,7 +65,7 @@ def test_his_own_numbers_agree_with_his_orders():
 
 def test_one_number_changes_the_orders_it_stands_in():
     measured = published(change=lambda row, split, share: 0.9 if row == "ntk_fixed" else share)
-    verdicts = {tuple(line[:2]): line[-1] for line in cells(sheets(measured)[1])}
+    verdicts = {tuple(line[:2]): line[-1] for line in cells(extrapolation_tables(measured)[1])}
     wrong = {key for key, verdict in verdicts.items() if verdict == "disagrees, 0 of 2 seeds"}
     assert wrong == {("ntk_mixed + logn > ntk_fixed", where) for where in list(SPLITS.values())[1:]}
     assert list(verdicts.values()).count("agrees, 2 of 2 seeds") == 8
@@ -68,9 +74,16 @@ def test_one_number_changes_the_orders_it_stands_in():
 def test_seeds_are_counted_one_by_one():
     measured = published(3)
     measured["pi", "long_x8"] = [0.9, 0.0, 0.0]
-    assert cells(sheets(measured)[1])[-1][2:] == ["+9.62", "-6.84", "disagrees, 2 of 3 seeds"]
+    assert cells(extrapolation_tables(measured)[1])[-1][2:] == [
+        "+9.62",
+        "-6.84",
+        "disagrees, 2 of 3 seeds",
+    ]
     measured["pi", "long_x8"] = measured["rope", "long_x8"]
-    assert cells(sheets(measured)[1])[-1][3:] == ["+0.00", "no difference, 0 of 3 seeds"]
+    assert cells(extrapolation_tables(measured)[1])[-1][3:] == [
+        "+0.00",
+        "no difference, 0 of 3 seeds",
+    ]
 
 
 def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
@@ -80,18 +93,18 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     runs = sorted((tmp_path / "runs").glob("text/*/seed0-*"))
     assert [run.parent.name for run in runs] == ["hfwa", "rope", "rope"]
     records = {run: (run / "evaluations.jsonl").read_text() for run in runs}
-    assert sum(text.count("\n") for text in records.values()) == 3 * len(rows())
+    assert sum(text.count("\n") for text in records.values()) == 3 * len(extrapolated())
     (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
     numbers = list(csv.DictReader(table.open()))
-    assert len(numbers) == 3 * len(rows())
+    assert len(numbers) == 3 * len(extrapolated())
     told = {(n["row"], n["split"]): 100 * (1 - float(n["error"])) for n in numbers}
     written = table.with_suffix(".md").read_text().replace("\\_", "_")
-    for row in rows():
-        shown = [f"{told[row.row, split]:.2f}" for split in SPLITS]
-        (line,) = (x for x in written.splitlines() if x.startswith(f"| {row.row} | {shown[0]} "))
+    for row in extrapolated():
+        shown = [f"{told[row.pe, split]:.2f}" for split in SPLITS]
+        (line,) = (x for x in written.splitlines() if x.startswith(f"| {row.pe} | {shown[0]} "))
         assert line.split(" | ")[1::2] == shown
     # At the trained length nothing has been changed.
-    assert len({told[row.row, "in_domain"] for row in rows() if row.trained == "rope"}) <= 2
+    assert len({told[row.pe, "in_domain"] for row in extrapolated() if row.trained == "rope"}) <= 2
 
     (runs[0] / "summary.json").unlink()
     made = {run: (run / "checkpoint.pt").stat().st_mtime_ns for run in runs}

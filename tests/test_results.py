@@ -20,8 +20,8 @@ from rich.console import Console
 from pe_lab.cli.main import main
 from pe_lab.common.errors import UsageError
 from pe_lab.results.aggregate import grouped, pooled
+from pe_lab.results.formats import Cell, Table, latex, markdown, plain, terminal
 from pe_lab.results.frame import read_runs
-from pe_lab.results.tables import Cell, Sheet, latex, markdown, plain, terminal
 from pe_lab.store.run_folder import RunFolder
 
 # Importing scipy takes longer than a deadline.
@@ -279,7 +279,7 @@ def test_machine_formats_are_clean(here: Here) -> None:
     assert done.err == ""
     content = json.loads(done.out)
     assert [run["state"] for run in content["unfinished"]] == ["failed"]
-    assert content["unfinished"][0]["told"] == "what went wrong"
+    assert content["unfinished"][0]["message"] == "what went wrong"
     assert "train.steps" in content["notes"][0]
     assert {row["split"] for row in content["rows"]} == {"in_domain", "sparse"}
 
@@ -357,17 +357,17 @@ NASTY = r"a_b & 50% | *x* $y$ #1 {z} ~^\ <t> [u] `v`"
 
 
 def test_words_are_escaped() -> None:
-    sheet = Sheet(
+    table = Table(
         "T_1", ["a_b", "n"], 1, [[Cell(NASTY), Cell("1.0", True)]], closing=[[Cell("g"), Cell("")]]
     )
-    assert latex(sheet).splitlines()[7] == (
+    assert latex(table).splitlines()[7] == (
         r"a\_b \& 50\% \textbar{} *x* \$y\$ \#1 \{z\} \textasciitilde{}\textasciicircum{}"
         r"\textbackslash{} \textless{}t\textgreater{} [u] `v` & \textbf{1.0} \\"
     )
-    line = markdown(sheet).splitlines()[4]
+    line = markdown(table).splitlines()[4]
     assert line == (r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u\] \`v\` | **1.0** |")
-    assert plain(sheet).splitlines()[2].endswith("1.0 *")
-    row = latex(Sheet("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[7]
+    assert plain(table).splitlines()[2].endswith("1.0 *")
+    row = latex(Table("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[7]
     assert row == r"{}[a,b] & 1.0 \\"
 
 
@@ -381,7 +381,7 @@ def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
     numbers = [f"{n + 1}1.2 ± 2.5 ({n + 1}0.00..{n + 1}5.00)" for n in range(7)]
     row = [Cell("multiplicative"), Cell(differs), Cell("0,1,2"), *map(Cell, numbers[:-1])]
     row.append(Cell(numbers[-1], best=True))
-    parts = terminal(Sheet("flipflop", names, 3, [row], closing=[row]), width)
+    parts = terminal(Table("flipflop", names, 3, [row], closing=[row]), width)
     out = io.StringIO()
     Console(file=out, width=width).print(*parts, sep="\n")
     shown = out.getvalue()

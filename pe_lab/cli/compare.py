@@ -16,11 +16,12 @@ from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse
-from pe_lab.results.output import Format, put
-from pe_lab.results.paired import paired, paired_sheets
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.paired import paired
+from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.published import published
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.vs_published import RULE, commands, compared, comparison_sheets
+from pe_lab.results.vs_published import RULE, commands, compared, comparison_tables
 
 
 class CompareOptions(RunOptions):
@@ -49,32 +50,32 @@ def show(words: Sequence[str]) -> None:
     runs, form = selected(options), options.format
     if options.a is not None and options.b is not None:
         tests = paired(runs, options.a, options.b)
-        put(form, paired_sheets(tests), tests, runs, [], {})
+        print_tables(form, paired_tables(tests), tests, runs, [], {})
         return
-    wanted = {key: options.values(key) for key in ("task", "pe")}
+    filters = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
         number
         for number in published()
-        if all(not values or getattr(number, key) in values for key, values in wanted.items())
+        if all(not values or getattr(number, key) in values for key, values in filters.items())
     ]
     table = compared(runs, numbers)
-    # What has no run of ours is told in a line unless it is asked for.
-    told = pl.col("verdict") != "not run"
-    if wanted["task"]:
-        told = pl.lit(True)
-    elif wanted["pe"]:
-        told = pl.col("recipe").is_not_null()
-    sheets, notes = comparison_sheets(table.filter(told)), commands(table)
+    # Without a run of ours a number is only in the notes, unless it was selected.
+    shown = pl.col("verdict") != "not run"
+    if filters["task"]:
+        shown = pl.lit(True)
+    elif filters["pe"]:
+        shown = pl.col("recipe").is_not_null()
+    tables, notes = comparison_tables(table.filter(shown)), commands(table)
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
-        asked = " ".join(f"{key}={','.join(v)}" for key, v in wanted.items() if v)
+        asked = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
         notes = [f"no published number is known with {asked}: see pe_lab/results/published.yaml"]
-    if len(wanted["pe"]) == 2 and form != "csv":
+    if len(filters["pe"]) == 2 and form != "csv":
         try:
-            tests = paired(runs, *wanted["pe"])
+            tests = paired(runs, *filters["pe"])
         except UsageError as error:
             notes.append(str(error))
         else:
-            sheets += paired_sheets(tests)
+            tables += paired_tables(tests)
             facts["paired"] = tests.to_dicts()
-    put(form, sheets, table, runs, notes, facts)
+    print_tables(form, tables, table, runs, notes, facts)

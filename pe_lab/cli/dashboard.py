@@ -20,7 +20,8 @@ import polars as pl
 from pe_lab.common.errors import RunError, UsageError, reason
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
-from pe_lab.results.frame import GROUPS, labels
+from pe_lab.results.frame import GROUPS
+from pe_lab.results.labels import labels
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
 

@@ -36,8 +36,8 @@ from pydantic import Field, PositiveInt
 
 from pe_lab.common.errors import Interrupted, UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Flag, Options, parse
-from pe_lab.results.output import Format, put
-from pe_lab.results.sheets import Spread
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.tables import Spread
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
 
 logger = logging.getLogger("pe_lab")
@@ -82,9 +82,9 @@ def show(words: Sequence[str]) -> None:
     paths, unfinished = finished(options.run, options.runs_dir)
     # Only now: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
-    from pe_lab.evaluation.files import write
-    from pe_lab.evaluation.tables import check_metric, notes, tables
+    from pe_lab.report.evaluation_files import write
     from pe_lab.results.columns import frame_of
+    from pe_lab.results.evaluation_tables import check_metric, evaluation_tables, notes
     from pe_lab.results.frame import FACTS
     from pe_lab.results.reader import records_of
 
@@ -110,11 +110,12 @@ def show(words: Sequence[str]) -> None:
         raise
     finally:
         progress.end()
-    sheets = tables(evaluated, metric, options.spread, splits_as_columns=options.lengths is None)
-    told = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
+    across = "split" if options.lengths is None else "length"
+    tables = evaluation_tables(evaluated, metric, options.spread, across)
+    lines = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
     skipped = frame_of(list(records_of(map(RunFolder, unfinished))), FACTS)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
-    put(options.format, sheets, evaluated, skipped, told, facts)
+    print_tables(options.format, tables, evaluated, skipped, lines, facts)
 
 
 def finished(words: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.options import Options, parse
-from pe_lab.results.output import Format, put
-from pe_lab.results.tables import markdown
+from pe_lab.results.formats import markdown
+from pe_lab.results.output import Format, print_tables
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,7 +33,7 @@ TRAINED = {
     "rope + logn": ("pe=rope", "pe.logn=train"),
     "hfwa": ("pe=hfwa",),
 }
-"""The runs, by the name that su.yaml has for them."""
+"""The runs, by the names that published.yaml has for them."""
 LINES = (("pe=rope", "pe.logn=none,train"), ("pe=hfwa",))
 """All of them, as lines of ``pe-lab -m``."""
 
@@ -62,7 +62,7 @@ def show(words: Sequence[str]) -> None:
     for change in LINES:
         launch(["-m", *change, *training])
     evaluated = _measured(paths)
-    _tell(options.format, evaluated, Path(options.others.get("runs_dir", "runs")))
+    _write(options.format, evaluated, Path(options.others.get("runs_dir", "runs")))
 
 
 def _training(given: dict[str, str]) -> list[str]:
@@ -91,8 +91,8 @@ def _training(given: dict[str, str]) -> list[str]:
 def _folders(words: Sequence[str]) -> list[Path]:
     """Where the runs of a line are, or will be; UsageError for what it cannot be trained with."""
     from pe_lab.cli.train import checked_jobs
-    from pe_lab.evaluation.su import SPLITS
     from pe_lab.experiment.run import folder_of
+    from pe_lab.results.extrapolation import SPLITS
     from pe_lab.training.plan import plan
 
     found, seeds = [], set()
@@ -129,11 +129,12 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
     from pe_lab.common.console import console
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.evaluation.record import TRAINED as AS_TRAINED
-    from pe_lab.evaluation.su import SPLITS, rows
+    from pe_lab.results.extrapolation import SPLITS
+    from pe_lab.results.published import extrapolated
 
     parts = []
     for name, runs in paths.items():
-        made = {row.encoding or AS_TRAINED: row.row for row in rows() if row.trained == name}
+        made = {row.encoding or AS_TRAINED: row.pe for row in extrapolated() if row.trained == name}
         words = [word for word in made if word != AS_TRAINED]
         console().print(f"measuring {name}, with {len(words)} other encodings", markup=False)
         frame = evaluate(runs, words, list(SPLITS))
@@ -142,17 +143,17 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
     return pl.concat(parts)
 
 
-def _tell(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
-    from pe_lab.evaluation.files import write
-    from pe_lab.evaluation.su import sheets
+def _write(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
+    from pe_lab.report.evaluation_files import write
     from pe_lab.results.columns import frame_of
+    from pe_lab.results.extrapolation import extrapolation_tables
     from pe_lab.results.frame import FACTS
 
     accuracies = {
         (row, split): (1 - part.sort("seed")["error"]).to_list()
         for (row, split), part in evaluated.group_by("row", "split", maintain_order=True)
     }
-    found = sheets(accuracies)
+    found = extrapolation_tables(accuracies)
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
     write(evaluated, out, "accuracy")
@@ -160,4 +161,4 @@ def _tell(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
         written.write_text("\n".join(map(markdown, found)), encoding="utf-8")
     except OSError as error:
         raise cannot_write(written, error) from None
-    put(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})
+    print_tables(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})

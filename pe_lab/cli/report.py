@@ -87,7 +87,7 @@ def make(
     Args:
         inspect: folders of runs, joined by commas, whose encodings are looked into; "none" for
             none; None takes the best of each task.
-        command: the words that asked for it, told on the page.
+        command: the command line, shown on the page.
 
     Raises:
         UsageError: a run to inspect is none.

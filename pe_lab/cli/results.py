@@ -23,12 +23,12 @@ from collections.abc import Sequence
 import polars as pl
 
 from pe_lab.common.options import CommaSeparated, Flag, parse
-from pe_lab.evaluation.recorded import evaluated_paths
-from pe_lab.results.aggregate import SETTING, grouped, pooled_told
-from pe_lab.results.frame import labels
-from pe_lab.results.output import Format, put
+from pe_lab.results.aggregate import SETTING, grouped, pooled_message
+from pe_lab.results.evaluations import evaluated_paths
+from pe_lab.results.labels import labels
+from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.sheets import Spread, sheets
+from pe_lab.results.tables import Spread, tables
 
 
 class ResultsOptions(RunOptions):
@@ -59,23 +59,23 @@ def show(words: Sequence[str]) -> None:
     if runs.is_empty():
         among = " ".join([options.runs_dir, *options.filters])
         notes = [f"no runs in {among}: pe-lab task=flipflop pe=cope makes one"]
-        put(form, [], pl.DataFrame(), runs, notes, facts)
+        print_tables(form, [], pl.DataFrame(), runs, notes, facts)
     elif "finished" not in runs["state"]:
-        put(form, [], pl.DataFrame(), runs, [], facts)
+        print_tables(form, [], pl.DataFrame(), runs, [], facts)
     elif options.evaluations:
-        from pe_lab.results.evaluated import evaluated_tables
+        from pe_lab.results.evaluation_tables import recorded_tables
 
-        tables, rows, notes = evaluated_tables(
+        found, rows, notes = recorded_tables(
             runs, metric, options.by, options.splits, options.sort, options.spread
         )
-        put(form, tables, rows, runs, notes, facts)
+        print_tables(form, found, rows, runs, notes, facts)
     else:
         groups = grouped(runs, by, metric, options.splits)
         finished = runs.filter(pl.col("state") == "finished")
-        told = labels(finished) if "setting" in by else {}
-        tables = sheets(groups, told, by, metric, options.spread, options.sort)
-        notes = [*pooled_told(runs, by), *_evaluated(runs, options)]
-        put(form, tables, _labelled(groups, told), runs, notes, facts)
+        names = labels(finished) if "setting" in by else {}
+        found = tables(groups, names, by, metric, options.spread, options.sort)
+        notes = [*pooled_message(runs, by), *_evaluated(runs, options)]
+        print_tables(form, found, _labelled(groups, names), runs, notes, facts)
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
@@ -86,8 +86,8 @@ def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
     return [f"{n} of these runs {'was' if n == 1 else 'were'} evaluated: {line}"] if n else []
 
 
-def _labelled(groups: pl.DataFrame, told: dict[str, str]) -> pl.DataFrame:
+def _labelled(groups: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
     if "setting" not in groups.columns:
         return groups
-    lines = pl.Series("differs", [told.get(setting) for setting in groups["setting"]], pl.String)
+    lines = pl.Series("differs", [names.get(setting) for setting in groups["setting"]], pl.String)
     return groups.insert_column(groups.columns.index("setting") + 1, lines)

@@ -14,7 +14,7 @@
     "triangle-left": "M-5 0L4.5 5.5V-5.5Z",
   };
   const NAMES = Object.keys(SHAPES);
-  const MADE_UP = { interval: "the 95 % interval (Student's t; none for one seed)", range: "the range of the seeds" };
+  const BANDS = { interval: "the 95 % interval (Student's t; none for one seed)", range: "the range of the seeds" };
   const slots = sections.map(() => new Map());
   const views = new Map();
   const waiting = [];
@@ -63,13 +63,13 @@
       const slot = colours.get(place);
       const y = unit * band[0];
       const half = band[2] === null ? "" : ` ± ${digits(unit * (band[2] - band[0]))}`;
-      const told = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"})`;
-      const x_told = typeof x === "number" ? digits(x) : x;
+      const y_text = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"})`;
+      const x_text = typeof x === "number" ? digits(x) : x;
       rows.push({
         label: section.settings[place].label, pe: section.settings[place].pe, x, y, low, high, chosen,
         colour: chosen ? `var(--c${slot + 1})` : null, shape: chosen ? NAMES[slot] : null,
-        told, x_told, split: split ?? panel.split,
-        said: `${section.settings[place].label}, ${x_told}: ${told}`,
+        y_text, x_text, split: split ?? panel.split,
+        label_text: `${section.settings[place].label}, ${x_text}: ${y_text}`,
       });
     }
     // What the filters leave of a panel against a key may be no curve.
@@ -84,9 +84,9 @@
       item.innerHTML = `<svg viewBox="-7 -7 14 14" aria-hidden="true">
         <path d="${SHAPES[NAMES[slot]]}" fill="var(--c${slot + 1})"/></svg>`;
       const { pe, label } = section.settings[place];
-      const told = document.createElement("small");
-      told.textContent = label.slice(pe.length);
-      item.append(pe, told);
+      const suffix = document.createElement("small");
+      suffix.textContent = label.slice(pe.length);
+      item.append(pe, suffix);
       return item;
     }));
     const asked = state.pe.length || state.find;
@@ -110,8 +110,8 @@
       const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high) : row.y)));
       const end = group.share ? Math.min(100, top * 1.04 || 1) : loudest(all) * 1.04 || 1;
       figure.hidden = all.every((rows) => !rows.length);
-      for (const told of figure.querySelectorAll("[data-band]"))
-        told.textContent = MADE_UP[state.band] ?? "left out";
+      for (const text of figure.querySelectorAll("[data-band]"))
+        text.textContent = BANDS[state.band] ?? "left out";
       for (const box of figure.querySelectorAll(".panel")) {
         const panel = group.panels[Number(box.dataset.panel)];
         const rows = all[Number(box.dataset.panel)];
@@ -199,7 +199,7 @@
         const line = body.insertRow();
         const values = { panel: group.panels[place].title, setting: row.label, split: row.split ?? "" };
         for (const text of heads.slice(0, -2)) line.append(cell("td", values[text]));
-        line.append(cell("td", row.x_told), cell("td", row.told));
+        line.append(cell("td", row.x_text), cell("td", row.y_text));
       }
     });
     details.querySelector(".wide").replaceChildren(table);

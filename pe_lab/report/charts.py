@@ -5,7 +5,7 @@ A chart holds no rows: the page gives them, as the filters have it, with the col
     label, pe the setting, its encoding        x, y       the point, y in the unit of the axis
     colour    of the setting, where chosen     low, high  the band around y
     shape     of its points                    chosen     false: a thin grey line behind
-    told      y and its interval in words      said       the point for a screen reader
+    y_text    y and its interval               label_text the point for a screen reader
 
 and sets the signals ``top`` (the end of the y axis) and ``power`` (1: linear, 0.5: square root).
 Colours are CSS variables, so that light, dark and print need no second drawing.
@@ -41,7 +41,7 @@ _OTHER = [{"filter": "!datum.chosen"}]
 _COLOUR = {"field": "colour", "type": "nominal", "scale": None}
 _SHAPE = {"field": "shape", "type": "nominal", "scale": None}
 _LABEL = {"field": "label", "type": "nominal"}
-_SAID = {"field": "said"}
+_DESCRIPTION = {"field": "label_text"}
 _FAR = "scale('x', datum.x) > 0.75 * width"
 
 
@@ -53,7 +53,7 @@ def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: i
     tip = [
         {"field": "label", "title": "setting"},
         {"field": "x", "type": "ordinal", "title": x_title},
-        {"field": "told", "title": y_title},
+        {"field": "y_text", "title": y_title},
     ]
     layers = [
         {
@@ -88,7 +88,7 @@ def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: i
 
 
 def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
-    """The chosen settings, each in its colour and shape, with what a screen reader says."""
+    """The chosen settings, in their colours and shapes, described for screen readers."""
     return {
         "transform": _CHOSEN,
         "mark": {"type": "point", "filled": True, "size": size, "opacity": 1},
@@ -98,7 +98,7 @@ def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
             "color": _COLOUR,
             "shape": _SHAPE,
             "tooltip": tip,
-            "description": _SAID,
+            "description": _DESCRIPTION,
         },
     }
 
@@ -109,8 +109,8 @@ def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec
     y = _y(y_title)
     tip = [
         {"field": "label", "title": "setting"},
-        {"field": "x_told", "title": x_title},
-        {"field": "told", "title": y_title},
+        {"field": "x_text", "title": x_title},
+        {"field": "y_text", "title": y_title},
     ]
     layers = [
         {

@@ -19,14 +19,14 @@ Others = tuple[tuple[str, str], ...]
 """Keys that a panel holds fixed, with their values."""
 
 
-def against(section: Section, shown: dict[int, Setting], runs: pl.DataFrame) -> list[Group]:
+def error_vs_keys(section: Section, shown: dict[int, Setting], runs: pl.DataFrame) -> list[Group]:
     """For each key that splits change, the error against it, a panel for each choice of the
     other such keys."""
     config = {row["setting"]: task_keys(row) for row in runs.iter_rows(named=True)}
     changed: dict[str, set[str]] = {}
-    for own in config.values():
+    for values in config.values():
         for split in section.ood:
-            for key in override(own, split):
+            for key in override(values, split):
                 changed.setdefault(key, set()).add(split)
     # Keys that change in the same splits are one axis.
     together: dict[frozenset[str], list[str]] = {}
@@ -37,21 +37,21 @@ def against(section: Section, shown: dict[int, Setting], runs: pl.DataFrame) -> 
     for keys in together.values():
         panels: dict[Others, list[Point]] = {}
         for number, setting in shown.items():
-            own = config[setting.name]
+            task = config[setting.name]
             for split in section.splits:
                 band = setting.cells["error"].get(split)
-                values = {**own, **override(own, split)}
+                values = {**task, **override(task, split)}
                 x = _number(values.get(keys[0]))
                 if band is None or x is None:
                     continue
                 others = tuple((k, _plain(values.get(k))) for k in heads if k != keys[0])
                 panels.setdefault(others, []).append(Point(number, x, band, split))
         title = keys[0] + (f" (with {', '.join(keys[1:])})" if keys[1:] else "")
-        found.append(_group_against(section, keys[0], title, panels))
+        found.append(_group(section, keys[0], title, panels))
     return found
 
 
-def _group_against(
+def _group(
     section: Section,
     key: str,
     title: str,
@@ -68,11 +68,11 @@ def _group_against(
             continue
         wide = xs[0] >= 1 and xs[-1] / xs[0] >= 2
         spec = lines(key, "error (%)", "log2" if wide else "linear", xs)
-        told = ", ".join(f"{other} = {value}" for other, value in others if other in several)
+        fixed = ", ".join(f"{other} = {value}" for other, value in others if other in several)
         guesses = [section.guess[point.split] for point in points if point.split]
         known = [guess for guess in guesses if guess is not None]
         guess = sum(known) / len(known) if known else None
-        panels.append(Panel(told or "all splits", spec, points, guess=guess))
+        panels.append(Panel(fixed or "all splits", spec, points, guess=guess))
     note = "Each point is a split; the model was trained at one of them, in_domain."
     return Group(f"against-{key}", f"Error against {title}", note, panels)
 

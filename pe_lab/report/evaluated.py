@@ -1,14 +1,16 @@
-"""What finished runs were evaluated on since: a section for each task and split, by length."""
+"""Sections on what finished runs were evaluated on: one for each task and split, by length."""
 
 import polars as pl
 
-from pe_lab.evaluation.recorded import recorded
-from pe_lab.evaluation.tables import as_runs, scales, titled
+from pe_lab.common.metrics import TABLED
+from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, sections
 from pe_lab.report.series import drawn
-from pe_lab.results.frame import by_split
+from pe_lab.results.evaluation_tables import scales
+from pe_lab.results.evaluations import recorded, shown_encoding, title
+from pe_lab.results.labels import labels
 
 NOTE = (
     "Measured by pe-lab eval after training: runs as trained, and with other encodings in the "
@@ -17,33 +19,37 @@ NOTE = (
 
 
 def evaluated(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
-    """The sections, in which a setting is one of the runs with an encoding, the splits are the
-    lengths and their mean is that over lengths; and what could not be read.
+    """The sections, and a message for each file that cannot be read. A setting is one of the runs
+    with an encoding, the splits are the lengths and their mean is that over lengths.
 
     Args:
         runs: as ``frame.read_runs`` gives them.
     """
-    cells, unread = recorded(runs)
-    if cells.is_empty():
+    rows, unread = recorded(runs)
+    if rows.is_empty():
         return [], unread
-    frame, told = as_runs(cells)
-    trained = pl.format("{} (trained)", "in place of") == pl.col("encoding")
-    frame = frame.with_columns(
-        pe=pl.when(trained).then(pl.col("in place of")).otherwise(pl.col("encoding")),
-        place=pl.when(trained).then(pl.lit("as trained")).otherwise(
-            pl.format("in place of {}", "in place of")
-        ),
-        own=pl.col("setting"),
-        setting=pl.format("{} {}", "setting", "encoding"),
+    trained = pl.col("encoding") == TRAINED
+    cells = rows.sort("tokens", maintain_order=True).select(
+        "path", "seed", *TABLED,
+        task=title("length"),
+        split=pl.col("tokens").cast(pl.String),
+        pe=pl.when(trained).then("pe").otherwise("encoding"),
+        setting=pl.format("{} {}", "setting", shown_encoding()),
+        trained_as=pl.col("setting"),
+        role=pl.when(trained).then(pl.lit("as trained"))
+        .otherwise(pl.format("in place of {}", "pe")),
     )  # fmt: skip
-    named = frame.select("setting", "place", "own").unique().iter_rows()
-    words = {setting: f"{place} {told.get(own, '')}".strip() for setting, place, own in named}
-    by_length = by_split(frame).sort(pl.col("split").cast(pl.Int64), maintain_order=True)
-    notes = {
-        titled(*pair): " ".join([NOTE, *(f"{k[0].upper()}{k[1:]}." for k in scales(part))])
-        for pair, part in cells.group_by("task", "split")
+    names = labels(runs.filter(pl.col("path").is_in(rows["path"].unique().to_list())))
+    differs = {
+        setting: f"{role} {names.get(trained_as, '')}".strip()
+        for setting, role, trained_as in cells.select("setting", "role", "trained_as").iter_rows()
     }
-    return sections(frame, by_length, words, notes), unread
+    notes = {
+        ", ".join(map(str, pair)): " ".join([NOTE, *(f"{k[0].upper()}{k[1:]}." for k in scales(r))])
+        for pair, r in rows.group_by("task", "split")
+    }
+    evaluated_runs = cells.unique(["path", "task", "setting"], maintain_order=True)
+    return sections(evaluated_runs, cells, differs, notes), unread
 
 
 def against_length(section: Section) -> list[Group]:

@@ -1,4 +1,4 @@
-"""What stands beside the numbers: settings, runs that are not finished, and where all came from."""
+"""What the page shows beside the numbers: settings, unfinished runs and provenance."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from pe_lab.results.reader import text
 
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
 VALUES = 12
-"""Answers told to a question; the rest are counted."""
+"""Listed of a key; the rest are counted."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """The commonest answers, each with its number of runs, and how many more answers there are."""
+class Counts:
+    """The most frequent values, each with its number of runs, and how many more there are."""
 
     values: Sequence[tuple[str, int]]
     more: int
 
     @classmethod
-    def of(cls, counted: Counter[str]) -> "Told":
-        """The commonest of these; equals in the order of the alphabet."""
+    def of(cls, counted: Counter[str]) -> "Counts":
+        """The most frequent of these; equally frequent ones in alphabetical order."""
         ranked = sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
         return cls(ranked[:VALUES], max(0, len(ranked) - VALUES))
 
@@ -37,14 +37,14 @@ class Settings:
     they differ, each value with its number of runs, and those that go with each encoding."""
 
     common: Mapping[str, str]
-    differing: Mapping[str, Told]
+    differing: Mapping[str, Counts]
     encodings: Mapping[str, Mapping[str, str]]
 
 
 def settings(runs: pl.DataFrame) -> Settings:
     """The configuration of these finished runs."""
     common: dict[str, str] = {}
-    differing: dict[str, Told] = {}
+    differing: dict[str, Counts] = {}
     encodings: dict[str, dict[str, str]] = {}
     for key in runs.columns:
         if key in NO_SETTING or "/" in key or key.startswith("tracker"):
@@ -58,26 +58,26 @@ def settings(runs: pl.DataFrame) -> Settings:
                 if value is not None:
                     encodings.setdefault(pe, {})[key] = text(value)
         else:
-            differing[key] = Told.of(Counter(map(text, runs[key].to_list())))
+            differing[key] = Counts.of(Counter(map(text, runs[key].to_list())))
     return Settings(common, differing, dict(sorted(encodings.items())))
 
 
 def unfinished(runs: pl.DataFrame) -> list[dict[str, Any]]:
     """Every run without a result: path, state, step of steps, and why."""
-    columns = ("path", "state", "step", "steps", "told")
+    columns = ("path", "state", "step", "steps", "message")
     return runs.filter(pl.col("state") != "finished").select(columns).to_dicts()
 
 
-def provenance(paths: Sequence[str]) -> dict[str, Told]:
-    """What the finished runs were made with, each answer with its number of runs: revision,
-    versions, machine. A run counts by its last start."""
-    answers: dict[str, Counter[str]] = {
+def provenance(paths: Sequence[str]) -> dict[str, Counts]:
+    """What the finished runs were made with, each value with its number of runs: revision,
+    versions, machine. Of a run that was resumed, the last start counts."""
+    values: dict[str, Counter[str]] = {
         name: Counter() for name in ("revision", "versions", "python", "machine", "device")
     }
     for path in paths:
-        for name, answer in _environment(Path(path)).items():
-            answers[name][answer] += 1
-    return {name: Told.of(counted) for name, counted in answers.items() if counted}
+        for name, value in _environment(Path(path)).items():
+            values[name][value] += 1
+    return {name: Counts.of(counted) for name, counted in values.items() if counted}
 
 
 def _environment(path: Path) -> dict[str, str]:

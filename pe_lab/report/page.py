@@ -15,10 +15,11 @@ from markupsafe import Markup, escape
 
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import TITLED
-from pe_lab.report.facts import Settings, Told
+from pe_lab.report.bands import Band
+from pe_lab.report.facts import Counts, Settings
 from pe_lab.report.inspected import Inspected
 from pe_lab.report.panels import Group
-from pe_lab.report.sections import Band, Section, Setting
+from pe_lab.report.sections import Section, Setting
 
 DEEP = 0.73
 """The shade from which on a cell has the other ink; tables.js has the same."""
@@ -33,7 +34,7 @@ class Part:
     groups: Sequence[Group]
     drawn: int
     settings: Settings | None
-    """None for evaluations, whose runs' settings are told elsewhere."""
+    """None for evaluations: the settings are in the section of the task."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Page:
     states: Mapping[str, int]
     unfinished: Sequence[Mapping[str, Any]]
     unread: Sequence[str]
-    provenance: Mapping[str, Told]
+    provenance: Mapping[str, Counts]
     inspected: Inspected
 
 
@@ -98,7 +99,7 @@ def reference(section: Section) -> float:
 
 
 def shade(band: Band, most: float) -> float:
-    """How dark a cell is, from 0 to 1: the square root, so that small errors are told apart."""
+    """How dark a cell is, from 0 to 1: the square root, so that small errors differ."""
     return round(math.sqrt(max(0.0, band.mean) / most), 3)
 
 

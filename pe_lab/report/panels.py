@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from pe_lab.report.bands import Band
 from pe_lab.report.charts import Spec
-from pe_lab.report.sections import Band
 
 
 @dataclass(frozen=True)
 class Point:
-    """``setting`` is its rank in the section; ``split`` is told where a panel has several."""
+    """``setting`` is its rank in the section; ``split`` is given where a panel has several."""
 
     setting: int
     x: float

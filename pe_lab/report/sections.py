@@ -1,60 +1,26 @@
-"""What the report says of one task: its settings, ranked, and their errors over the seeds."""
+"""A section of the report: the settings of one task, ranked, and their errors over the seeds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
-from pe_lab.results.frame import labels
-from pe_lab.results.intervals import over_seeds
+from pe_lab.report.bands import Band, bands
+from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
 
 METRICS = tuple(metric.name for metric in TITLED)
 
 
 @dataclass(frozen=True)
-class Band:
-    """A number over the seeds: mean, 95 % t interval (None for one seed), lowest and highest."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    least: float
-    most: float
-    n: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Band | None":
-        """The band of these seeds; None where none of them has the number."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        spread = over_seeds(known)
-        alone = len(known) == 1
-        return cls(
-            mean=spread.mean,
-            low=None if alone else spread.low,
-            high=None if alone else spread.high,
-            least=min(known),
-            most=max(known),
-            n=len(known),
-        )
-
-    @property
-    def half(self) -> float | None:
-        """Half the width of the interval."""
-        return None if self.high is None else self.high - self.mean
-
-
-@dataclass(frozen=True)
 class Setting:
-    """Runs that differ in the seed alone."""
+    """Runs that differ only in the seed."""
 
     name: str
     pe: str
-    told: str
+    differs: str
     seeds: tuple[int, ...]
     cells: Mapping[str, Mapping[str, Band | None]]
     ood: Band | None
@@ -62,15 +28,15 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The encoding, and where its settings differ in what."""
-        return f"{self.pe} {self.told}".strip()
+        """The encoding, and the keys in which the setting differs from others."""
+        return f"{self.pe} {self.differs}".strip()
 
 
 @dataclass(frozen=True)
 class Section:
     """One task: ``settings`` from the lowest to the highest mean error out of domain; the cells
-    of a setting are found by metric and split, and ``changes`` tells what a split changes. With a
-    ``note`` it is of evaluations: its splits are lengths, all of them in the mean."""
+    of a setting are by metric and split, and ``changes`` has the keys that a split changes. With
+    a ``note`` it is of evaluations: its splits are lengths, all of them in the mean."""
 
     task: str
     splits: tuple[str, ...]
@@ -89,7 +55,7 @@ class Section:
 def sections(
     runs: pl.DataFrame,
     splits: pl.DataFrame,
-    told: Mapping[str, str] | None = None,
+    differs: Mapping[str, str] | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> list[Section]:
     """One section for each task of the finished runs.
@@ -97,18 +63,18 @@ def sections(
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
-        told: a setting's words; as in the tables of results without it.
+        differs: the keys in which a setting differs; None: its ``labels``.
         notes: a task's note.
     """
     return [
         _section(
             str(task),
-            own,
+            part,
             splits.filter(pl.col("task") == task),
-            labels(own) if told is None else told,
+            labels(part) if differs is None else differs,
             (notes or {}).get(str(task), ""),
         )
-        for (task,), own in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
+        for (task,), part in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]
 
 
@@ -117,15 +83,14 @@ def _first(pair: tuple[Any, Any]) -> Any:
 
 
 def _section(
-    task: str, runs: pl.DataFrame, splits: pl.DataFrame, told: Mapping[str, str], note: str
+    task: str, runs: pl.DataFrame, splits: pl.DataFrame, differs: Mapping[str, str], note: str
 ) -> Section:
     names = splits["split"].unique(maintain_order=True).to_list()
     names.sort(key=lambda split: split != IN_DOMAIN)
     cells: dict[str, dict[str, dict[str, Band | None]]] = {}
-    for row in splits.group_by("setting", "split").agg(*METRICS).iter_rows(named=True):
-        own = cells.setdefault(row["setting"], {metric: {} for metric in METRICS})
-        for metric in METRICS:
-            own[metric][row["split"]] = Band.of(row[metric])
+    for metric in METRICS:
+        for (setting, split), band in bands(splits, ("setting", "split"), metric).items():
+            cells.setdefault(setting, {metric: {} for metric in METRICS})[metric][split] = band
     ood = _over_runs(
         splits.filter(pl.col("split") != IN_DOMAIN)
         .group_by("setting", "path")
@@ -137,7 +102,7 @@ def _section(
         Setting(
             name=row["setting"],
             pe=row["pe"],
-            told=told.get(row["setting"], ""),
+            differs=differs.get(row["setting"], ""),
             seeds=tuple(sorted(row["seed"])),
             cells=cells[row["setting"]],
             ood=ood.get(row["setting"]),
@@ -156,8 +121,7 @@ def _section(
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
     if column not in runs.columns:
         return {}
-    grouped = runs.group_by("setting").agg(column)
-    return {setting: Band.of(values) for setting, values in grouped.iter_rows()}
+    return {setting: band for (setting,), band in bands(runs, ("setting",), column).items()}
 
 
 def _rank(setting: Setting) -> tuple[float, float, str]:
@@ -189,7 +153,7 @@ def _changes(runs: pl.DataFrame, splits: list[str]) -> dict[str, list[str]]:
     keys = [column for column in runs.columns if column.startswith("task.splits.")]
     alike = [key for key in keys if runs[key].n_unique() == 1]
     config = task_keys(runs.select(alike).row(0, named=True)) if alike else {}
-    told = {split: override(config, split) for split in splits}
     return {
-        split: [f"{key} {text(value)}" for key, value in own.items()] for split, own in told.items()
+        split: [f"{key} {text(value)}" for key, value in override(config, split).items()]
+        for split in splits
     }

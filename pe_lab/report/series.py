@@ -3,10 +3,11 @@
 import polars as pl
 
 from pe_lab.common.metrics import COSTS, metric_name
+from pe_lab.report.bands import bands
 from pe_lab.report.charts import Scale, lines, scatter
-from pe_lab.report.error_vs_key import against
+from pe_lab.report.error_vs_key import error_vs_keys
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import Band, Section, Setting
+from pe_lab.report.sections import Section, Setting
 from pe_lab.results.frame import breakdowns, curves
 
 DRAWN = 60
@@ -27,12 +28,12 @@ def drawn(section: Section) -> dict[int, Setting]:
 def groups(section: Section) -> list[Group]:
     """All charts of a task."""
     shown = drawn(section)
-    place = {setting.name: rank for rank, setting in shown.items()}
-    runs = section.runs.filter(pl.col("setting").is_in(list(place)))
+    ranks = {setting.name: rank for rank, setting in shown.items()}
+    runs = section.runs.filter(pl.col("setting").is_in(list(ranks)))
     found = [
-        *against(section, shown, runs),
-        *_by_bucket(section, place, runs),
-        *_learning(section, place, runs),
+        *error_vs_keys(section, shown, runs),
+        *_by_bucket(section, ranks, runs),
+        *_learning(section, ranks, runs),
         _cost(shown),
     ]
     return [group for group in found if group.panels]
@@ -41,27 +42,27 @@ def groups(section: Section) -> list[Group]:
 # Error inside a split, by length, distance or depth.
 
 
-def _by_bucket(section: Section, place: dict[str, int], runs: pl.DataFrame) -> list[Group]:
+def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> list[Group]:
     rows = breakdowns(runs)
     if rows.is_empty():
         return []
     # Buckets are 0, 1, 2, 3-4, 5-8, ..
     end = pl.col("bucket").str.split("-").list.last().cast(pl.Int64)
     rows = rows.with_columns(up_to=end)
-    told = {"length": "tokens read"}
+    titles = {"length": "tokens read"}
     found = []
     for kind in rows["kind"].unique(maintain_order=True):
         panels = []
-        own = rows.filter(pl.col("kind") == kind)
+        of_kind = rows.filter(pl.col("kind") == kind)
         for split in section.splits:
-            part = own.filter(pl.col("split") == split)
+            part = of_kind.filter(pl.col("split") == split)
             ends = sorted(part["up_to"].unique())
             if len(ends) < 2:
                 continue
-            spec = lines(f"{told.get(kind, kind)}, up to", "error (%)", "ordinal", ends)
-            points = _points(part, place, "up_to", "error")
+            spec = lines(f"{titles.get(kind, kind)}, up to", "error (%)", "ordinal", ends)
+            points = _points(part, ranks, "up_to", "error")
             panels.append(Panel(split, spec, points, split, section.guess.get(split)))
-        title = f"Error by {told.get(kind, kind)}"
+        title = f"Error by {titles.get(kind, kind)}"
         note = "Where in its sequences a split is answered wrongly."
         found.append(Group(f"by-{kind}", title, note, panels))
     return found
@@ -70,7 +71,7 @@ def _by_bucket(section: Section, place: dict[str, int], runs: pl.DataFrame) -> l
 # Learning curves.
 
 
-def _learning(section: Section, place: dict[str, int], runs: pl.DataFrame) -> list[Group]:
+def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> list[Group]:
     rows = curves(runs)
     errors = []
     for split in section.splits:
@@ -79,14 +80,14 @@ def _learning(section: Section, place: dict[str, int], runs: pl.DataFrame) -> li
         part = _thinned(rows, column, closing)
         if part is None:
             continue
-        points = _points(part, place, "step", column)
+        points = _points(part, ranks, "step", column)
         spec = lines("step", "error (%)", "linear", [])
         errors.append(Panel(split, spec, points, split, section.guess.get(split)))
     note = "Measured while training on a part of each evaluation set, at the end on all of it."
     found = [Group("learning", "Learning curves: error", note, errors)]
     loss = _thinned(rows, "train/loss", None)
     if loss is not None:
-        points = _points(loss, place, "step", "train/loss")
+        points = _points(loss, ranks, "step", "train/loss")
         panel = Panel("training", lines("step", "loss (nats)", "linear", []), points)
         note = "Cross-entropy of the scored positions of the training batches."
         found.append(Group("loss", "Learning curves: loss", note, [panel], share=False))
@@ -111,12 +112,11 @@ def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> p
     return part.group_by("path", "setting", stretch).agg(pl.col(column).mean())
 
 
-def _points(rows: pl.DataFrame, place: dict[str, int], x: str, y: str) -> list[Point]:
-    grouped = rows.group_by("setting", x).agg(y).iter_rows()
+def _points(rows: pl.DataFrame, ranks: dict[str, int], x: str, y: str) -> list[Point]:
     points = [
-        Point(place[setting], at, band)
-        for setting, at, values in grouped
-        if (band := Band.of(values)) is not None
+        Point(ranks[setting], at, band)
+        for (setting, at), band in bands(rows, ("setting", x), y).items()
+        if band is not None
     ]
     return sorted(points, key=lambda point: (point.setting, point.x))
 

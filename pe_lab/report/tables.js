@@ -9,7 +9,7 @@
     return (100 * share).toFixed(share > 0 && share < 0.1 ? 2 : 1);
   }
 
-  function told(value) {
+  function shown(value) {
     if (metrics[state.metric].unit === "share") return percent(value);
     return value < 0.1 ? value.toFixed(4) : value.toFixed(2);
   }
@@ -45,10 +45,10 @@
 
   function fill(cell, band, top, withInterval) {
     if (!band) return;
-    cell.textContent = told(band[0]);
+    cell.textContent = shown(band[0]);
     if (withInterval && band[2] !== null) {
       const half = document.createElement("small");
-      half.textContent = ` ± ${told(band[2] - band[0])}`;
+      half.textContent = ` ± ${shown(band[2] - band[0])}`;
       cell.append(half);
     }
     if (!cell.classList.contains("shade")) return;
@@ -80,7 +80,7 @@
       table.querySelector("[data-metric]").textContent = metrics[state.metric].title;
       if (table.tFoot) table.tFoot.hidden = state.metric !== "error";
     }
-    element.querySelector("[data-most]").textContent = told(top);
+    element.querySelector("[data-most]").textContent = shown(top);
   }
 
   function numbers(row, section, place, top, table) {

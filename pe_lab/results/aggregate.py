@@ -9,8 +9,8 @@ import polars as pl
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.frame import compared_keys, places
-from pe_lab.results.intervals import t_95
+from pe_lab.results.frame import compared_keys, prefixes
+from pe_lab.results.intervals import spread, with_interval
 from pe_lab.results.query import unknown
 from pe_lab.results.reader import text
 
@@ -36,61 +36,67 @@ def grouped(
     Args:
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
-        splits: those wanted, in this order; all without it.
+        splits: those to show, in this order; None: all.
 
     Raises:
-        UsageError: a key, metric or split is not there.
+        UsageError: an unknown key, metric or split.
 
     >>> grouped(read_runs("runs"), by=["pe", "model.d_model"], splits=["sparse"])
     """
     finished = runs.filter(pl.col("state") == "finished")
-    group = _group(runs, by)
+    group = ["task", *group_keys(by, runs.columns)]
     # Lazily: of two hundred columns these are a few.
-    lazy = finished.with_columns(pl.struct(_data_keys(runs)).hash().alias("data")).lazy()
-    long = pl.concat(
+    lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
+    values = pl.concat(
         lazy.filter(pl.col("task") == task, pl.col("splits").list.contains(split)).select(
             *group,
-            pl.col("seed").alias("_seed"),
-            pl.struct("data", _number(runs, f"{place}/n_seq")).hash().alias("data"),
             pl.lit(split).alias("split"),
+            pl.col("seed").alias("_seed"),
             pl.col("setting").alias("_setting"),
-            _number(runs, f"{place}/{metric}").alias("value"),
-            _number(runs, f"{place}/guess").alias("guess"),
-            _number(runs, f"{place}/error").is_not_null().alias("measured"),
+            pl.struct("_data", _number(runs, f"{prefix}/n_seq")).hash().alias("_data"),
+            _number(runs, f"{prefix}/{metric}").alias("_value"),
+            _number(runs, f"{prefix}/guess").alias("_guess"),
+            _number(runs, f"{prefix}/error").is_not_null().alias("_measured"),
         )
         for task in finished["task"].unique().sort()
-        for split, place in _columns(runs, task, metric, splits).items()
+        for split, prefix in _prefixes(runs, task, metric, splits).items()
     ).collect()
-    value = pl.col("value")
-    # Equal values have no spread; rounding would give them one.
-    equal = value.min() == value.max()
-    table = long.group_by(*group, "split", maintain_order=True).agg(
-        n=value.count(),
+    return summarized(values, [*group, "split"], ("task", "split"), metric)
+
+
+def summarized(
+    values: pl.DataFrame, keys: Sequence[str], column: Sequence[str], metric: str
+) -> pl.DataFrame:
+    """One row for each combination of ``keys``, with the columns of ``grouped`` after them.
+
+    Args:
+        values: a row for each run and split: the keys, ``_seed``, ``_setting``, ``_data`` (a hash
+            of what the split was measured on), ``_value``, ``_guess`` and ``_measured`` (whether
+            it was measured at all).
+        column: the keys of a column of the table, in which the best is marked.
+    """
+    table = values.group_by(keys, maintain_order=True).agg(
+        **spread(pl.col("_value")),
         seeds=pl.col("_seed").unique().sort(),
-        mean=pl.when(equal).then(value.min()).otherwise(value.mean()),
-        sd=pl.when(equal & (value.count() > 1)).then(0.0).otherwise(value.std()),
         settings=pl.col("_setting").n_unique(),
-        not_finite=(value.is_null() & pl.col("measured") & (metric == "loss")).sum(),
-        guess=pl.col("guess").mean(),
-        data=pl.col("data").unique().sort(),
+        not_finite=(pl.col("_value").is_null() & pl.col("_measured") & (metric == "loss")).sum(),
+        guess=pl.col("_guess").mean(),
+        data=pl.col("_data").unique().sort(),
     )
     whole = pl.col("not_finite") == 0
-    table = table.with_columns(pl.when(whole).then(pl.col("mean", "sd")))
-    ts = pl.Series([t_95(n) if n > 1 else None for n in table["n"]], dtype=pl.Float64)
-    half = ts * pl.col("sd") / pl.col("n").sqrt()
-    table = table.with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
-    best = _best(table) if metric.startswith(("error", "loss")) else [False] * len(table)
+    table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
+    lower_is_better = metric.startswith(("error", "loss"))
+    best = _best(table, column) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
-        *group, "split", "n", "seeds", "mean", "sd", "low", "high", "best", "settings",
-        "not_finite", "guess",
-    )  # fmt: skip
+        *keys, "n", "seeds", "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess"
+    )
 
 
 def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
     """The keys, the seed apart, that vary among the finished runs of some group, and the values
     that they have there: what a mean over the group is silent about."""
     finished = runs.filter(pl.col("state") == "finished")
-    group = _group(runs, by)
+    group = ["task", *group_keys(by, runs.columns)]
     keys = [k for k in ("pe", "positions", *compared_keys(runs)) if k in runs.columns]
     keys = [key for key in keys if key not in group and finished[key].n_unique() > 1]
     if finished.is_empty() or not keys:
@@ -101,14 +107,14 @@ def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
         for key in keys
         if several[key].any()
     }
-    # What follows from another key is told by that one.
+    # What follows from another key needs no mention.
     follows = [f"{key}." for key in ("pe", "positions") if key in found]
     if any(key.startswith("task.") and not key.startswith("task.splits.") for key in found):
         follows.append("task.splits.")
     return {key: values for key, values in found.items() if not key.startswith(tuple(follows))}
 
 
-def pooled_told(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+def pooled_message(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
     """The sentence for what is ``pooled``, if anything is."""
     found = pooled(runs, by)
     if not found:
@@ -123,32 +129,37 @@ def pooled_told(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
     ]
 
 
-def _group(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The keys of ``by``, each once, without task.
+
+    Raises:
+        UsageError: one is none of the columns, or is measured.
+    """
     for key in by:
-        if key not in runs.columns:
-            raise UsageError(f"by={','.join(by)}: {unknown(key, runs.columns)}")
+        if key not in columns:
+            raise UsageError(f"by={','.join(by)}: {unknown(key, list(columns))}")
         if key.startswith(PREFIXES) or key == "splits":
             raise UsageError(
                 f"by={','.join(by)}: {key} is measured, give keys of the configuration"
             )
-    return ["task", *(key for key in dict.fromkeys(by) if key != "task")]
+    return [key for key in dict.fromkeys(by) if key != "task"]
 
 
-def _columns(
+def _prefixes(
     runs: pl.DataFrame, task: str, metric: str, splits: Sequence[str] | None
 ) -> dict[str, str]:
-    """split -> the prefix of its metrics, for the wanted splits of a task, in their order."""
-    every = {place.removeprefix("ood/"): place for place in places(runs)}
+    """split -> the prefix of its metrics, for the selected splits of a task, in their order."""
+    every = {prefix.removeprefix("ood/"): prefix for prefix in prefixes(runs)}
     for split in splits or ():
         if split not in every:
             raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, every)}")
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
-    kinds = {kind for place, _, kind in names if place in every.values()}
+    kinds = {kind for prefix, _, kind in names if prefix in every.values()}
     if metric not in kinds:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, kinds)}")
-    own = places(runs.filter(task=task))
-    wanted = [every[split] for split in splits] if splits else own
-    return {place.removeprefix("ood/"): place for place in wanted if place in own}
+    measured = prefixes(runs.filter(task=task))
+    selected = [every[split] for split in splits] if splits else measured
+    return {prefix.removeprefix("ood/"): prefix for prefix in selected if prefix in measured}
 
 
 def _number(runs: pl.DataFrame, name: str) -> pl.Expr:
@@ -156,14 +167,14 @@ def _number(runs: pl.DataFrame, name: str) -> pl.Expr:
     return (pl.col(name) if name in runs.columns else pl.lit(None)).cast(pl.Float64)
 
 
-def _data_keys(runs: pl.DataFrame) -> list[str]:
+def data_keys(runs: pl.DataFrame) -> list[str]:
     """The keys that make the sequences a split is measured on."""
     made_by = ("task.", "contents.", "eval.sequences")
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
 
 
-def _best(table: pl.DataFrame) -> list[bool]:
-    """Whether a group is the best at a split, as far as its seeds can tell.
+def _best(table: pl.DataFrame, column: Sequence[str]) -> list[bool]:
+    """Whether a group is the best of its column, as far as its seeds can tell.
 
     Marked is the lowest mean whose 95 % interval lies wholly below those of all other groups
     that were measured on the same data; of a group with one seed, below its value. Groups that
@@ -171,10 +182,10 @@ def _best(table: pl.DataFrame) -> list[bool]:
     one seed, the only group, and any group of a table that pools several settings.
     """
     rivals: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    columns = ("task", "split", "data", "n", "mean", "sd", "low", "high", "settings")
+    columns = (*column, "data", "n", "mean", "sd", "low", "high", "settings")
     for number, row in enumerate(table.select(columns).iter_rows(named=True)):
         if row["mean"] is not None:
-            rivals[row["task"], row["split"], tuple(row["data"])].append((number, row))
+            rivals[(*(row[key] for key in column), *row["data"])].append((number, row))
     marks = [False] * len(table)
     for rows in rivals.values():
         lowest = min(row["mean"] for _, row in rows)

@@ -5,7 +5,6 @@
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.run_id import ONLY_EARLY_STOPPING, excluded
+from pe_lab.store.run_id import excluded
 
 FACTS: dict[str, Kind] = {
     "path": pl.String,
     "state": pl.String,
-    "told": pl.String,
+    "message": pl.String,
     "step": pl.Int64,
     "steps": pl.Int64,
     "task": pl.String,
@@ -44,7 +43,7 @@ def read_runs(
     """One row a run, finished or not, without those that ``force`` set aside.
 
     Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
-    broken), ``told`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
+    broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
     ``splits``; the chosen file of each other group (``positions``, ``model``, ..); every resolved
     key (``train.steps``, ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``,
@@ -52,7 +51,7 @@ def read_runs(
     lists, are text as on the command line.
 
     Args:
-        where: a condition as in ``pe-lab results where=..`` (see where.py).
+        where: a condition as in ``pe-lab results where=..`` (see query.py).
         equal: keys with the value, or the values joined by commas, that they must have:
             ``pe="cope,rope"``, ``**{"train.steps": 400}``.
 
@@ -94,24 +93,24 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
     was too long for the encoding."""
     finished = frame.filter(pl.col("state") == "finished")
     parts = []
-    for place in places(frame):
-        split = place.removeprefix("ood/")
+    for prefix in prefixes(frame):
+        split = prefix.removeprefix("ood/")
         numbers = [
             pl.col(name).cast(pl.Float64).alias(kind)
-            if (name := f"{place}/{kind}") in frame.columns
+            if (name := f"{prefix}/{kind}") in frame.columns
             else pl.lit(None, pl.Float64).alias(kind)
             for kind in TABLED
         ]
         parts.append(
             finished.filter(pl.col("splits").list.contains(split)).select(
                 "path", "task", "pe", "seed", "setting",
-                pl.lit(split).alias("split"), pl.lit(place).alias("place"), *numbers,
+                pl.lit(split).alias("split"), pl.lit(prefix).alias("place"), *numbers,
             )
         )  # fmt: skip
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def places(frame: pl.DataFrame) -> list[str]:
+def prefixes(frame: pl.DataFrame) -> list[str]:
     """The prefixes of the splits' metrics: in_domain, ood/sparse, .., in the order measured."""
     splits = dict.fromkeys(split for splits in frame["splits"].to_list() for split in splits or ())
     return list(map(metric_prefix, splits))
@@ -135,7 +134,7 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
 def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     """Where the errors of the finished runs are: ``path``, ``task``, ``pe``, ``seed``,
     ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4), ``error``,
-    ``loss`` (null in runs made before it was kept), ``n``."""
+    ``loss`` (null where it is not finite), ``n``."""
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
     rows = [
@@ -154,81 +153,3 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
 def _breakdown(path: str) -> dict[str, Any]:
     found: dict[str, Any] = orjson.loads((Path(path) / "summary.json").read_bytes()).get("by", {})
     return found
-
-
-def labels(frame: pl.DataFrame) -> dict[str, str]:
-    """setting -> the keys, with values, in which the settings of a task differ; those of an
-    encoding or a model are compared among its own runs, those of a part among equal combinations.
-
-    Most splits follow from the task's own keys: they are told where those are not enough.
-    """
-    rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
-    keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
-    keys = [key for key in keys if key not in ("pe._target_", "model._target_")]
-    rows = without_idle(rows)
-    words: dict[str, dict[str, str]] = {setting: {} for setting in rows["setting"]}
-    for among, prefix in _AMONG.items():
-        alike = [key for key in among.split() if key in rows.columns]
-        own = [key for key in keys if _prefix(key) == prefix and rows[key].n_unique() > 1]
-        if not own:
-            continue
-        differs = rows.select(pl.col(own).n_unique().over(alike) > 1)
-        for setting, values, told in zip(
-            rows["setting"], rows.select(own).iter_rows(), differs.iter_rows(), strict=True
-        ):
-            words[setting] |= {
-                key: text(value)
-                for key, value, tell in zip(own, values, told, strict=True)
-                if tell and (value is not None or not key.startswith((*_OPEN, *IDLE)))
-            }
-    groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
-    roots = {group: rank for rank, group in enumerate(groups)}
-    ranks = {key: (roots[key.split(".")[0]], rank) for rank, key in enumerate(keys)}
-    owners = {row[0]: row[1:] for row in rows.select("setting", "task", "pe").iter_rows()}
-    return _distinct(
-        {s: dict(sorted(own.items(), key=lambda word: ranks[word[0]])) for s, own in words.items()},
-        owners,
-    )
-
-
-_AMONG = {
-    "task pe pe.parts": "pe.parts.",
-    "task pe": "pe.",
-    "task positions": "positions.",
-    "task model": "model.",
-    "task": "",
-}
-"""What a key with this prefix is compared among."""
-_OPEN = ("contents.", "task.files.", "task.splits.")
-"""Mappings with keys of the user's own: one that a run lacks is no null."""
-
-
-IDLE = tuple(sorted(ONLY_EARLY_STOPPING))
-"""Without effect while nothing stops a run early: null, and not told."""
-
-
-def _prefix(key: str) -> str:
-    return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
-
-
-def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
-    """What is without effect while nothing stops a run early, as null."""
-    stops = pl.col("train.stop_below").is_not_null()
-    return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in IDLE if k in rows.columns)
-
-
-def _distinct(
-    words: dict[str, dict[str, str]], owners: dict[str, tuple[str, str]]
-) -> dict[str, str]:
-    """One line a setting, as short as tells it from the others of its task and encoding."""
-    told: dict[str, str] = {}
-    for hidden, last in (("task.splits.", ""), ("\0", ""), ("\0", "setting={}")):
-        lines = {
-            setting: " ".join(f"{k}={v}" for k, v in own.items() if not k.startswith(hidden))
-            for setting, own in words.items()
-            if setting not in told
-        }
-        lines = {s: f"{line} {last.format(s)}".strip() for s, line in lines.items()}
-        rows = Counter((owners[setting], line) for setting, line in lines.items())
-        told |= {s: line for s, line in lines.items() if rows[owners[s], line] == 1}
-    return told

@@ -1,44 +1,44 @@
-"""Mean, spread and 95 % interval of a number over seeds."""
+"""Mean, standard deviation and 95 % confidence interval over seeds."""
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import polars as pl
 
 
-@dataclass(frozen=True)
-class Spread:
-    """``n`` values, their mean, standard deviation (n - 1) and 95 % interval of the mean.
+def spread(value: pl.Expr) -> dict[str, pl.Expr]:
+    """Aggregations of the values that are not null: n, mean, sd (n - 1), least and most.
 
-    With one value the last three are nan: one seed says nothing of the others.
+    >>> with_interval(runs.group_by("pe").agg(**spread(pl.col("in_domain/error"))))
     """
+    # Equal values have no spread; rounding would give them one.
+    equal = value.min() == value.max()
+    return {
+        "n": value.count(),
+        "mean": pl.when(equal).then(value.min()).otherwise(value.mean()),
+        "sd": pl.when(equal & (value.count() > 1)).then(0.0).otherwise(value.std()),
+        "least": value.min(),
+        "most": value.max(),
+    }
 
-    n: int
-    mean: float
-    sd: float
-    low: float
-    high: float
 
+def with_interval(table: pl.DataFrame) -> pl.DataFrame:
+    """With ``low`` and ``high``: mean ± t_95(n) sd / sqrt(n), null for one value.
 
-def over_seeds(values: Sequence[float]) -> Spread:
-    """Mean, standard deviation and Student's t interval: mean ± t_95(n) sd / sqrt(n).
-
-    It takes the seeds for a sample of a normal population. Errors are bounded and often skewed:
-    with few seeds read it as a rough guide, and nothing keeps it from passing 0.
-
-    Raises:
-        ValueError: no values.
+    Student's t interval takes the seeds for a sample of a normal population. Errors are bounded
+    and often skewed: with few seeds it is a rough guide, and it may extend below 0.
     """
-    n = len(values)
-    if not n:
-        raise ValueError("no values to take the mean of")
-    mean = statistics.fmean(values)
-    if n == 1:
-        return Spread(1, mean, math.nan, math.nan, math.nan)
-    sd = statistics.stdev(values)
-    half = t_95(n) * sd / math.sqrt(n)
-    return Spread(n, mean, sd, mean - half, mean + half)
+    t = pl.Series([t_95(n) if n > 1 else None for n in table["n"]], dtype=pl.Float64)
+    half = t * pl.col("sd") / pl.col("n").sqrt()
+    return table.with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """n, mean, sd, least, most, low and high of these; with one value, sd and interval are None."""
+    table = pl.DataFrame({"value": values}, {"value": pl.Float64})
+    return with_interval(table.select(**spread(pl.col("value")))).row(0, named=True)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How a command's tables leave it: for eyes, for a paper, or for a program."""
+"""A command's output: tables for a terminal or a paper, or numbers for a program."""
 
 import sys
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ import orjson
 import polars as pl
 
 from pe_lab.common.console import console
-from pe_lab.results.tables import Sheet, Text, caption, latex, markdown, plain, terminal
+from pe_lab.results.formats import Table, Text, caption, latex, markdown, plain, terminal
 
-MOST_ROWS = 60
-"""In a table with lines around its cells: drawing thousands takes seconds."""
+MAX_BORDERED_ROWS = 60
+"""Of a table with borders; drawing thousands takes seconds."""
 Format = Literal[Text, "csv", "json"]
 
 
-def put(
+def print_tables(
     form: Format,
-    sheets: Sequence[Sheet],
+    tables: Sequence[Table],
     rows: pl.DataFrame,
     runs: pl.DataFrame,
     notes: Sequence[str],
@@ -26,28 +26,28 @@ def put(
     """Print the tables and, never silently dropped, the runs that are not finished.
 
     Args:
-        form: table prints the sheets, the unfinished runs and the notes; markdown
-            and latex the sheets alone, csv ``rows`` alone, the rest going to the error output;
+        form: table prints the tables, the unfinished runs and the notes; markdown
+            and latex the tables alone, csv ``rows`` alone, the rest going to the error output;
             json ``facts``, ``rows``, ``unfinished`` and ``notes``.
-        rows: the same as the sheets, a number a row, exact.
+        rows: the same as the tables, one number per row, exact.
     """
     unfinished = runs.filter(pl.col("state") != "finished")
-    columns = ("path", "task", "pe", "seed", "state", "step", "steps", "told")
-    told = [*notes, *map(_stands, unfinished.iter_rows(named=True))]
+    columns = ("path", "task", "pe", "seed", "state", "step", "steps", "message")
+    lines = [*notes, *map(_state, unfinished.iter_rows(named=True))]
     if form == "json":
         states = unfinished.select(columns).to_dicts()
         content = {**facts, "rows": rows.to_dicts(), "unfinished": states, "notes": notes}
         print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
         return
     if form == "table":
-        for sheet in sheets:
-            if len(sheet.rows) > MOST_ROWS:
-                print(plain(sheet))
+        for table in tables:
+            if len(table.rows) > MAX_BORDERED_ROWS:
+                print(plain(table))
             else:
-                console().print(*terminal(sheet, console().width), sep="\n")
-            if told_below := caption(sheet, "*"):
-                console().print(told_below, markup=False)
-        for line in told:
+                console().print(*terminal(table, console().width), sep="\n")
+            if below := caption(table, "*"):
+                console().print(below, markup=False)
+        for line in lines:
             console().print(line, soft_wrap=True, markup=False)
         return
     if form == "csv":
@@ -55,14 +55,14 @@ def put(
         joined = rows.with_columns(lists.cast(pl.List(pl.String)).list.join(" "))
         print(joined.write_csv() if rows.width else "", end="")
     else:
-        print("\n".join(map(markdown if form == "markdown" else latex, sheets)), end="")
-    for line in told:
+        print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
+    for line in lines:
         print(line, file=sys.stderr)
 
 
-def _stands(run: dict[str, Any]) -> str:
+def _state(run: dict[str, Any]) -> str:
     if run["state"] == "broken":
-        return str(run["told"])
+        return str(run["message"])
     step = "" if run["step"] is None else f" at step {run['step']} of {run['steps']}"
-    told = f": {run['told']}" if run["told"] else ""
-    return f"{run['path']}  {run['state']}{step}{told}"
+    message = f": {run['message']}" if run["message"] else ""
+    return f"{run['path']}  {run['state']}{step}{message}"

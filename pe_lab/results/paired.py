@@ -9,10 +9,10 @@ import polars as pl
 import yaml
 
 from pe_lab.common.errors import UsageError
-from pe_lab.results.frame import compared_keys, labels, places, without_idle
+from pe_lab.results.frame import compared_keys, prefixes
 from pe_lab.results.intervals import over_seeds
+from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
-from pe_lab.results.tables import Cell, Sheet
 
 EXACT = 13
 """Up to so many seeds every way to flip the signs is counted: 2^13 are fewer than 9 999."""
@@ -55,52 +55,18 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     for pe, settings in sides.items():
         if not settings:
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
-    told = labels(finished)
+    names = labels(finished)
     rows: list[list[Any]] = []
     for key in sides[a].keys() & sides[b].keys():
         of_a, of_b = _only(a, sides[a][key]), _only(b, sides[b][key])
         if seeds := sorted(of_a.keys() & of_b.keys()):
-            rows += _tests(a, b, [of_a[s] for s in seeds], [of_b[s] for s in seeds], finished, told)
+            both = [of_a[seed] for seed in seeds], [of_b[seed] for seed in seeds]
+            rows += _tests(a, b, *both, finished, names)
     if not rows:
         raise UsageError(_nothing_shared(a, b, sides))
     return pl.DataFrame(rows, SCHEMA, orient="row").sort(
         "task", "differs", "setting_a", maintain_order=True
     )
-
-
-def paired_sheets(tests: pl.DataFrame) -> list[Sheet]:
-    """A sheet for each pair of settings."""
-    sheets = []
-    for part in tests.partition_by("task", "setting_a", "setting_b", maintain_order=True):
-        rows = part.rows(named=True)
-        first = max(rows, key=lambda row: row["n"])
-        a, b = first["a"], first["b"]
-        several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
-        chosen = f", {first['differs']}" if several else ""
-        caption = (
-            f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
-            f"{first['setting_b']}. Difference: {a} - {b} in percentage points"
-        )
-        if first["n"] <= 1:
-            few = "One seed" if first["n"] else "No split that both were measured on"
-            caption += f". {few}: nothing can be tested."
-        else:
-            exact = "exact" if first["n"] <= EXACT else "10 000 random"
-            caption += (
-                ", its mean and in parentheses the 95 % interval (Student's t, paired). p: paired "
-                f"t-test and {exact} sign flips, two-sided; Holm: corrected over the splits. With "
-                f"{first['n']} seeds sign flips cannot go below p = {first['p_least']:.3g}."
-            )
-        sheets.append(
-            Sheet(
-                title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
-                columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
-                words=1,
-                rows=[list(map(Cell, _words(row, first["n"]))) for row in rows],
-                caption=caption,
-            )
-        )
-    return sheets
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -125,14 +91,15 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
 
     differences = [x - y for x, y in zip(a, b, strict=True)]
     spread = over_seeds(differences)
+    n = spread["n"]
     found: dict[str, Any] = {
         **dict.fromkeys(names),
-        "n": spread.n,
-        "mean_a": over_seeds(a).mean,
-        "mean_b": over_seeds(b).mean,
-        "difference": spread.mean,
+        "n": n,
+        "mean_a": over_seeds(a)["mean"],
+        "mean_b": over_seeds(b)["mean"],
+        "difference": spread["mean"],
     }
-    if spread.n == 1:
+    if n == 1:
         return found
     # Rounding is no variation, and would make any difference certain.
     if max(differences) - min(differences) > 1e-12:
@@ -141,9 +108,9 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
         (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
         vectorized=True, n_resamples=9999, rng=0,
     )  # fmt: skip
-    least = 2 / 2**spread.n
+    least = 2 / 2**n
     return {
-        **found, "low": spread.low, "high": spread.high, "p_flips": float(flips.pvalue),
+        **found, "low": spread["low"], "high": spread["high"], "p_flips": float(flips.pvalue),
         "p_least": least,
     }  # fmt: skip
 
@@ -172,7 +139,7 @@ def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
 
 
 def _preset_rate(task: str, pe: str) -> float | None:
-    """The learning rate that an encoding gets for a task unless told otherwise."""
+    """The learning rate that an encoding gets for a task by default."""
     rate = None
     for name in (f"preset/{task}.yaml", f"preset/rate/{task}_{pe}.yaml"):
         path = files("pe_lab.conf").joinpath(name)
@@ -199,18 +166,18 @@ def _tests(
     of_a: list[dict[str, Any]],
     of_b: list[dict[str, Any]],
     runs: pl.DataFrame,
-    told: dict[str, str],
+    names: dict[str, str],
 ) -> list[list[Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for place in places(runs.filter(task=of_a[0]["task"])):
-        name = f"{place}/error"
+    for prefix in prefixes(runs.filter(task=of_a[0]["task"])):
+        name = f"{prefix}/error"
         both = [
             (x["seed"], x[name], y[name])
             for x, y in zip(of_a, of_b, strict=True)
             if x[name] is not None and y[name] is not None
         ]
         seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
-        found[place.removeprefix("ood/")] = {"seeds": seeds, **seed_by_seed(*errors)}
+        found[prefix.removeprefix("ood/")] = {"seeds": seeds, **seed_by_seed(*errors)}
     for kind in ("p_t", "p_flips"):
         corrected = holm([test[kind] for test in found.values()])
         for test, p in zip(found.values(), corrected, strict=True):
@@ -222,11 +189,11 @@ def _tests(
         b,
         first_a["setting"],
         first_b["setting"],
-        told[first_a["setting"]],
+        names[first_a["setting"]],
     ]
-    names = list(SCHEMA)[len(facts) + 3 :]
+    numbers = list(SCHEMA)[len(facts) + 3 :]
     return [
-        [*facts, split, test["n"], test["seeds"], *(test[name] for name in names)]
+        [*facts, split, test["n"], test["seeds"], *(test[name] for name in numbers)]
         for split, test in found.items()
     ]
 
@@ -240,25 +207,10 @@ def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]
     ]
     differs, one, two = min(pairs, key=lambda pair: len(pair[0]))
     if differs:
-        told = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs[:5])
-        return f"a={a} b={b} have no equal settings to pair: the nearest differ in {told}"
+        keys = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs[:5])
+        return f"a={a} b={b} have no equal settings to pair: the nearest differ in {keys}"
     seeds = [
         ",".join(str(seed) for runs in sides[pe][shared].values() for seed in sorted(runs))
         for pe, shared in ((a, one), (b, two))
     ]
     return f"a={a} b={b} share no seed in equal settings: {a} has {seeds[0]}, {b} has {seeds[1]}"
-
-
-def _words(row: dict[str, Any], most: int) -> list[str]:
-    if not row["n"]:
-        return [row["split"], *["n/a"] * 3, *["-"] * 4]
-    difference = f"{100 * row['difference']:+.2f}"
-    if row["p_t"] is not None:
-        difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
-    elif row["n"] > 1:
-        difference += " at every seed"
-    means = [f"{100 * row[name]:.2f}" for name in ("mean_a", "mean_b")]
-    ps = ["-" if row[p] is None else f"{row[p]:.3g}"
-          for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
-    split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"
-    return [split, *means, difference, *ps]

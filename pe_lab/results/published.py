@@ -1,7 +1,8 @@
-"""The published numbers of published.yaml, one for each encoding, size and split."""
+"""The published numbers of published.yaml: one for each encoding, size and split."""
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -10,20 +11,20 @@ import yaml
 
 @dataclass(frozen=True)
 class Published:
-    """One published error, a share: between ``low`` and ``high`` lies what rounds to it."""
+    """One published error, a share; whatever rounds to it lies between ``low`` and ``high``."""
 
     source: str
     where: str
     task: str
     pe: str
     size: dict[str, Any]
-    """The keys in which the rows of the table differ."""
+    """The keys in which the rows of a table differ."""
     setting: dict[str, Any]
-    """All that the source tells of the protocol of this split, with ``size``, under our keys."""
+    """All that the source states of the protocol of this split, with ``size``, under our keys."""
     split: str
     metric: str
     printed: str
-    """In %, with the digits of the source, and what it has where that is no error."""
+    """In %, with the digits of the source; with its own number where that is an accuracy."""
     error: float
     low: float
     high: float
@@ -32,18 +33,55 @@ class Published:
     recipe: str | None
 
 
+@dataclass(frozen=True)
+class Extrapolated:
+    """A row of the table of ``pe-lab extrapolate``.
+
+    Args:
+        pe: what it is called.
+        trained: the run that is evaluated: rope, rope + logn or hfwa.
+        encoding: what is put in place of its encoding, as in ``pe-lab eval``; None: nothing.
+        published: by split; empty where the source does not have it.
+    """
+
+    pe: str
+    trained: str
+    encoding: str | None
+    published: dict[str, Published]
+
+
 def published() -> list[Published]:
     """Every published number, in the order of the file."""
-    # Digits count: text, not floats.
-    text = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
-    entries = yaml.load(text, Loader=yaml.BaseLoader)
-    return [number for entry in entries for row in entry["rows"] for number in _row(entry, row)]
+    return [number for entry in _entries() for row in entry["rows"] for number in _row(entry, row)]
+
+
+@cache
+def extrapolated() -> tuple[Extrapolated, ...]:
+    """The rows that ``pe-lab extrapolate`` makes, in the order of the file."""
+    return tuple(
+        Extrapolated(
+            row["pe"],
+            row["trained"],
+            row.get("encoding"),
+            {number.split: number for number in _row(entry, row)},
+        )
+        for entry in _entries()
+        for row in entry["rows"]
+        if "trained" in row
+    )
+
+
+def _entries() -> list[dict[str, Any]]:
+    # Trailing digits count: text, not floats.
+    content = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
+    entries: list[dict[str, Any]] = yaml.load(content, Loader=yaml.BaseLoader)
+    return entries
 
 
 def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
     size = {key: _value(value) for key, value in row.items() if "." in key}
-    told = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
-    splits = [key for key in row if key != "pe" and key not in size]
+    protocol = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
+    splits = [key for key in row if key not in ("pe", "trained", "encoding", *size)]
     return [
         Published(
             source=entry["source"],
@@ -51,7 +89,7 @@ def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
             task=entry["task"],
             pe=row["pe"],
             size=size,
-            setting={key: value for key, value in told.items() if _concerns(key, split)},
+            setting={key: value for key, value in protocol.items() if _concerns(key, split)},
             split=split,
             metric=entry.get("metric", "error"),
             **_error(row[split], entry.get("measure", "error in %")),

@@ -48,8 +48,10 @@ def read_records(runs_dir: Path) -> list[Record]:
             run = *(record.facts[key] for key in ("task", "pe", "seed")), record.setting.identity
             first = paths.setdefault(run, record.facts["path"])
             if first != record.facts["path"]:
-                told = f"{record.facts['path']} is {first} again, counted once: remove one of them"
-                record = Record({**record.facts, "state": "broken", "told": told}, {}, None)
+                message = (
+                    f"{record.facts['path']} is {first} again, counted once: remove one of them"
+                )
+                record = Record({**record.facts, "state": "broken", "message": message}, {}, None)
         records.append(record)
     return records
 
@@ -98,10 +100,10 @@ class _Reader:
                 return self._unfinished(folder, facts)
             return self._finished(folder, facts, content)
         except (UsageError, OSError) as error:
-            told = str(error)
+            message = str(error)
             if isinstance(error, OSError):
-                told = f"{folder.path} cannot be read ({error.strerror}): make it readable"
-            return Record({**facts, "state": "broken", "told": told}, {}, None)
+                message = f"{folder.path} cannot be read ({error.strerror}): make it readable"
+            return Record({**facts, "state": "broken", "message": message}, {}, None)
 
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
         try:
@@ -178,10 +180,10 @@ def _status(folder: RunFolder) -> dict[str, Any]:
     status = folder.status()
     try:
         kinds = {"state": str, "step": int, "steps": int}
-        told = status.get("error")
+        message = status.get("error")
         return status and {
             **{key: _of(kind, status[key]) for key, kind in kinds.items()},
-            "told": None if told is None else _of(str, told),
+            "message": None if message is None else _of(str, message),
         }
     except TypeError:
         raise UsageError(

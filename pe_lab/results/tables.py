@@ -1,193 +1,182 @@
-"""Tables for a terminal, a README or a paper: the same cells in three formats."""
+"""The tables of ``pe-lab results``, from groups of runs."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
-from rich.cells import cell_len
-from rich.markup import escape
-from rich.table import Table
+import polars as pl
 
-Text = Literal["table", "markdown", "latex"]
-EDGES = 3
-"""Columns of a terminal that a column of a table takes beside its text."""
-LONGEST_WORD = 24
-"""What is longer, a file's name, may be broken where a table is too wide."""
+from pe_lab.common.console import percent
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import is_share
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.aggregate import SETTING
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.reader import text
 
-
-class Cell(NamedTuple):
-    """What stands in a cell, and whether it is the best of its column."""
-
-    text: str
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table's title, columns and rows; the first ``words`` columns hold words, the others
-    numbers. ``caption`` says how to read it and ``best`` what the mark means, where there is one;
-    ``closing`` rows stand apart at the end."""
-
-    title: str
-    columns: Sequence[str]
-    words: int
-    rows: Sequence[Sequence[Cell]]
-    caption: str = ""
-    best: str = ""
-    closing: Sequence[Sequence[Cell]] = field(default=())
+Spread = Literal["both", "sd", "interval"]
+BEST = (
+    "the lowest mean, its interval wholly below that of every other row measured on the same data; "
+    "rows that tie only where all their seeds agree."
+)
+Key = tuple[Any, ...]
+Cells = dict[str, dict[str, Any]]
+"""column -> a row of ``grouped``."""
 
 
-def terminal(sheet: Sheet, width: int) -> list[Table]:
-    """The sheet for a console of this width, less its caption; a star stands for best.
+def tables(
+    groups: pl.DataFrame,
+    names: dict[str, str],
+    by: Sequence[str] = SETTING,
+    metric: str = "error",
+    spread: Spread = "both",
+    sort: str | None = None,
+    across: str = "split",
+) -> list[Table]:
+    """A table for each task of ``groups``, as ``grouped`` and ``grouped_evaluations`` make them.
 
-    What is too wide has its intervals below their means, then its words in several lines, then its
-    numbers in several tables: none is ever cut.
+    Args:
+        names: what a setting is called, see ``labels``.
+        spread: what stands beside a mean: sd, interval or both.
+        sort: a split, n or a key of ``by``, after - for descending; None: by these keys.
+        across: the key that makes the columns; with length, there is a table for each task and
+            split.
+
+    Raises:
+        UsageError: ``sort`` names nothing of the tables.
     """
-    lines = [*sheet.rows, *sheet.closing]
-    columns = [
-        [name, *(_starred(line[number]) for line in lines)]
-        for number, name in enumerate(sheet.columns)
-    ]
-    whole = [max(map(cell_len, column)) for column in columns]
-    if sum(whole) + EDGES * len(whole) < width:
-        return [_table(sheet, sheet.title, range(len(columns)), {})]
-    words, numbers = range(sheet.words), range(sheet.words, len(columns))
-    widths = {}
-    for number in numbers:
-        name, *cells = columns[number]
-        pieces = [*name.split(), *(line for cell in cells for line in _stacked(cell).split("\n"))]
-        widths[number] = max(map(cell_len, pieces))
-    # A table narrows its widest words first, down to equal widths.
-    longest = max(
-        (cell_len(w) for n in words[1:] for t in columns[n] for w in t.split()), default=0
-    )
-    narrow = [min(whole[n], longest, LONGEST_WORD) if n else whole[n] for n in words]
-    left = width - 1 - sum(narrow) - EDGES * len(narrow)
-    parts: list[list[int]] = []
-    room = 0
-    for number in numbers:
-        room -= widths[number] + EDGES
-        if room < 0:
-            parts.append([])
-            room = left - widths[number] - EDGES
-        parts[-1].append(number)
-    titles = [sheet.title, *[f"{sheet.title} (continued)"] * len(parts)]
+    groups = groups.with_columns(pl.col(across).cast(pl.String))
+    _check_sort(groups[across], by, sort)
+    of_table = ["task"] if across == "split" else ["task", "split"]
     return [
-        _table(sheet, title, [*words, *part], widths)
-        for title, part in zip(titles, parts, strict=False)
+        _table(part, ", ".join(map(str, title)), list(by), names, metric, spread, sort, across)
+        for title, part in groups.group_by(of_table, maintain_order=True)
     ]
 
 
-def _table(sheet: Sheet, title: str, shown: Sequence[int], widths: dict[int, int]) -> Table:
-    """These columns of the sheet; those of ``widths`` so wide, intervals below their means."""
-    table = Table(title=escape(title), title_justify="left")
-    for number in shown:
-        table.add_column(
-            escape(sheet.columns[number]),
-            justify="left" if number < sheet.words else "right",
-            width=widths.get(number),
-            no_wrap=number == 0,
-            overflow="fold",
-        )
-    for rows, style in ((sheet.rows, None), (sheet.closing, "dim")):
-        for row in rows:
-            texts = {
-                n: _stacked(_starred(row[n])) if n in widths else _starred(row[n]) for n in shown
-            }
-            table.add_row(
-                *(f"[bold]{escape(t)}[/]" if row[n].best else escape(t) for n, t in texts.items()),
-                style=style,
-            )
-        table.add_section()
-    return table
-
-
-def _starred(cell: Cell) -> str:
-    return f"{cell.text} *" if cell.best else cell.text
-
-
-def _stacked(text: str) -> str:
-    return text.replace(" (", "\n(")
-
-
-def plain(sheet: Sheet) -> str:
-    """The same as aligned columns, however many rows."""
-    rows = [sheet.columns, *(list(map(_starred, r)) for r in (*sheet.rows, *sheet.closing))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [str.ljust if n < sheet.words else str.rjust for n in range(len(widths))]
-    lines = [
-        "  ".join(side(text, width) for side, text, width in zip(sides, row, widths, strict=True))
-        for row in rows
-    ]
-    return "\n".join([sheet.title, *map(str.rstrip, lines)])
-
-
-def markdown(sheet: Sheet) -> str:
-    """The sheet as GitHub's markdown, best in bold."""
-    sides = ["---" if n < sheet.words else "---:" for n in range(len(sheet.columns))]
-    lines = [[_marked_down(column) for column in sheet.columns], sides]
-    for row in (*sheet.rows, *sheet.closing):
-        cells = [(_marked_down(cell.text), cell.best) for cell in row]
-        lines.append([f"**{text}**" if best else text for text, best in cells])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    parts = [_marked_down(sheet.title), table, _marked_down(caption(sheet, "Bold"))]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def latex(sheet: Sheet) -> str:
-    """The sheet as a LaTeX table for the package booktabs, best in bold."""
-
-    def line(cells: Sequence[Cell]) -> str:
-        written = [(_in_latex(cell.text), cell.best) for cell in cells]
-        row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
-        # A rule or the end of the row above would take these for an argument of theirs.
-        return "{}" + row if row.startswith(("[", "*")) else row
-
-    below = f"{sheet.title}. {caption(sheet, 'Bold')}".strip()
-    closing = [r"\midrule", *map(line, sheet.closing)] if sheet.closing else []
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_in_latex(below)}}}",
-            rf"\begin{{tabular}}{{{'l' * sheet.words}{'r' * (len(sheet.columns) - sheet.words)}}}",
-            r"\toprule",
-            line([Cell(column) for column in sheet.columns]),
-            r"\midrule",
-            *map(line, sheet.rows),
-            *closing,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
+def _table(
+    table: pl.DataFrame,
+    title: str,
+    by: list[str],
+    names: dict[str, str],
+    metric: str,
+    spread: Spread,
+    sort: str | None,
+    across: str,
+) -> Table:
+    rows: dict[Key, Cells] = {}
+    for cell in table.iter_rows(named=True):
+        rows.setdefault(tuple(cell[key] for key in by), {})[cell[across]] = cell
+    columns = list(dict.fromkeys(table[across]))
+    shares = is_share(metric)
+    headings = {"pe": "encoding", "setting": "where they differ"}
+    # Settings that differ in nothing but the encoding need no second column.
+    shown = [k for k in by if k != "setting" or any(names.get(s) for s in table["setting"])]
+    words = [*(headings.get(key, key) for key in shown), "n", "seeds"]
+    lines = []
+    for key in _sorted(rows, by, names, sort):
+        cells = rows[key]
+        n = max(cell["n"] for cell in cells.values())
+        named = [
+            names.get(value, "") if k == "setting" else _word(value)
+            for k, value in zip(by, key, strict=True)
+            if k in shown
         ]
+        seeds = sorted({seed for cell in cells.values() for seed in cell["seeds"]})
+        numbers = [_cell(cells.get(column), n, shares, spread) for column in columns]
+        lines.append([*map(Cell, [*named, str(n), _seeds(seeds)]), *numbers])
+    guesses = [table.filter(pl.col(across) == column)["guess"].mean() for column in columns]
+    guessing = ["(guessing)", *[""] * (len(words) - 1), *map(_guess, guesses)]
+    return Table(
+        title=f"{title}: {metric}{' in %' if shares else ''}",
+        columns=[*words, *columns],
+        words=len(words),
+        rows=lines,
+        caption=_caption(table, shares, spread),
+        best=BEST,
+        closing=[list(map(Cell, guessing))] if metric == "error" else (),
     )
 
 
-def caption(sheet: Sheet, mark: str) -> str:
-    """How to read the sheet, where best has this mark."""
-    marked = any(cell.best for row in sheet.rows for cell in row)
-    return " ".join([sheet.caption, f"{mark}: {sheet.best}" if marked else ""]).strip()
+def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> Cell:
+    if cell is None:
+        return Cell("")
+    if cell["not_finite"]:
+        return Cell("not finite")
+    if not cell["n"]:
+        return Cell("n/a")
+    mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
+    digits = 3
+    if shares:
+        # As many for all three as the mean needs: 0.03 is not 0.
+        digits = 2 if 0 < mean < 0.1 else 1
+        mean, sd, low, high = (v if v is None else 100 * v for v in (mean, sd, low, high))
+    shown_mean = f"{mean:.{digits}f}"
+    if sd is not None:
+        if shares:
+            low, high = max(0.0, low), min(100.0, high)
+        if spread != "interval":
+            shown_mean += f" ± {sd:.{digits}f}"
+        if spread != "sd":
+            shown_mean += f" ({low:.{digits}f}..{high:.{digits}f})"
+    return Cell(shown_mean if cell["n"] == n else f"{shown_mean} n={cell['n']}", cell["best"])
 
 
-def _marked_down(text: str) -> str:
-    return re.sub(r"([\\`*_|<>\[\]~])", r"\\\1", text)
+def _caption(table: pl.DataFrame, shares: bool, spread: Spread) -> str:
+    if (table["n"] <= 1).all():
+        return "One run a row: nothing is known of the spread over seeds."
+    over = "seeds" if (table["settings"] == 1).all() else "runs"
+    cut = ", cut at 0 and 100 %" if shares else ""
+    interval = f"the 95 % interval of the mean (Student's t{cut})"
+    sd = f"Mean ± standard deviation over {over}"
+    return {
+        "both": f"{sd}, in parentheses {interval}.",
+        "sd": f"{sd}.",
+        "interval": f"Mean over {over}, in parentheses {interval}.",
+    }[spread]
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    **{sign: "\\" + sign for sign in "&%$#_{}"},
-}
+def _check_sort(columns: pl.Series, by: Sequence[str], sort: str | None) -> None:
+    known = [*dict.fromkeys(columns), *by, "n"]
+    if sort is not None and sort.removeprefix("-") not in known:
+        raise UsageError(f"sort={sort}: {did_you_mean(sort.removeprefix('-'), known)}")
 
 
-def _in_latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+def _sorted(
+    rows: dict[Key, Cells], by: list[str], names: dict[str, str], sort: str | None
+) -> list[Key]:
+    """What has no value stands last, either way."""
+    wanted = (sort or "").removeprefix("-")
+
+    def usual(key: Key) -> tuple[Any, ...]:
+        values = [names.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
+        return tuple((value is None, value) for value in values)
+
+    def value(key: Key) -> Any:
+        if wanted in by:
+            return key[by.index(wanted)]
+        if wanted == "n":
+            return max(cell["n"] for cell in rows[key].values())
+        return rows[key].get(wanted, {}).get("mean")
+
+    keys = sorted(rows, key=usual)
+    if sort is None:
+        return keys
+    known = [key for key in keys if value(key) is not None]
+    unknown = [key for key in keys if value(key) is None]
+    return sorted(known, key=value, reverse=sort.startswith("-")) + unknown
+
+
+def _seeds(seeds: list[int]) -> str:
+    """0,1,2, and what is long as 0..9 or 0,1,..,12."""
+    if len(seeds) <= 5:
+        return ",".join(map(str, seeds))
+    whole = seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
+
+
+def _guess(share: Any) -> str:
+    return "" if share is None else percent(share)
+
+
+def _word(value: Any) -> str:
+    return "-" if value is None else text(value)

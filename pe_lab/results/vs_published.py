@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from pe_lab.results.aggregate import SETTING, grouped
+from pe_lab.results.formats import Cell, Table
 from pe_lab.results.published import Published, published
 from pe_lab.results.reader import text
-from pe_lab.results.tables import Cell, Sheet
 
 RULE = (
     "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "
@@ -92,14 +92,14 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     return pl.DataFrame(rows, SCHEMA, orient="row")
 
 
-def comparison_sheets(table: pl.DataFrame) -> list[Sheet]:
-    """A sheet for each table of a source. What differs in every row's protocol is told once in
-    the caption, the rest under a number."""
+def comparison_tables(table: pl.DataFrame) -> list[Table]:
+    """A table for each one of a source. What differs in the protocol of every row is in the
+    caption, the rest in footnotes."""
     parts = table.partition_by("source", "where", "task", maintain_order=True)
-    return [_sheet(part.rows(named=True)) for part in parts]
+    return [_table(part.rows(named=True)) for part in parts]
 
 
-def _sheet(rows: list[dict[str, Any]]) -> Sheet:
+def _table(rows: list[dict[str, Any]]) -> Table:
     differences = [row["differs"].split(", ") for row in rows if row["n"] is not None]
     common = [d for d in differences[0] if all(d in o for o in differences)] if differences else []
     footnotes: dict[str, int] = {}
@@ -126,9 +126,9 @@ def _sheet(rows: list[dict[str, Any]]) -> Sheet:
         caption.append(f"Assumed: {first['reading']}.")
     if any(common):
         caption.append(f"Protocol, ours for theirs: {', '.join(common)}.")
-    caption += [f"[{number}] {told}." for told, number in footnotes.items()]
+    caption += [f"[{number}] {note}." for note, number in footnotes.items()]
     metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
-    return Sheet(
+    return Table(
         title=f"{first['task']}: {metric} in %, {first['source']}, {first['where']}",
         columns=shown,
         words=len([name for name in shown if "theirs" not in name and "ours" not in name]),

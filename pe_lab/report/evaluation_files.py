@@ -10,8 +10,8 @@ import polars as pl
 
 from pe_lab.common.errors import cannot_write
 from pe_lab.common.metrics import is_share
-from pe_lab.evaluation.tables import label
 from pe_lab.report.charts import Scale, Spec, lines
+from pe_lab.results.evaluations import shown_encoding
 
 COLOURS = ("#0b6db0", "#d1570a", "#00805f", "#b8559a", "#2b2b2b", "#8f7400", "#6257c4", "#8c1d3f")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
@@ -61,9 +61,7 @@ def picture(evaluated: pl.DataFrame, metric: str) -> str:
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
     rows = evaluated.filter(pl.col("error").is_not_null()).with_columns(
         y=value * (100 if share else 1),
-        label=pl.struct("pe", "encoding").map_elements(
-            lambda cell: label(cell["pe"], cell["encoding"]), pl.String
-        ),
+        label=shown_encoding(),
     )
     groups = ["task", "split", "label", "tokens"]
     means = rows.group_by(groups, maintain_order=True).agg(
@@ -86,7 +84,7 @@ def _panel(title: str, y_title: str, points: list[dict[str, Any]], labels: list[
     scale: Scale = "log2" if len(ticks) > 1 else "ordinal"
     top = max((point["high"] for point in points if point["high"] is not None), default=0.0) or 1.0
     values = [
-        {**point, "x": point["tokens"], "chosen": True, "told": "", "said": point["label"]}
+        {**point, "x": point["tokens"], "chosen": True, "y_text": "", "label_text": point["label"]}
         for point in points
     ]
     spec = lines("tokens of a sequence", y_title, scale, ticks)

@@ -1,0 +1,137 @@
+"""The evaluations of runs, read from evaluations.jsonl: a row for each run, encoding, split and
+length; and their means over seeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.errors import RunError
+from pe_lab.common.metrics import GENERATED
+from pe_lab.evaluation.record import FACTS, MEASURED, NAME, TRAINED, rows_of
+from pe_lab.results.aggregate import data_keys, group_keys, pooled_message, summarized
+
+Row = Mapping[str, Any]
+AT_TEST = ("encoding", "in place of")
+"""The encoding at test time, and the trained one."""
+
+
+def evaluated_paths(runs: pl.DataFrame) -> list[str]:
+    """The finished ones of these runs that were evaluated."""
+    finished = runs.filter(pl.col("state") == "finished")
+    return [path for path in finished["path"] if (Path(path) / NAME).exists()]
+
+
+def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """All evaluations of these runs (``frame.read_runs``), a row for each run, encoding, split and
+    length, and a message for each file that cannot be read.
+
+    What was measured several times counts once: with the most sequences, and of these the last.
+    The columns are those of ``evaluate``, with the ``length`` in tokens read and without those of
+    a single evaluation.
+    """
+    facts = ("path", "task", "pe", "seed", "setting")
+    evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs))).select(facts)
+    measured = MEASURED | dict.fromkeys(GENERATED, pl.Float64)
+    table, unread = [], []
+    for run in evaluated.iter_rows():
+        path = Path(run[0]) / NAME
+        try:
+            cells = _cells(rows_of(path))
+        except (RunError, OSError) as error:
+            message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
+            unread.append(f"{message}; until then what it holds is left out")
+            continue
+        for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
+            numbers = (row.get(name) for name in measured)
+            table.append([*run, encoding, row.get("k"), split, tokens, tokens, *numbers])
+    frame = pl.DataFrame(table, {**FACTS, **measured}, orient="row")
+    return frame, unread
+
+
+def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
+    found: dict[tuple[str, str, int], Row] = {}
+    for row in rows:
+        cell = _encoding(row), row["split"], row["tokens"]
+        before = found.get(cell, {"sequences": 0})
+        if row["sequences"] == before["sequences"]:
+            # Generated answers may have been measured once only.
+            found[cell] = {**before, **row}
+        elif row["sequences"] > before["sequences"]:
+            found[cell] = row
+    return found
+
+
+def _encoding(row: Row) -> str:
+    """The encoding as given, with the scale where one was given to all."""
+    if row["trained"]:
+        return TRAINED
+    encoding, k = str(row["encoding"]), row["pe"].get("k")
+    return encoding if k is None or ":k=" in encoding else f"{encoding}:k={k:.15g}"
+
+
+def _order(cell: tuple[tuple[str, str, int], Row]) -> tuple[bool, int]:
+    (encoding, _, tokens), _ = cell
+    return encoding != TRAINED, tokens
+
+
+def grouped_evaluations(
+    evaluated: pl.DataFrame,
+    runs: pl.DataFrame,
+    by: Sequence[str],
+    metric: str = "error",
+    across: str = "length",
+) -> tuple[pl.DataFrame, list[str]]:
+    """As ``aggregate.grouped``, one row for each group, split and length, with the scale ``k``
+    where the group has one; and the message for what is pooled.
+
+    Args:
+        evaluated: as ``recorded`` or ``evaluate`` gives them.
+        runs: the runs that they are of, with any others.
+        by: ``encoding``, ``in place of`` and keys of the runs.
+        metric: a column of ``evaluated``, or accuracy (1 - error).
+        across: what the columns of a table are: length, or split for a table of all splits.
+
+    Raises:
+        UsageError: an unknown key.
+    """
+    runs = runs.drop("eval.sequences")  # n_seq holds how many were measured.
+    keys = group_keys(by, [*runs.columns, *AT_TEST])
+    own = [c for c in runs.columns if c not in evaluated.columns or c == "path"]
+    value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
+    rows = evaluated.join(runs.select(own), on="path", how="left", maintain_order="left")
+    rows = rows.with_row_index("_row").with_columns(
+        pl.struct(*data_keys(runs), "n_seq").hash().alias("_data"),
+        title(across).alias("_title"),
+        encoding=shown_encoding(),
+        **{"in place of": pl.col("pe")},
+    )
+    # Tables in the order of their titles, columns as they come.
+    rows = rows.with_columns(_column=pl.col("_row").min().over("_title", across))
+    rows = rows.sort("_title", "_column", "_row")
+    values = rows.with_columns(
+        _seed=pl.col("seed"),
+        _setting=pl.col("setting"),
+        _value=value.cast(pl.Float64),
+        _guess=pl.col("guess"),
+        _measured=pl.col("error").is_not_null(),
+    )
+    column = ["task", "split", *(["length"] if across == "length" else [])]
+    names = ["task", *keys, *column[1:]]
+    groups = summarized(values, names, column, metric)
+    one = pl.col("k").min() == pl.col("k").max()
+    scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
+    groups.insert_column(len(names), scale["k"])
+    return groups, pooled_message(rows.with_columns(task="_title"), by)
+
+
+def title(across: str) -> pl.Expr:
+    """The title of the table that a row belongs to."""
+    return pl.col("task") if across == "split" else pl.format("{}, {}", "task", "split")
+
+
+def shown_encoding() -> pl.Expr:
+    """The encoding at test time; ``rope (trained)`` for the trained one."""
+    trained = pl.col("encoding") == TRAINED
+    return pl.when(trained).then(pl.format("{} (trained)", "pe")).otherwise("encoding")

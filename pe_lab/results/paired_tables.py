@@ -1,0 +1,58 @@
+"""The tables of ``pe-lab compare a=A b=B``."""
+
+from typing import Any
+
+import polars as pl
+
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.paired import EXACT
+
+
+def paired_tables(tests: pl.DataFrame) -> list[Table]:
+    """A table for each pair of settings."""
+    tables = []
+    for part in tests.partition_by("task", "setting_a", "setting_b", maintain_order=True):
+        rows = part.rows(named=True)
+        first = max(rows, key=lambda row: row["n"])
+        a, b = first["a"], first["b"]
+        several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
+        chosen = f", {first['differs']}" if several else ""
+        caption = (
+            f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
+            f"{first['setting_b']}. Difference: {a} - {b} in percentage points"
+        )
+        if first["n"] <= 1:
+            few = "One seed" if first["n"] else "No split that both were measured on"
+            caption += f". {few}: nothing can be tested."
+        else:
+            exact = "exact" if first["n"] <= EXACT else "10 000 random"
+            caption += (
+                ", its mean and in parentheses the 95 % interval (Student's t, paired). p: paired "
+                f"t-test and {exact} sign flips, two-sided; Holm: corrected over the splits. With "
+                f"{first['n']} seeds sign flips cannot go below p = {first['p_least']:.3g}."
+            )
+        tables.append(
+            Table(
+                title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
+                columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
+                words=1,
+                rows=[list(map(Cell, _words(row, first["n"]))) for row in rows],
+                caption=caption,
+            )
+        )
+    return tables
+
+
+def _words(row: dict[str, Any], most: int) -> list[str]:
+    if not row["n"]:
+        return [row["split"], *["n/a"] * 3, *["-"] * 4]
+    difference = f"{100 * row['difference']:+.2f}"
+    if row["p_t"] is not None:
+        difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
+    elif row["n"] > 1:
+        difference += " at every seed"
+    means = [f"{100 * row[name]:.2f}" for name in ("mean_a", "mean_b")]
+    ps = ["-" if row[p] is None else f"{row[p]:.3g}"
+          for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
+    split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"
+    return [split, *means, difference, *ps]
