@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,13 +16,12 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.config.combined_parts import encoding_section
-from pe_lab.evaluation import evaluate as evaluating
+from pe_lab.evaluation import measure_cells
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.evaluate import evaluate
-from pe_lab.evaluation.memory import _peak, least_bytes, needed_bytes
 from pe_lab.evaluation.record import NAME, Evaluations
-from pe_lab.evaluation.swap_encoding import Yamls, asked
-from pe_lab.evaluation.targets import Sequences
+from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
+from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import SUMMARY, load
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.measure import answer, fixed_positions
@@ -120,7 +120,7 @@ def test_a_change_without_effect_changes_nothing(run: Run) -> None:
 def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     path = run(*rope())
     words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
-    placed = cells([path], asked(words), ["in_domain"], [48], yamls=Yamls())
+    placed = cells([path], parse_encodings(words), ["in_domain"], [48], configs=EncodingConfigs())
     kept, given, own = (cell.plan.config.pe for cell in placed[1:])
     assert (kept["base"], kept["pairing"]) == (500, "half")
     assert (given["base"], given["pairing"]) == (10000, "interleaved")
@@ -180,8 +180,8 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
 
 def test_every_encoding_reads_the_same_sequences(run: Run, made: Run) -> None:
     paths = [run(*rope()), made("pe=learned")]
-    found = cells(paths, asked("none"), ["sparse"], [16, 48], yamls=Yamls())
-    sequences = Sequences()
+    found = cells(paths, parse_encodings("none"), ["sparse"], [16, 48], configs=EncodingConfigs())
+    sequences = EvaluationData()
     sets = {cell.target.tokens: sequences.of(cell.plan, cell.target) for cell in found}
     assert len(found) == 8
     assert all(sequences.of(cell.plan, cell.target) is sets[cell.target.tokens] for cell in found)
@@ -212,7 +212,11 @@ def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
     assert "pe=cope has parameters (position.table)" in told
     assert f"{path}, trained with pe=rope, has not trained" in told
     fitting = told.partition("none (")[2].removesuffix(")").split(", ")
-    bare = [name for name in sorted(Yamls().names()) if bare_of_parameters(name, load(path).plan)]
+    bare = [
+        name
+        for name in sorted(EncodingConfigs().names())
+        if bare_of_parameters(name, load(path).plan)
+    ]
     assert fitting == bare
     assert {"pi", "yarn", "rerope", "alibi", "none"} <= {*fitting}
     assert contents(path) == before
@@ -221,7 +225,7 @@ def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
 def bare_of_parameters(name: str, planned: Plan) -> bool:
     """Whether an encoding can be made with these sizes, without parameters."""
     try:
-        section = encoding_section(name, "pe", Yamls().repository)
+        section = encoding_section(name, "pe", EncodingConfigs().repository)
         made = build_encodings(section, planned.dims)
     except UsageError:
         return False
@@ -268,29 +272,70 @@ def test_what_a_file_holds_has_its_length(run: Run, tmp_path: Path) -> None:
 # Memory.
 
 
-@pytest.mark.parametrize("words", [[], ["train.fast=false"]], ids=["fast", "eager"])
-def test_the_estimate_is_what_a_pass_takes(words: list[str]) -> None:
-    model = plan(checked_jobs(tiny("pe=rope", *words))[0]).model().eval()
-    told = needed_bytes(model, 1024, 1, 2048, 10**9, None, nullcontext)
-    assert _peak(model, 1024, None) <= told <= 1.3 * _peak(model, 1024, None)
-    twice = needed_bytes(model, 2048, 1, 2048, 10**9, None, nullcontext)
-    # Linear, or quadratic.
-    assert twice / told == pytest.approx(4 if words else 2, rel=0.1)
+OUT_OF_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    RuntimeError("not enough memory: you tried to allocate 9 bytes."),
+    MemoryError(),
+)
 
 
-def test_what_does_not_fit_into_memory_is_refused(
+def out_of_memory_beyond(
+    tokens: int, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Make measuring more than this many tokens at once fail; returns the sizes tried."""
+    tried = []
+
+    def limited(*args: Any, batch_tokens: int, **options: Any) -> Any:
+        tried.append(batch_tokens)
+        if batch_tokens > tokens:
+            raise error
+        return answer(*args, batch_tokens=batch_tokens, **options)
+
+    monkeypatch.setattr(measure_cells, "answer", limited)
+    return tried
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
+def test_batches_are_halved_when_memory_runs_out(
+    error: Exception, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = run(*rope())
+    whole = evaluate([path], ["none"], lengths=[16])
+    tried = out_of_memory_beyond(10 * 15, error, monkeypatch)
+    halved = evaluate([path], ["none"], lengths=[16], force=True)
+    assert halved["loss"].to_list() == pytest.approx(whole["loss"].to_list(), abs=1e-9)
+    assert halved["error"].to_list() == whole["error"].to_list()
+    # 32 sequences of 15 tokens; the next cell begins with what fitted.
+    assert tried == [32 * 15, 16 * 15, 8 * 15, 8 * 15]
+    said = [record.getMessage() for record in caplog.records if record.name == "pe_lab"]
+    assert said == ["out of memory with 32 sequences of 15 tokens at once: going on with 8"]
+
+
+def test_one_sequence_that_does_not_fit_is_one_sentence(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = run(*rope("train.fast=false"))
-    with pytest.raises(UsageError, match=r"lengths=1000000000000 is too large: it needs at the le"):
+    path = run(*rope())
+    out_of_memory_beyond(40, MemoryError(), monkeypatch)
+    sentence = r"one sequence of 63 tokens of in_domain with pe=trained does not fit; give shorter"
+    with pytest.raises(RunError, match=sentence):
+        evaluate([path], lengths=[16, 64])
+    assert [json.loads(line)["tokens"] for line in (path / NAME).open()] == [15]
+
+
+def test_other_errors_are_not_taken_for_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run(*rope())
+    tried = out_of_memory_beyond(0, RuntimeError("mat1 and mat2 do not fit"), monkeypatch)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        evaluate([path], lengths=[16])
+    assert len(tried) == 1
+
+
+def test_sizes_beyond_the_machine_are_refused(run: Run) -> None:
+    path = run(*rope())
+    with pytest.raises(UsageError, match=r"lengths=1000000000000 is too large: at least .* GiB"):
         evaluate([path], lengths=[10**12])
-    least = least_bytes(4095, 1, 16)
-    monkeypatch.setattr("pe_lab.evaluation.memory.machine_bytes", lambda device: 50 * least)
-    sentence = r"lengths=4096 with pe=trained is too large: it needs about 0\.\d+ GiB, this machine"
-    with pytest.raises(UsageError, match=sentence):
-        evaluate([path], lengths=[64, 4096])
     assert not (path / NAME).exists()
-    assert len(evaluate([path], lengths=[64])) == 1
 
 
 # The record.
@@ -327,7 +372,7 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     def none(*args: object, **kwargs: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(evaluating, "answer", none)
+    monkeypatch.setattr(measure_cells, "answer", none)
     same = evaluate([path], ["pi"], lengths=[16, 32])
     assert same["earlier"].all()
     assert same.drop("earlier").equals(first.drop("earlier"))
@@ -364,7 +409,7 @@ def test_a_torn_row_is_not_read_and_goes(run: Run) -> None:
 
 def test_several_may_add_at_once(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells([path], [], ["in_domain"], [16], yamls=Yamls())
+    (cell,) = cells([path], [], ["in_domain"], [16], configs=EncodingConfigs())
     processes = [
         start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", f"out={n}.csv", cwd=folder)
         for n in (8, 9)
@@ -381,7 +426,7 @@ def test_several_may_add_at_once(run: Run) -> None:
 
 def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells([path], [], ["in_domain"], [16], yamls=Yamls())
+    (cell,) = cells([path], [], ["in_domain"], [16], configs=EncodingConfigs())
     record = Evaluations(path)
     content = (path / "checkpoint.pt").read_bytes()
     (path / "checkpoint.pt").unlink()

@@ -103,7 +103,7 @@ def show(words: Sequence[str]) -> None:
             device=options.device,
             threads=options.threads,
             config_dir=config_dir,
-            shown=progress.show,
+            progress=progress.show,
         )
     except Interrupted:
         logger.warning("stopped by a signal: what was measured is recorded, the same line goes on")

@@ -117,16 +117,9 @@ def _encoded(run: Any, prompt: str) -> list[int]:
 
 
 def _check_length(run: Any, read: int, tokens: int) -> None:
-    import torch
+    from pe_lab.evaluation.memory import min_bytes, refuse_beyond
 
-    from pe_lab.evaluation.memory import least_bytes, machine_bytes
-
-    needed, here = least_bytes(read + tokens, 1, 0), machine_bytes(torch.device("cpu"))
-    if needed > here:
-        raise UsageError(
-            f"tokens={tokens} is too many: they need at the least {needed / 2**30:.3g} GiB, this "
-            f"machine has {here / 2**30:.3g}; give fewer"
-        )
+    refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + tokens, 1, 0), "give fewer")
     reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)
     try:
         last = run.plan.positions.limit(read + tokens - 1, training=False)

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import Config, plain
-from pe_lab.evaluation.memory import needed_bytes, refuse_beyond
-from pe_lab.evaluation.placing import Placed, Untrained, at_length, place, refusal
 from pe_lab.evaluation.record import TRAINED, Measurement
-from pe_lab.evaluation.swap_encoding import Asked, Yamls, scales
+from pe_lab.evaluation.swap_encoding import EncodingConfigs, EncodingSpec
 from pe_lab.evaluation.targets import Target, targets
+from pe_lab.evaluation.transfer import (
+    MissingWeights,
+    Transferred,
+    missing_weights_message,
+    plan_at_length,
+    transfer,
+)
 from pe_lab.experiment.load_run import Trained, load
 from pe_lab.models.base import Model
 from pe_lab.store.run_id import identity
@@ -25,8 +28,8 @@ class Cell:
     """A target of one run with one encoding.
 
     Args:
-        plan: of the run, with the encoding in place; the seed is that of any run of the setting.
-        left_out: trained parameters that the encoding does not read.
+        plan: of the run, with the encoding replaced; its seed is that of any run of the setting.
+        left_out: the number of trained parameters that the encoding does not read.
         message: why it is not applicable; None if it is.
     """
 
@@ -43,18 +46,18 @@ class Cell:
     left_out: int
     message: str | None
 
-    def model(self, trained: Trained) -> Model:
-        """Its model with the weights of the run."""
-        return place(trained.model, self.plan).model
+    def model(self, run: Trained) -> Model:
+        """The cell's model with the weights of the run."""
+        return transfer(run.model, self.plan).model
 
 
 def cells(
     paths: Sequence[Path],
-    encodings: Sequence[Asked],
+    encodings: Sequence[EncodingSpec],
     splits: Sequence[str],
     lengths: Sequence[int] | None,
     *,
-    yamls: Yamls,
+    configs: EncodingConfigs,
     k: float | None = None,
     sequences: int | None = None,
     generate: bool = False,
@@ -62,80 +65,75 @@ def cells(
     """Every cell, by run, encoding (the trained one first), split and length.
 
     Raises:
-        UsageError: a run cannot be evaluated, or not so.
+        UsageError: a run cannot be evaluated, or not in this way.
     """
-    if k is not None and not scales(yamls, encodings):
+    if k is not None and not configs.any_takes_scale(encodings):
         raise UsageError(
             f"k={k:g} has no effect, none of the encodings takes it: leave it out, or give pe= one "
             "that has a scale (pi, ntk_old, yarn, ..)"
         )
     found: list[Cell] = []
-    known: dict[str, list[Cell]] = {}
+    by_setting: dict[str, list[Cell]] = {}
     for path in paths:
-        trained = load(path)
+        run = load(path)
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path} cannot be written, and its record is kept there: make it so")
-        setting = identity({**trained.summary["config"], "seed": 0}, trained.plan.task.contents())
-        if setting not in known:
-            known[setting] = _OneSetting(trained, setting, yamls, k, generate).cells(
-                encodings, targets(trained, splits, lengths, sequences)
+        setting = identity({**run.summary["config"], "seed": 0}, run.plan.task.contents())
+        if setting not in by_setting:
+            by_setting[setting] = _SettingCells(run, setting, configs, k, generate).cells(
+                encodings, targets(run, splits, lengths, sequences)
             )
-        seed = trained.plan.config.seed
-        found += [replace(cell, path=path, seed=seed) for cell in known[setting]]
+        seed = run.plan.config.seed
+        found += [replace(cell, path=path, seed=seed) for cell in by_setting[setting]]
     return found
 
 
-class _OneSetting:
+class _SettingCells:
     """The cells of a run, and of all others that differ from it in the seed only."""
 
     def __init__(
-        self,
-        trained: Trained,
-        setting: str,
-        yamls: Yamls,
-        k: float | None,
-        generate: bool,
+        self, run: Trained, setting: str, configs: EncodingConfigs, k: float | None, generate: bool
     ) -> None:
-        self.trained, self.setting, self.yamls = trained, setting, yamls
+        self.run, self.setting, self.configs = run, setting, configs
         self.k, self.generate = k, generate
-        if generate and not trained.plan.task.generates:
+        if generate and not run.plan.task.generates:
             raise UsageError(
-                f"generate=true is not allowed with {trained.path}: the answers of its task are "
+                f"generate=true is not allowed with {run.path}: the answers of its task are "
                 "not one run at the end of the sequence; leave generate out"
             )
 
-    def cells(self, encodings: Sequence[Asked], targets: Sequence[Target]) -> list[Cell]:
+    def cells(self, encodings: Sequence[EncodingSpec], targets: Sequence[Target]) -> list[Cell]:
         """Every encoding on every target."""
-        found = [self._cell(TRAINED, self.trained.plan, target) for target in targets]
-        for one in encodings:
-            config = self.yamls.in_place(self.trained.plan.config, one, self.k)
+        found = [self._cell(TRAINED, self.run.plan, target) for target in targets]
+        for spec in encodings:
+            config = self.configs.swap(self.run.plan.config, spec, self.k)
             for target in targets:
-                found.append(self._cell(one.word, self._fitting(config, target), target))
+                found.append(self._cell(spec.text, self._plan(config, target), target))
         return found
 
-    def _fitting(self, config: Config, target: Target) -> Plan:
-        """The plan for a target. Where parameters follow the length, as a table of positions does,
-        the encoding is made for the length it was trained for."""
-        plan = self.trained.plan
+    def _plan(self, config: Config, target: Target) -> Plan:
+        """The plan for a target. An encoding whose parameters depend on the length, such as a
+        table of positions, is built for the length of training."""
+        plan = self.run.plan
         tokens = target.tokens
-        made = at_length(plan, config, target.positions or tokens, tokens)
+        at_length = plan_at_length(plan, config, target.positions or tokens, tokens)
         try:
-            place(self.trained.model, made)
-        except Untrained:
-            # Of several parts, another one may follow the length by intention.
-            return made if "parts" in config.pe else replace(plan, config=config)
-        return made
+            transfer(self.run.model, at_length)
+        except MissingWeights:
+            # In a combination, another part may depend on the test length on purpose.
+            return at_length if "parts" in config.pe else replace(plan, config=config)
+        return at_length
 
-    def _cell(self, word: str, plan: Plan, target: Target) -> Cell:
-        placed = self._placed(word, plan)
-        if self.generate and placed.whole is not None:
+    def _cell(self, encoding: str, plan: Plan, target: Target) -> Cell:
+        model = self._transferred(encoding, plan)
+        if self.generate and model.whole_sequence is not None:
             raise UsageError(
-                f"generate=true is not allowed with pe={word}, whose {placed.whole} reads the "
-                "length of the whole sequence, not known while it is written: leave one out"
+                f"generate=true is not allowed with pe={encoding}, whose {model.whole_sequence} "
+                "reads the length of the whole sequence, not known while it is written: leave one "
+                "out"
             )
-        message = self._not_applicable(placed, target)
         measurement = Measurement(
-            word == TRAINED,
+            encoding == TRAINED,
             plain(plan.config)["pe"],
             plan.dims.max_len,
             target.split,
@@ -143,59 +141,37 @@ class _OneSetting:
             target.sequences,
             self.generate,
         )
-        names = self.trained.plan.config.names
+        names = self.run.plan.config.names
         return Cell(
-            self.trained.path,
+            self.run.path,
             names["task"],
             names["pe"],
             plan.config.seed,
             self.setting,
-            word,
+            encoding,
             target,
             plan,
             measurement,
-            placed.scale,
-            placed.left_out,
-            message,
+            model.scale,
+            model.left_out,
+            _not_applicable(model, target),
         )
 
-    def _placed(self, word: str, plan: Plan) -> Placed:
-        trained = self.trained
+    def _transferred(self, encoding: str, plan: Plan) -> Transferred:
+        run = self.run
         try:
-            return place(trained.model, plan)
-        except Untrained as error:
-            run = str(trained.path)
-            told = refusal(word, run, trained.model, trained.plan, error.names, self.yamls)
-            raise UsageError(told) from None
-
-    def _not_applicable(self, placed: Placed, target: Target) -> str | None:
-        if target.positions is None:
-            return target.message
-        if placed.longest is not None and target.positions > placed.longest:
-            return f"it encodes {placed.longest} positions, {target.positions} are needed"
-        return None
+            return transfer(run.model, plan)
+        except MissingWeights as error:
+            raise UsageError(
+                missing_weights_message(
+                    encoding, str(run.path), run.model, run.plan, error.names, self.configs
+                )
+            ) from None
 
 
-def check_memory(left: Sequence[Cell], gpu: bool) -> None:
-    """UsageError for cells that the machine cannot hold, with an estimate."""
-    longest: dict[tuple[str, str], Cell] = {}
-    for cell in left:
-        known = longest.setdefault((cell.setting, cell.encoding), cell)
-        if cell.target.tokens > known.target.tokens:
-            longest[cell.setting, cell.encoding] = cell
-    trained: Trained | None = None
-    for cell in longest.values():
-        if trained is None or trained.path != cell.path:
-            trained = load(cell.path)
-        placed, target = place(trained.model, cell.plan), cell.target
-        needed = needed_bytes(
-            placed.model,
-            target.tokens,
-            target.sequences,
-            cell.plan.config.eval.batch_tokens,
-            placed.longest or target.tokens,
-            cell.plan.vocabulary.separator,
-            trained.autocast,
-        )
-        device = torch.device("cuda" if gpu else "cpu")
-        refuse_beyond(f"lengths={target.length} with pe={cell.encoding}", needed, "about", device)
+def _not_applicable(model: Transferred, target: Target) -> str | None:
+    if target.positions is None:
+        return target.message
+    if model.max_positions is not None and target.positions > model.max_positions:
+        return f"it encodes {model.max_positions} positions, {target.positions} are needed"
+    return None

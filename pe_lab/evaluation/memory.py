@@ -1,120 +1,66 @@
-"""What measuring a model at a length takes of memory, estimated before any work."""
+"""Running out of memory: absurd sizes are refused, batches that do not fit are halved."""
 
 import os
-import weakref
-from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pe_lab.common.errors import UsageError
-from pe_lab.models.base import Model
 
-PROBE = 256
-"""Tokens of the longest sequence that memory is counted for."""
-SEQUENCE = 96
-"""Bytes a token of the evaluated sequences: tokens, targets, marks, and what draws them."""
-HIDDEN = 12
-"""Bytes a token and unit of width that any model takes at the least: three hidden states."""
+T = TypeVar("T")
+
+BYTES_PER_TOKEN = 96
+"""Of the evaluated sequences: tokens, targets, masks and what the task needs to draw them."""
+HIDDEN_BYTES = 12
+"""Lower bound per token and unit of width for any model: three hidden states."""
 
 
-def machine_bytes(device: torch.device) -> int:
-    """The memory of the device, used or not."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
+def min_bytes(length: int, sequences: int, d_model: int) -> int:
+    """A lower bound on the memory of an evaluation: the sequences, and hidden states of one."""
+    return length * (BYTES_PER_TOKEN * sequences + HIDDEN_BYTES * d_model)
+
+
+def machine_bytes() -> int:
+    """The memory of this machine, used or not."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def refuse_beyond(what: str, needed: int, about: str, device: torch.device) -> None:
-    """UsageError for what needs more bytes than the machine has."""
-    if needed > (here := machine_bytes(device)):
-        machine = "this GPU" if device.type == "cuda" else "this machine"
+def refuse_beyond(what: str, needed: int, remedy: str) -> None:
+    """UsageError if ``needed`` bytes are more than the machine has."""
+    if needed > (available := machine_bytes()):
         raise UsageError(
-            f"{what} is too large: it needs {about} {needed / 2**30:.3g} GiB, {machine} has "
-            f"{here / 2**30:.3g}; give shorter lengths or fewer sequences"
+            f"{what}: at least {needed / 2**30:.3g} GiB are needed, this machine has "
+            f"{available / 2**30:.3g}; {remedy}"
         )
 
 
-def least_bytes(length: int, sequences: int, d_model: int) -> int:
-    """A floor, known before a model is built: the sequences, and hidden states of one."""
-    return length * (SEQUENCE * sequences + HIDDEN * d_model)
+class DoesNotFit(Exception):  # noqa: N818
+    """Memory ran out with a single sequence."""
 
 
-def needed_bytes(
-    model: Model,
-    length: int,
-    sequences: int,
-    batch_tokens: int,
-    longest: int,
-    separator: int | None,
-    autocast: Callable[[], AbstractContextManager[Any]],
-) -> int:
-    """About what it takes to measure ``sequences`` of this length, batch_tokens at once.
+def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
+    """The result of ``run(rows)``, with ``rows`` halved each time memory runs out, and the rows.
 
-    rows (b length + c length^2) + the sequences; b and c are from the peaks of two passes over
-    short sequences: c is 0 where fused attention serves, and about 4 bytes a head and kept
-    (T, S) tensor where it is eager.
-
-    Args:
-        longest: the longest sequence that the encoding takes.
-        separator: the token between an input and an output part, where the task has them.
+    Raises:
+        DoesNotFit: memory runs out with one row.
     """
-    whole = min(PROBE, longest)
-    half = max(1, whole // 2)
-    with autocast():
-        _peak(model, half, separator)  # kernels prove themselves in their first pass
-        p, q = (_peak(model, n, separator) / n for n in (half, whole))
-    c = max(0.0, (q - p) / (whole - half)) if whole > half else 0.0
-    rows = min(sequences, max(1, batch_tokens // length))
-    return int(rows * length * (max(q - c * whole, 0.0) + c * length)) + (
-        SEQUENCE * sequences * length
-    )
+    while True:
+        try:
+            return run(rows), rows
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of the handler, whose traceback holds on to tensors.
+        if rows == 1:
+            raise DoesNotFit
+        rows //= 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
-@torch.no_grad()
-def _peak(model: Model, length: int, separator: int | None) -> int:
-    """The most bytes that tensors made by a pass over one sequence hold at once."""
-    tokens = torch.zeros(1, length, dtype=torch.int64, device=model.device)
-    if separator is not None:
-        tokens[:, length // 2] = separator
-    positions = torch.arange(length, device=model.device)[None]
-    with _Held() as held:
-        model.unembed(model(tokens, positions)).double()
-    return int(held.most)
-
-
-class _Held(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors made inside that are still there."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.most = 0
-        self.views: Counter[int] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and id(leaf) not in given:
-                self._take(leaf)
-        return out
-
-    def _take(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if not self.views[key]:
-            self.now += size
-            self.most = max(self.most, self.now)
-        self.views[key] += 1
-        weakref.finalize(tensor, self._leave, key, size).atexit = False
-
-    def _leave(self, key: int, size: int) -> None:
-        self.views[key] -= 1
-        if not self.views[key]:
-            self.now -= size
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether PyTorch or NumPy failed to allocate memory, on a GPU or on a CPU."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in ("DefaultCPUAllocator", "not enough memory"))

@@ -1,4 +1,4 @@
-"""evaluations.jsonl: what was measured of a finished run after its training, a row a cell."""
+"""evaluations.jsonl: measurements of a finished run after its training, one row per cell."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from pe_lab.store.run_folder import RunFolder
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"
-"""The word for the encoding as it was trained."""
-FACTS: dict[str, pl.DataType | type[pl.DataType]] = {
+"""Stands for the encoding that a run was trained with."""
+CELL_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("path", "task", "pe"), pl.String),
     "seed": pl.Int64,
     **dict.fromkeys(("setting", "encoding"), pl.String),
@@ -25,26 +25,25 @@ FACTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "split": pl.String,
     **dict.fromkeys(("length", "tokens"), pl.Int64),
 }
-"""The columns that tell a cell."""
-MEASURED: dict[str, pl.DataType | type[pl.DataType]] = {
+"""The columns that identify a cell."""
+METRIC_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
     "seconds": pl.Float64,
 }
-WAIT_S = 60.0
-"""For the others that add a row to the same folder."""
+LOCK_TIMEOUT_S = 60.0
+"""How long to wait for other processes that add a row to the same folder."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A cell of one run: with what it is measured, on what.
+    """What was measured of a run: the encoding, and the sequences it read.
 
     Args:
-        trained: whether the encoding is the run's own, as trained.
+        trained: whether the encoding is the one that the run was trained with.
         pe: the encoding's keys, resolved.
-        max_len: the length that the encoding is made for, in positions.
-        tokens: in a sequence.
-        sequences: how many are read.
-        generated: whether the model also writes the answers itself.
+        max_len: the number of positions that the encoding is built for.
+        tokens: per sequence.
+        generated: whether the model also generated the answers itself.
     """
 
     trained: bool
@@ -56,15 +55,15 @@ class Measurement:
     generated: bool
 
 
-_SAME = ("trained", "pe", "max_len", "split", "tokens", "sequences")
-"""What cells that have the same numbers have in common."""
+_IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
+"""Measurements that agree in these have the same numbers."""
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a record.
 
     Raises:
-        RunError: a line is none.
+        RunError: a line is no row.
     """
     rows = read_metrics(path, remedy="remove that line")
     for number, row in enumerate(rows, start=1):
@@ -78,38 +77,39 @@ def _is_row(row: Any) -> bool:
     kinds |= {"split": str, "encoding": str}
     if not isinstance(row, dict) or any(type(row.get(name)) is not kinds[name] for name in kinds):
         return False
-    numbers = ["k", *MEASURED, *GENERATED]
+    numbers = ["k", *METRIC_COLUMNS, *GENERATED]
     return all(type(row.get(name)) in (int, float, type(None)) for name in numbers)
 
 
 def _key(row: Mapping[str, Any]) -> str:
-    return json.dumps([row.get(name) for name in _SAME], sort_keys=True)
+    return json.dumps([row.get(name) for name in _IDENTITY], sort_keys=True)
 
 
 class Evaluations:
-    """The rows of one run's folder; those that are there stay as they are.
+    """The record of one run; existing rows are never changed.
 
-    A row is written whole, and is on the disk when ``add`` returns. Several may add to one
-    folder at once. What a kill has left of a row is not read, and gone with the next one.
+    A row is written whole, and is on the disk when ``add`` returns. Several processes may add to
+    one record. A row that a killed process left incomplete is ignored, and removed by the next
+    ``add``.
     """
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
-        self.began = self._state()
-        self.rows = rows_of(self.path) if self.path.exists() else []
+        self.opened_on = self._checkpoint_state()
+        self.rows = read_rows(self.path) if self.path.exists() else []
 
     @property
     def path(self) -> Path:
         return self.folder.path / NAME
 
-    def found(self, measurement: Measurement) -> dict[str, Any] | None:
-        """The last row of this cell; with generated answers where those are wanted."""
+    def find(self, measurement: Measurement) -> dict[str, Any] | None:
+        """The last row of this measurement, with generated answers if it asks for them."""
         key = _key(vars(measurement))
-        alike = (row for row in reversed(self.rows) if _key(row) == key)
-        return next((r for r in alike if r.get("generated") or not measurement.generated), None)
+        same = (row for row in reversed(self.rows) if _key(row) == key)
+        return next((r for r in same if r.get("generated") or not measurement.generated), None)
 
     def add(self, measurement: Measurement, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Append what was measured, and return the row.
+        """Append a row of what was measured, and return it.
 
         Raises:
             RunError: the disk refuses, another process holds the folder, or the run in it was
@@ -119,8 +119,8 @@ class Evaluations:
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in {**vars(measurement), **facts}.items()
         }
-        with self.folder.lock(WAIT_S):
-            if self._state() != self.began:
+        with self.folder.lock(LOCK_TIMEOUT_S):
+            if self._checkpoint_state() != self.opened_on:
                 raise RunError(
                     f"{self.folder.path} was changed while it was evaluated: start the same line "
                     "again"
@@ -131,8 +131,8 @@ class Evaluations:
         self.rows.append(row)
         return row
 
-    def _state(self) -> tuple[int, int] | None:
-        """What another run in this folder would have otherwise."""
+    def _checkpoint_state(self) -> tuple[int, int] | None:
+        """Inode and time of the checkpoint: they differ once another run is in this folder."""
         try:
             stat = self.folder.checkpoint.stat()
         except OSError:

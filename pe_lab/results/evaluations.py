@@ -9,7 +9,7 @@ import polars as pl
 
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import GENERATED
-from pe_lab.evaluation.record import FACTS, MEASURED, NAME, TRAINED, rows_of
+from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_rows
 from pe_lab.results.aggregate import data_keys, group_keys, pooled_message, summarized
 
 Row = Mapping[str, Any]
@@ -33,12 +33,12 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """
     facts = ("path", "task", "pe", "seed", "setting")
     evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs))).select(facts)
-    measured = MEASURED | dict.fromkeys(GENERATED, pl.Float64)
+    measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
     for run in evaluated.iter_rows():
         path = Path(run[0]) / NAME
         try:
-            cells = _cells(rows_of(path))
+            cells = _cells(read_rows(path))
         except (RunError, OSError) as error:
             message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
             unread.append(f"{message}; until then what it holds is left out")
@@ -46,7 +46,7 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
             numbers = (row.get(name) for name in measured)
             table.append([*run, encoding, row.get("k"), split, tokens, tokens, *numbers])
-    frame = pl.DataFrame(table, {**FACTS, **measured}, orient="row")
+    frame = pl.DataFrame(table, {**CELL_COLUMNS, **measured}, orient="row")
     return frame, unread
 
 
