@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from held import DROP, Attend, Size, cope_inputs, distance_inputs, hold_cope, hold_distance
+from attention_cases import (
+    DROP,
+    Attend,
+    Size,
+    assert_cope,
+    assert_distance,
+    cope_inputs,
+    distance_inputs,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pe_lab.common.dropout import attention_rows
@@ -17,8 +25,8 @@ def test_blocks_of_any_size(rows: int, elements: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(chunked_logits, "EVEN", 1)
     for size, gates in ((Size(3, 2, 13, 20, 4), "rope"), (Size(2, 3, 21, 21, 4), "keys")):
         for npos in (5, 30):
-            hold_cope(chunked.cope, size, gates, npos, torch.float64)
-        hold_distance(chunked.distance, size, torch.float64)
+            assert_cope(chunked.cope, size, gates, npos, torch.float64)
+        assert_distance(chunked.distance, size, torch.float64)
 
 
 @pytest.mark.parametrize("rows", [3, 64])

@@ -16,10 +16,10 @@ struct AddNorm {
   int64_t norm;
   double eps;
   Dropout drop;
-  const int64_t* row_numbers;            // (rows): where each row stands; null: in turn
+  const int64_t* row_numbers;       // (rows): where each row stands; null: in turn
   const void *x, *branch, *bias;    // (rows, columns), the same, (columns); no branch: null
   void* sum;                        // x + dropped(branch + bias); without a branch x itself
-  const void *weight, *norm_bias;       // (columns), of the norm; RMS has no norm_bias
+  const void *weight, *norm_bias;   // (columns), of the norm; RMS has no norm_bias
   void *out, *moments;              // (rows, columns); (rows, 2): mean, 1 / deviation
   const void *grad_sum, *grad_out;  // null: zero
   void *grad_x, *grad_branch;       // null: nobody wants it, or it is grad_x
@@ -48,8 +48,8 @@ inline void put(T* to, Vector<T> x, long count) {
   __builtin_memcpy(to, &x, count * sizeof(T));
 }
 
-// What a row's elements become by dropout. A copy of what it needs: nothing stored can change it, so
-// it stays in registers.
+// What a row's elements become by dropout. A copy of what it needs: nothing stored can change it,
+// so it stays in registers.
 template <class T>
 class RowDropout {
   const Dropout drop_;
@@ -61,8 +61,9 @@ class RowDropout {
       : drop_(p.drop),
         scale_(static_cast<T>(p.drop.scale)),
         lanes_(__builtin_convertvector(counting<T>(), Hashes<T>)),
-        row_(Hashes<T>{} + hashed_rows(p.drop, static_cast<uint32_t>(
-                                                   p.row_numbers == nullptr ? row : p.row_numbers[row]))) {}
+        row_(Hashes<T>{} + hashed_rows(p.drop, static_cast<uint32_t>(p.row_numbers == nullptr
+                                                                         ? row
+                                                                         : p.row_numbers[row]))) {}
 
   Vector<T> operator()(Vector<T> x, long column) const {
     if (drop_.threshold == 0) return x;
@@ -127,8 +128,8 @@ class Rows {
       V grad = {};
       if (normed) {
         const V standard = (take(sum + c, count) - mean) * factor;
-        grad = factor * (take(grad_out + c, count) * take(weight + c, count) - even -
-                         standard * along);
+        grad = factor *
+               (take(grad_out + c, count) * take(weight + c, count) - even - standard * along);
       }
       if (grad_sum != nullptr) grad += take(grad_sum + c, count);
       put(grad_x + c, grad, count);

@@ -1,18 +1,18 @@
-// A bias added to the rows of a matrix, and what is negative set to zero, or not; in place, and back.
+// Bias, with or without ReLU, of the rows of a matrix, in place; and the backward pass.
 
 #include <algorithm>
 
-#include "simd.h"
 #include "parallel.h"
+#include "simd.h"
 
 struct BiasRelu {
   Fork fork;
   int64_t threads, rows, columns;
-  int64_t parts;     // of the rows, so that threads can share them
+  int64_t parts;     // of the rows, the unit of parallel work
   int64_t relu;      // 0: the bias alone
-  void* x;           // (rows, columns), changed in place; in the backward pass its gradient
+  void* x;           // (rows, columns), overwritten; in the backward pass the gradient
   const void* bias;  // (columns); null: the backward pass
-  const void* out;   // (rows, columns), with relu: what x became; in the backward pass
+  const void* out;   // (rows, columns), with relu in the backward pass: the forward's result
   void* grad_bias;   // (parts, columns)
 };
 

@@ -1,4 +1,4 @@
-// Copies of blocks of rows: what a kernel reads many times lies contiguous and filled up with zeros.
+// Copies of blocks of rows to contiguous scratch memory, padded with zeros.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 #include "simd.h"
 
-// A tensor (parts, B, H, T, D), or (B, H, T, D), by the distances of its elements; the last
-// dimension is contiguous.
+// A tensor (parts, B, H, T, D), or (B, H, T, D), with its strides; the last dimension is
+// contiguous.
 struct Strided {
   void* data;
   int64_t part, batch, head, token;
@@ -19,7 +19,7 @@ struct Strided {
   }
 };
 
-// Memory for whole vectors, not initialised.
+// Memory aligned for vectors, not initialised.
 template <class T>
 class Scratch {
  public:
@@ -34,19 +34,20 @@ class Scratch {
   std::unique_ptr<T, Free> memory_;
 };
 
-inline long whole(long count, long unit) { return (count + unit - 1) / unit * unit; }
+// The smallest multiple of ``unit`` that is at least ``count``.
+inline long round_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
 
-// Rows of a head lie far apart, and no processor guesses which comes next: they are fetched so many
-// rows before they are read, or written.
+// Rows of a head are far apart in memory, beyond the hardware prefetcher: they are prefetched this
+// many rows before they are read or written.
 constexpr long AHEAD = 12;
 
 template <class T>
-inline void fetch_to_read(const T* row, long columns) {
+inline void prefetch_to_read(const T* row, long columns) {
   for (long c = 0; c < columns; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 0);
 }
 
 template <class T>
-inline void fetch_to_write(const T* row, long columns) {
+inline void prefetch_to_write(const T* row, long columns) {
   for (long c = 0; c < columns; c += 64 / sizeof(T)) __builtin_prefetch(row + c, 1);
 }
 
@@ -70,33 +71,33 @@ inline T dot(const T* x, const T* y, long count) {
   return total;
 }
 
-// to[r, c] = factor from[r, c], rows of ``filled`` numbers, zero beyond ``columns``.
+// to[r, c] = factor from[r, c], rows of ``padded`` numbers, zero beyond ``columns``.
 template <class T>
-void copy_rows(const T* from, long stride, long rows, long columns, T factor, T* to, long filled) {
+void copy_rows(const T* from, long stride, long rows, long columns, T factor, T* to, long padded) {
   for (long r = 0; r < rows; ++r) {
-    fetch_to_read(from + (r + AHEAD) * stride, columns);
-    copy_row(from + r * stride, columns, factor, to + r * filled);
-    for (long c = columns; c < filled; ++c) to[r * filled + c] = 0;
+    prefetch_to_read(from + (r + AHEAD) * stride, columns);
+    copy_row(from + r * stride, columns, factor, to + r * padded);
+    for (long c = columns; c < padded; ++c) to[r * padded + c] = 0;
   }
 }
 
-// to[c, r] = factor from[r, c], rows of ``filled`` numbers, a multiple of the lanes, zero beyond
+// to[c, r] = factor from[r, c], rows of ``padded`` numbers, a multiple of the lanes, zero beyond
 // ``rows``.
 template <class T>
 void copy_transposed(const T* from, long stride, long rows, long columns, T factor, T* to,
-                     long filled) {
+                     long padded) {
   constexpr long N = Lanes<T>::count;
   const long in_squares = columns / N * N;
-  for (long r = 0; r < filled; r += N) {
+  for (long r = 0; r < padded; r += N) {
     for (long c = 0; c < in_squares; c += N) {
       Vector<T> square[N];
       for (long i = 0; i < N; ++i)
         square[i] = r + i < rows ? load(from + (r + i) * stride + c) * factor : Vector<T>{};
       transpose<T>(square);
-      for (long i = 0; i < N; ++i) store(to + (c + i) * filled + r, square[i]);
+      for (long i = 0; i < N; ++i) store(to + (c + i) * padded + r, square[i]);
     }
     for (long c = in_squares; c < columns; ++c)
       for (long i = r; i < r + N; ++i)
-        to[c * filled + i] = i < rows ? from[i * stride + c] * factor : 0;
+        to[c * padded + i] = i < rows ? from[i * stride + c] * factor : 0;
   }
 }

@@ -1,4 +1,4 @@
-// Where a block of queries meets a block of keys in causal attention, and the products there.
+// A block of queries and a block of keys in causal attention, and their matrix products.
 #pragma once
 
 #include <algorithm>
@@ -9,27 +9,27 @@
 
 constexpr long BLOCK = 64;  // queries, and keys, of a block
 
-// Logits, weights and their gradients of a block lie transposed, a row of BLOCK queries for each
-// key: lanes are queries, so what happens along a query's keys never crosses lanes.
+// Logits, weights and their gradients of a block are stored transposed, a row of BLOCK queries for
+// each key: lanes are queries, so reductions over the keys of a query never cross lanes.
 template <class T>
-struct Meeting {
+struct BlockPair {
   static constexpr long N = Lanes<T>::count;
-  long queries;  // how many
-  long keys;     // how many of them any query sees
-  long ahead;    // the first query's place less the first key's
+  long queries;  // number of queries
+  long keys;     // number of keys visible to any query
+  long ahead;    // index of the first query minus index of the first key
 
-  Meeting(long query_place, long queries, long key, long all_keys)
+  BlockPair(long query_index, long queries, long key, long all_keys)
       : queries(queries),
-        keys(std::min({BLOCK, all_keys - key, query_place + queries - key})),
-        ahead(query_place - key) {}
+        keys(std::min({BLOCK, all_keys - key, query_index + queries - key})),
+        ahead(query_index - key) {}
 
-  // How many keys every lane of a vector of queries sees, and how many any lane sees.
-  long seen_by_all(long vector) const { return std::clamp(ahead + vector * N + 1, 0L, keys); }
-  long seen(long vector) const { return std::clamp(ahead + vector * N + N, 0L, keys); }
+  // The number of keys visible to all lanes of a vector of queries, and to any lane.
+  long visible_to_all(long vector) const { return std::clamp(ahead + vector * N + 1, 0L, keys); }
+  long visible(long vector) const { return std::clamp(ahead + vector * N + N, 0L, keys); }
   bool full() const { return ahead + 1 >= keys; }
 
-  // The lanes of a vector of queries that do not see a key.
-  Integers<T> blind(long vector, long key) const {
+  // The lanes of a vector of queries from which a key is masked.
+  Integers<T> masked(long vector, long key) const {
     return counting<T>() < Integers<T>{} + static_cast<int>(key - ahead - vector * N);
   }
 
@@ -44,8 +44,8 @@ struct Meeting {
   // to[query] += sum over keys of weights[key, query] rows[key]; rows of ``stride`` numbers.
   void gather(const T* weights, const T* rows, long stride, T* to) const {
     by_queries([&](long query, long count, long keys) {
-      multiply<T>(count, stride, keys, weights + query, 1, BLOCK, rows, stride,
-                  to + query * stride, stride, true);
+      multiply<T>(count, stride, keys, weights + query, 1, BLOCK, rows, stride, to + query * stride,
+                  stride, true);
     });
   }
 
@@ -58,7 +58,7 @@ struct Meeting {
   }
 
  private:
-  // f(key, count, query): no query before this one sees these keys.
+  // f(key, count, query): these keys are masked from all queries before this one.
   template <class F>
   void by_keys(const F& f) const {
     const long step = full() ? keys : N;
@@ -66,11 +66,11 @@ struct Meeting {
       f(key, std::min(step, keys - key), std::max(0L, (key - ahead) / N * N));
   }
 
-  // f(query, count, keys): these queries see no more than the first keys.
+  // f(query, count, keys): only the first keys are visible to these queries.
   template <class F>
   void by_queries(const F& f) const {
     const long step = full() ? queries : N;
     for (long query = 0; query < queries; query += step)
-      f(query, std::min(step, queries - query), full() ? keys : seen(query / N));
+      f(query, std::min(step, queries - query), full() ? keys : visible(query / N));
   }
 };

@@ -6,7 +6,7 @@
 
 template <class T>
 Scratch<T> scaled_table(const Cope& p) {
-  const long stride = whole(p.width, Lanes<T>::count);
+  const long stride = round_up(p.width, Lanes<T>::count);
   Scratch<T> table(p.positions * stride);
   copy_rows(p.table.row<T>(0, 0, 0), p.table.token, p.positions, p.width, T(p.table_scale()),
             table + 0, stride);
@@ -29,7 +29,7 @@ int forward(const Cope& p) try {
 template <class T>
 int backward(const Cope& p) try {
   const Scratch<T> table = scaled_table<T>(p);
-  const long stride = whole(p.width, Lanes<T>::count), size = p.positions * stride;
+  const long stride = round_up(p.width, Lanes<T>::count), size = p.positions * stride;
   const long pieces = p.batch * p.heads * p.parts;
   const auto worker = [&](Tasks& tasks) {
     CopeBackward<T> pass(p, table);
@@ -39,8 +39,8 @@ int backward(const Cope& p) try {
       const long end = pieces * (chunk + 1) / p.chunks;
       for (long piece = pieces * chunk / p.chunks; piece < end; ++piece)
         pass.run(piece, grad_table);
-      give(grad_table + 0, stride, p.grad_table, 0, 0, 0, p.positions, chunk, p.width,
-           p.table_scale() * LN_2);
+      store_rows(grad_table + 0, stride, p.grad_table, 0, 0, 0, p.positions, chunk, p.width,
+                 p.table_scale() * LN_2);
     }
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};

@@ -2,7 +2,7 @@
 
 #include "cope_head.h"
 
-// The outputs of a head's queries, block by block.
+// The forward pass of one head, block by block of queries.
 template <class T>
 class CopeForward {
   static constexpr long N = Lanes<T>::count;
@@ -19,20 +19,20 @@ class CopeForward {
 
  private:
   void queries(long first, long count) {
-    const Triangle<T> seen = head_.enter_queries(first, count);
+    const VisibleKeys<T> seen = head_.enter_queries(first, count);
     for (long lane = 0; lane < ROWS; lane += N) weigh(seen, lane);
     std::fill_n(out_ + 0, ROWS * head_.stride, T(0));
     seen.gather(head_.logits, head_.v, head_.stride, out_);
     const Cope& p = head_.p;
     for (long i = 0; i < count; ++i) {
-      give(out_ + i * head_.stride, head_.stride, p.out, head_.b, head_.h, first + i, 1, 0, p.width,
-           p.drop.scale / sum_[i]);
+      store_rows(out_ + i * head_.stride, head_.stride, p.out, head_.b, head_.h, first + i, 1, 0,
+                 p.width, p.drop.scale / sum_[i]);
       head_.log_sum(first + i) = largest_[i] + std::log2(sum_[i]);
     }
   }
 
-  // The logits of a vector of queries become weights, dropped, but not yet divided by their sum.
-  void weigh(const Triangle<T>& seen, long lane) {
+  // Replaces the logits of a vector of queries by dropped weights, not yet divided by their sum.
+  void weigh(const VisibleKeys<T>& seen, long lane) {
     T* const x = head_.logits + lane;
     const Vector<T> largest = add_scores(x, seen.seen(lane), lane);
     const Dropout drop = head_.p.drop;
@@ -49,7 +49,7 @@ class CopeForward {
     store(largest_ + lane, largest);
   }
 
-  // The scores at the queries' positions added to their logits; the largest of these.
+  // Adds the scores at the positions to the logits of a vector of queries; returns the largest.
   Vector<T> add_scores(T* x, long keys, long lane) {
     const T* const gates = head_.gate_logits() + lane;
     Vector<T> largest = all<T>(std::numeric_limits<T>::lowest());
@@ -66,7 +66,7 @@ class CopeForward {
         store(x + key * ROWS, logit);
       }
     }
-    // Once every query has come to the last position, what is left is ordinary attention.
+    // When every query has reached the last position, the rest is ordinary attention.
     for (; key >= 0; --key) {
       const Vector<T> logit = load(x + key * ROWS) + score.below;
       largest = larger<T>(logit, largest);

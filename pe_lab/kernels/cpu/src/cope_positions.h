@@ -1,7 +1,7 @@
-// The heart of CoPE: gates counted from a query's own key to the left, and scores looked up there.
+// CoPE's positions, sums of gates from a query's own key to the left, and the scores at them.
 //
-// A gate is at most 1, so the whole part of a position moves by at most one a key, and of the two
-// scores around a position one was known at the key before.
+// A gate is at most 1, so the integer part of a position grows by at most one per key, and one of
+// the two scores around a position is known from the previous key.
 #pragma once
 
 #include <type_traits>
@@ -9,9 +9,9 @@
 #include "cope_block.h"
 #include "sigmoid.h"
 
-// Scores z[p] = query . e[p] of a block's queries at the whole positions p, (positions + 1, ROWS).
-// They are made as far as they are asked for: few queries ever count to the last position. One more
-// row repeats the last, beyond which the slope is zero.
+// Scores z[p] = query . e[p] of a block of queries at the integer positions p,
+// (positions + 1, ROWS). They are computed only as far as needed: few queries ever reach the last
+// position. An extra row repeats the last one, so that the slope beyond it is zero.
 template <class T>
 struct Scores {
   const T* const table;
@@ -33,11 +33,11 @@ struct Scores {
     need(2);
   }
 
-  // Make the scores below position ``count``, and zeros as their gradients.
+  // Compute the scores below position ``count``, and clear their gradients.
   void need(long count) {
     if (count <= ready || ready > positions) return;
     const long first = ready;
-    ready = std::min(whole(count, 8), positions);
+    ready = std::min(round_up(count, 8), positions);
     multiply<T>(ready - first, ROWS, stride, table + first * stride, stride, 1, columns, ROWS,
                 at + first * ROWS, ROWS, false);
     if (ready == positions) {
@@ -47,7 +47,8 @@ struct Scores {
     std::fill(grad + first * ROWS, grad + ready * ROWS, T(0));
   }
 
-  // How many positions have gradients, once the row beyond has given its own to the last.
+  // Adds the gradient of the extra row to the last position; returns the number of positions that
+  // have gradients.
   long finish_gradients() {
     if (ready <= positions) return ready;
     for (long r = 0; r < ROWS; ++r) grad[(positions - 1) * ROWS + r] += grad[positions * ROWS + r];
@@ -55,7 +56,7 @@ struct Scores {
   }
 };
 
-// The positions of a vector of queries at the next few keys, from their own key to the left.
+// The positions of a vector of queries at the next few keys, from each query's own key to the left.
 template <class T>
 class Positions {
  public:
@@ -63,17 +64,17 @@ class Positions {
   using Integer = std::remove_reference_t<decltype(Integers<T>{}[0])>;
 
   alignas(64) T gate[MOST * N], fraction[MOST * N], above[MOST * N];
-  // Where the score at the whole position is, among the block's.
+  // The index of the score at the integer position, in the block's scores.
   alignas(64) Integer place[MOST * N];
 
-  // Stand before a query's own key, in the vector from this lane on.
+  // Start before each query's own key, for the vector that starts at this lane.
   Positions(long lane, const Scores<T>& scores)
       : place_(counting<T>() + Integer(lane)),
         last_(place_ + Integer((scores.positions - 1) * ROWS)),
         all_last_(scores.positions == 1) {}
 
-  // Go on to ``count`` keys; the logits of the next one's gates stand at ``logits``, of the
-  // following ones before them.
+  // Advance by ``count`` keys; ``logits`` points to the gate logits of the next key, those of the
+  // following keys are stored before it.
   void enter_keys(const T* logits, long count, Scores<T>& scores) {
     count_gates(logits, count);
     const Integer* const now = place + (count - 1) * N;
@@ -89,7 +90,7 @@ class Positions {
 
   bool all_last() const { return all_last_; }
 
-  // to[place] = numbers; of the keys of one place the last one's number stays.
+  // to[place] = numbers; of several keys with the same place the last number remains.
   void write(const T* numbers, long count, T* to) const {
     one_by_one(count, [=](long n) { const_cast<volatile T&>(to[place[n]]) = numbers[n]; });
   }
@@ -122,8 +123,8 @@ class Positions {
     one_by_one(count, [=](long n) { const_cast<volatile T&>(above[n]) = from[place[n]]; });
   }
 
-  // f(n) for all numbers of ``count`` keys. What f writes is volatile: compilers would collect
-  // single numbers into vectors, which takes longer than to move each by itself.
+  // Calls f(n) for all numbers of ``count`` keys. f writes through volatile: compilers would
+  // collect the scalars into vectors, which is slower than moving each by itself.
   template <class F>
   static void one_by_one(long count, const F& f) {
     for (long key = 0; key < count; ++key)
@@ -144,8 +145,8 @@ struct Around {
         below(load(scores + lane)),
         above(load(scores + lane + ROWS)) {}
 
-  // Go on to the n-th of the keys entered; the score there. True in the lanes of ``stays`` where
-  // the whole position is the one before.
+  // Advance to the n-th entered key and return its score. ``stays`` is true in the lanes where the
+  // integer position is that of the previous key.
   Vector<T> enter_key(const Positions<T>& positions, long n, Integers<T>& stays) {
     Integers<T> now;
     __builtin_memcpy(&now, positions.place + n * N, sizeof now);

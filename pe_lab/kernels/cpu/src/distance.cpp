@@ -1,5 +1,5 @@
 // Causal attention with a bias that depends on (head, distance), forward and backward, without a
-// (T, S) matrix: query i sees the keys j <= i with logits q_i . k_j / sqrt(D) + bias[i - j].
+// (T, S) matrix: logits of query i and key j <= i are q_i . k_j / sqrt(D) + bias[i - j].
 
 #include "distance_backward.h"
 #include "distance_forward.h"

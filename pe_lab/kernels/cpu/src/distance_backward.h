@@ -2,9 +2,9 @@
 
 #include "distance_problem.h"
 
-// Sums gradients of a bias by distance. Neighbouring lanes are neighbouring queries, so a vector
-// holds neighbouring distances; keys are dealt to as many tables as a vector has lanes, and within
-// a table every vector falls on whole vectors.
+// Sums the gradients of a bias by distance. Neighbouring lanes are neighbouring queries, so a
+// vector holds neighbouring distances; keys are distributed over as many tables as a vector has
+// lanes, so that vectors are aligned within a table.
 template <class T>
 class Distances {
   static constexpr long N = Lanes<T>::count;
@@ -17,9 +17,9 @@ class Distances {
 
   void clear() { std::fill_n(tables_ + 0, N * vectors_ * N, T(0)); }
 
-  // place: of the first lane's query, less the offset of all queries modulo N.
-  void add(long place, long key, Vector<T> gradient) {
-    T* const to = tables_ + ((key % N) * vectors_ + place / N - key / N + 2) * N;
+  // index: of the first lane's query, minus the offset of all queries modulo N.
+  void add(long index, long key, Vector<T> gradient) {
+    T* const to = tables_ + ((key % N) * vectors_ + index / N - key / N + 2) * N;
     store(to, load(to) + gradient);
   }
 
@@ -34,11 +34,10 @@ class Distances {
   }
 };
 
-// Makes the weights again, w = 2^(logits - largest) / sum, and with dropout's mask m, 0 or
-// 1 / (1 - p):
+// Recomputes the weights w = 2^(logits - largest) / sum; with dropout's mask m, 0 or 1 / (1 - p):
 //   grad v_j = sum over i of m w grad_out_i
 //   grad logits = w (m grad_out_i . v_j - out_i . grad_out_i)
-// Only powers are made: grad_out is divided by the sum instead.
+// Only the powers are computed: grad_out is divided by the sum instead.
 template <class T>
 class DistanceBackward {
   static constexpr long N = Lanes<T>::count;
@@ -52,7 +51,8 @@ class DistanceBackward {
  public:
   explicit DistanceBackward(const Distance& p)
       : p_(p),
-        through_logits_(p.grad_q.data != nullptr || p.grad_k.data != nullptr || p.grad_bias != nullptr),
+        through_logits_(p.grad_q.data != nullptr || p.grad_k.data != nullptr ||
+                        p.grad_bias != nullptr),
         head_(p),
         query_rows_(BLOCK * head_.stride),
         grad_out_rows_(BLOCK * head_.stride),
@@ -76,20 +76,20 @@ class DistanceBackward {
 
  private:
   void queries(long query, long part) {
-    const long count = head_.count(query), place = head_.offset + query, stride = head_.stride;
+    const long count = head_.count(query), index = head_.offset + query, stride = head_.stride;
     enter_queries(query, count);
     std::fill_n(grad_q_ + 0, BLOCK * stride, T(0));
-    for (long key = part * BLOCK; key < place + count; key += p_.parts * BLOCK) {
-      const Meeting<T> meeting(place, count, key, p_.keys);
-      meeting.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
+    for (long key = part * BLOCK; key < index + count; key += p_.parts * BLOCK) {
+      const BlockPair<T> pair(index, count, key, p_.keys);
+      pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
       if (through_logits_)
-        meeting.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
-      for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(meeting, query, key, vector);
+        pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
+      for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(pair, query, key, vector);
       if (p_.grad_v.data != nullptr)
-        meeting.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
+        pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
       if (p_.grad_k.data != nullptr)
-        meeting.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
-      if (p_.grad_q.data != nullptr) meeting.gather(slopes_, head_.k + key * stride, stride, grad_q_);
+        pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
+      if (p_.grad_q.data != nullptr) pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
     }
     if (p_.grad_q.data != nullptr)
       write(p_.grad_q, p_.rotary_q, query, count, part, T(p_.softmax_scale), grad_q_ + 0);
@@ -101,7 +101,7 @@ class DistanceBackward {
     const Strided& grad_out = p_.grad_out;
     copy_rows(rows.first, rows.stride, count, p_.width, T(p_.softmax_scale), query_rows_ + 0,
               stride);
-    // Lanes beyond the last query get weight zero.
+    // Padding lanes have weight zero.
     std::fill_n(largest_ + 0, BLOCK, T(INFINITY));
     std::fill_n(through_sum_ + 0, BLOCK, T(0));
     std::copy_n(static_cast<const T*>(p_.largest) + head_.at(query), count, largest_ + 0);
@@ -118,16 +118,16 @@ class DistanceBackward {
   }
 
   // Products to dropped weights (without 1 / (1 - p)) and gradients of logits.
-  void differentiate(const Meeting<T>& meeting, long first_query, long first_key, long vector) {
+  void differentiate(const BlockPair<T>& pair, long first_query, long first_key, long vector) {
     T* const x = weights_ + vector * N;
     T* const slopes = slopes_ + vector * N;
-    const long seen = meeting.seen(vector), by_all = meeting.seen_by_all(vector);
+    const long visible = pair.visible(vector), to_all = pair.visible_to_all(vector);
     const Vector<T> largest = load(largest_ + vector * N);
     const Vector<T> through_sum = load(through_sum_ + vector * N);
-    const long aligned_place = first_query + vector * N + head_.offset / N * N;
-    for (long key = 0; key < seen; ++key) {
-      Vector<T> logit = load(x + key * BLOCK) + head_.bias_of(meeting, vector, key);
-      if (key >= by_all) logit = meeting.blind(vector, key) ? all<T>(-INFINITY) : logit;
+    const long aligned_index = first_query + vector * N + head_.offset / N * N;
+    for (long key = 0; key < visible; ++key) {
+      Vector<T> logit = load(x + key * BLOCK) + head_.bias_of(pair, vector, key);
+      if (key >= to_all) logit = pair.masked(vector, key) ? all<T>(-INFINITY) : logit;
       const Vector<T> weight = softmax_weight<T>(logit - largest);
       Vector<T> dropped = weight, slope = load(slopes + key * BLOCK);
       if (p_.drop.threshold != 0) {
@@ -138,10 +138,10 @@ class DistanceBackward {
       slope = weight * (slope - through_sum);
       store(x + key * BLOCK, dropped);
       store(slopes + key * BLOCK, slope);
-      if (p_.grad_bias != nullptr) grad_bias_.add(aligned_place, first_key + key, slope);
+      if (p_.grad_bias != nullptr) grad_bias_.add(aligned_index, first_key + key, slope);
     }
-    // What no lane sees is still summed over.
-    for (long key = seen; key < meeting.keys; ++key) {
+    // Keys masked from all lanes are still summed over.
+    for (long key = visible; key < pair.keys; ++key) {
       store(x + key * BLOCK, Vector<T>{});
       store(slopes + key * BLOCK, Vector<T>{});
     }
@@ -154,13 +154,13 @@ class DistanceBackward {
     if (p_.grad_v.data != nullptr) write(p_.grad_v, Rotary{}, first, count, 0, T(1), grad_v_ + at);
   }
 
-  // factor times rows, turned back, from token t on.
+  // Store factor times rows, rotated back, from token t on.
   void write(const Strided& to, const Rotary& rotary, long t, long count, long part, T factor,
              const T* rows) {
     T* const out = to.template row<T>(head_.b, head_.h, t, part);
     if (rotary.factors.data != nullptr)
-      rotate_rows(rotary, head_.b, head_.h, t, true, factor, count, p_.width, rows, head_.stride, out,
-                to.token);
+      rotate_rows(rotary, head_.b, head_.h, t, true, factor, count, p_.width, rows, head_.stride,
+                  out, to.token);
     else
       for (long r = 0; r < count; ++r)
         copy_row(rows + r * head_.stride, p_.width, factor, out + r * to.token);

@@ -2,8 +2,8 @@
 
 #include "distance_problem.h"
 
-// A block of queries meets the keys block by block; the softmax's maximum and sum are kept up to
-// date, and the output is rescaled where the maximum grows (Milakov & Gimelshein 2018).
+// Online softmax (Milakov & Gimelshein 2018): for each block of queries, blocks of keys update the
+// running maximum and sum, and the output is rescaled where the maximum grows.
 template <class T>
 class DistanceForward {
   static constexpr long N = Lanes<T>::count;
@@ -21,39 +21,39 @@ class DistanceForward {
 
  private:
   void queries(long query) {
-    const long count = head_.count(query), place = head_.offset + query;
+    const long count = head_.count(query), index = head_.offset + query;
     head_.enter_queries(query);
-    // Not minus infinity: from that nothing could be subtracted.
+    // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));
     std::fill_n(out_ + 0, BLOCK * head_.stride, T(0));
-    for (long key = 0; key < place + count; key += BLOCK) {
-      const Meeting<T> meeting(place, count, key, p_.keys);
-      meeting.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
-                      weights_);
-      if (weigh(meeting, key)) rescale(count);
-      meeting.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
+    for (long key = 0; key < index + count; key += BLOCK) {
+      const BlockPair<T> pair(index, count, key, p_.keys);
+      pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
+                   weights_);
+      if (weigh(pair, key)) rescale(count);
+      pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
     }
     finish(query, count);
   }
 
-  // Products to weights, not yet divided by their sum. True if a maximum grew.
-  bool weigh(const Meeting<T>& meeting, long first_key) {
+  // Replaces products by weights, not yet divided by their sum. Returns true if a maximum grew.
+  bool weigh(const BlockPair<T>& pair, long first_key) {
     Integers<T> grown = {};
     for (long vector = 0; vector < BLOCK / N; ++vector) {
       T* const x = weights_ + vector * N;
-      const long seen = meeting.seen(vector), by_all = meeting.seen_by_all(vector);
+      const long visible = pair.visible(vector), to_all = pair.visible_to_all(vector);
       const Vector<T> before = load(largest_ + vector * N);
       Vector<T> largest = before;
-      for (long key = 0; key < seen; ++key) {
-        Vector<T> logit = load(x + key * BLOCK) + head_.bias_of(meeting, vector, key);
-        if (key >= by_all) logit = meeting.blind(vector, key) ? all<T>(-INFINITY) : logit;
+      for (long key = 0; key < visible; ++key) {
+        Vector<T> logit = load(x + key * BLOCK) + head_.bias_of(pair, vector, key);
+        if (key >= to_all) logit = pair.masked(vector, key) ? all<T>(-INFINITY) : logit;
         largest = larger<T>(logit, largest);
         store(x + key * BLOCK, logit);
       }
       const Vector<T> rescale = softmax_weight<T>(before - largest);
       Vector<T> sum = load(sum_ + vector * N) * rescale;
-      for (long key = 0; key < seen; ++key) {
+      for (long key = 0; key < visible; ++key) {
         Vector<T> weight = softmax_weight<T>(load(x + key * BLOCK) - largest);
         sum += weight;
         if (p_.drop.threshold != 0)

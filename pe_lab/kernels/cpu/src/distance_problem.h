@@ -1,12 +1,12 @@
-// What pe_lab/kernels/cpu/distance.py hands over, and what both passes do with one head.
+// The arguments from pe_lab/kernels/cpu/distance.py, and one head of both passes.
 #pragma once
 
 #include "blocks.h"
 #include "causal.h"
 #include "dropout.h"
-#include "softmax.h"
 #include "parallel.h"
 #include "rotary.h"
+#include "softmax.h"
 
 struct Distance {
   Fork fork;
@@ -16,30 +16,30 @@ struct Distance {
   Dropout drop;
   Strided q, k, v, out;
   void *largest, *sum;  // (batch, heads, queries): of the logits / ln 2; of 2^(that - largest)
-  const void* bias;  // (heads, bias_stride), by distance; null: none
+  const void* bias;     // (heads, bias_stride), by distance; null: none
   int64_t bias_stride;
-  Rotary rotary_q, rotary_k;  // by which queries and keys are rotated first; null: as they are
-  // Null where nobody wants the gradient. To a query several parts of a head may add: grad_q has
-  // room for each part, and grad_bias is (parts, batch, heads, keys).
+  Rotary rotary_q, rotary_k;  // rotations of queries and keys; null: none
+  // Null where no gradient is needed. Several parts of a head may add to one query: grad_q has room
+  // for each part, and grad_bias is (parts, batch, heads, keys).
   Strided grad_out, grad_q, grad_k, grad_v;
   void* grad_bias;
 };
 
-// One head of one sequence: its keys and values, and the present block of queries. Logits are made
-// to the base 2, for which a power takes less work: queries and bias are divided by ln 2.
+// One head of one sequence: its keys and values, and the current block of queries. Logits are to
+// the base 2, for which a power is cheaper: queries and bias are divided by ln 2.
 template <class T>
 struct Head {
   static constexpr long N = Lanes<T>::count;
   const Distance& p;
-  const long stride;  // of a row of keys, filled up to whole vectors
-  const long offset;  // the first query's place
+  const long stride;  // of a row of keys, padded to whole vectors
+  const long offset;  // index of the first query among the keys
   long b = 0, h = 0;
   Scratch<T> k, v, bias, rotated, query_columns;
   Scratch<uint32_t> hashed;
 
   explicit Head(const Distance& p)
       : p(p),
-        stride(whole(p.width, N)),
+        stride(round_up(p.width, N)),
         offset(p.keys - p.queries),
         k(p.keys * stride),
         v(p.keys * stride),
@@ -55,9 +55,10 @@ struct Head {
     if (p.rotary_k.factors.data == nullptr || stride != p.width)
       copy_rows(keys, p.k.token, p.keys, p.width, T(1), k + 0, stride);
     if (p.rotary_k.factors.data != nullptr)
-      rotate_rows(p.rotary_k, b, h, 0, false, T(1), p.keys, p.width, keys, p.k.token, k + 0, stride);
+      rotate_rows(p.rotary_k, b, h, 0, false, T(1), p.keys, p.width, keys, p.k.token, k + 0,
+                  stride);
     copy_rows(p.v.row<T>(b, h, 0), p.v.token, p.keys, p.width, T(1), v + 0, stride);
-    // Lanes that do not see a key, or are none of the queries, read beyond both ends.
+    // Masked and padding lanes read beyond both ends.
     std::fill_n(bias + 0, p.keys + 2 * BLOCK, T(0));
     if (p.bias != nullptr)
       copy_row(static_cast<const T*>(p.bias) + h * p.bias_stride, p.keys, T(LOG2_E), bias + BLOCK);
@@ -70,12 +71,12 @@ struct Head {
     long stride;
   };
 
-  // The queries as they meet the keys.
+  // The queries, rotated.
   Rows enter_queries(long query) {
     Rows rows{p.q.row<T>(b, h, query), p.q.token};
     if (p.rotary_q.factors.data != nullptr) {
       rotate_rows(p.rotary_q, b, h, query, false, T(1), count(query), p.width, rows.first,
-                rows.stride, rotated + 0, stride);
+                  rows.stride, rotated + 0, stride);
       rows = {rotated, stride};
     }
     copy_transposed(rows.first, rows.stride, count(query), p.width, T(p.softmax_scale * LOG2_E),
@@ -85,11 +86,11 @@ struct Head {
     return rows;
   }
 
-  // The number of a query among those of all heads.
+  // The index of a query among those of all heads.
   long at(long query) const { return (b * p.heads + h) * p.queries + query; }
 
-  Vector<T> bias_of(const Meeting<T>& meeting, long vector, long key) const {
-    return load(bias + BLOCK + meeting.ahead + vector * N - key);
+  Vector<T> bias_of(const BlockPair<T>& pair, long vector, long key) const {
+    return load(bias + BLOCK + pair.ahead + vector * N - key);
   }
 
   Integers<T> kept_of(long vector, long key) const {

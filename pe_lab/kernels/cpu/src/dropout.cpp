@@ -1,16 +1,17 @@
-// Dropout of the rows of a matrix, and a residual added in the same pass.
+// Dropout of the rows of a matrix, with an optional residual.
 
 #include "dropout.h"
+
 #include "parallel.h"
 
 struct DropoutProblem {
   Fork fork;
   int64_t threads, rows, columns;
   Dropout drop;
-  const int64_t* row_numbers;  // (rows): where each row stands; null: in turn
-  const void* x;          // (rows, columns)
-  const void* residual;   // (rows, columns), added; null: none
-  void* out;              // (rows, columns)
+  const int64_t* row_numbers;  // (rows); null: consecutive
+  const void* x;               // (rows, columns)
+  const void* residual;        // (rows, columns), added; null: none
+  void* out;                   // (rows, columns)
 };
 
 constexpr long ROWS = 64;  // a task
@@ -41,9 +42,9 @@ int drop_rows(const DropoutProblem& p) {
       for (long r = task * ROWS; r < (task + 1) * ROWS && r < p.rows; ++r) {
         const long at = r * p.columns;
         const T* const residual = static_cast<const T*>(p.residual);
-        drop_row(p.drop, static_cast<uint32_t>(p.row_numbers == nullptr ? r : p.row_numbers[r]), p.columns,
-                 static_cast<const T*>(p.x) + at, residual == nullptr ? nullptr : residual + at,
-                 static_cast<T*>(p.out) + at);
+        drop_row(p.drop, static_cast<uint32_t>(p.row_numbers == nullptr ? r : p.row_numbers[r]),
+                 p.columns, static_cast<const T*>(p.x) + at,
+                 residual == nullptr ? nullptr : residual + at, static_cast<T*>(p.out) + at);
       }
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};

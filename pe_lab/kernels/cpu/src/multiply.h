@@ -1,4 +1,4 @@
-// Products of small matrices that stay in the cache, in registers as far as they fit.
+// Products of small matrices that fit into the cache, tiled in registers.
 #pragma once
 
 #include "simd.h"
@@ -12,8 +12,7 @@ inline void multiply_tile(long inner, const T* a, long a_row, long a_inner, cons
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; ++v)
-      tile[r][v] = add ? load(c + r * c_row + v * N) : Vector<T>{};
+    for (int v = 0; v < VECTORS; ++v) tile[r][v] = add ? load(c + r * c_row + v * N) : Vector<T>{};
   for (long k = 0; k < inner; ++k) {
     Vector<T> b_k[VECTORS];
 #pragma GCC unroll 16
@@ -21,8 +20,7 @@ inline void multiply_tile(long inner, const T* a, long a_row, long a_inner, cons
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-      for (int v = 0; v < VECTORS; ++v)
-        tile[r][v] += a[r * a_row + k * a_inner] * b_k[v];
+      for (int v = 0; v < VECTORS; ++v) tile[r][v] += a[r * a_row + k * a_inner] * b_k[v];
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
@@ -35,8 +33,8 @@ inline void multiply_panel(long rows, long inner, const T* a, long a_row, long a
                            long b_inner, T* c, long c_row, bool add) {
   long r = 0;
   for (; r + ROWS <= rows; r += ROWS)
-    multiply_tile<T, ROWS, VECTORS>(inner, a + r * a_row, a_row, a_inner, b, b_inner,
-                                    c + r * c_row, c_row, add);
+    multiply_tile<T, ROWS, VECTORS>(inner, a + r * a_row, a_row, a_inner, b, b_inner, c + r * c_row,
+                                    c_row, add);
   for (; r < rows; ++r)
     multiply_tile<T, 1, VECTORS>(inner, a + r * a_row, a_row, a_inner, b, b_inner, c + r * c_row,
                                  c_row, add);
@@ -44,8 +42,8 @@ inline void multiply_panel(long rows, long inner, const T* a, long a_row, long a
 
 // c[r, n] = (add ? c[r, n] : 0) + sum over k of a[r, k] b[k, n]
 //
-// a may lie in any order: a[r, k] is at a + r a_row + k a_inner. Rows of b and c are contiguous,
-// b_inner and c_row apart, and filled up to whole vectors: columns is a multiple of the lanes.
+// a may have any layout: a[r, k] is at a + r a_row + k a_inner. Rows of b and c are contiguous,
+// b_inner and c_row apart, and padded to whole vectors: columns is a multiple of the lanes.
 template <class T>
 void multiply(long rows, long columns, long inner, const T* a, long a_row, long a_inner, const T* b,
               long b_inner, T* c, long c_row, bool add) {

@@ -1,4 +1,4 @@
-// Work shared among torch's own threads.
+// Parallel loops on torch's own threads.
 #pragma once
 
 #include <atomic>
@@ -8,16 +8,15 @@
 #include <vector>
 
 // GOMP_parallel of the OpenMP runtime that torch has loaded (see build.py). Linking OpenMP would
-// bring a second runtime, whose threads know nothing of torch.set_num_threads and spin beside
-// torch's.
+// add a second runtime, whose threads ignore torch.set_num_threads and spin beside torch's.
 typedef void (*Fork)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 
 struct Pool {
-  Fork fork;  // null: threads are started anew
+  Fork fork;  // null: new threads are started
   int threads;
 };
 
-// Hands out the numbers 0 .. count - 1, each once.
+// The task numbers 0 .. count - 1, each taken once.
 class Tasks {
  public:
   explicit Tasks(long count) : count_(count) {}
@@ -32,15 +31,15 @@ class Tasks {
   std::atomic<long> taken_{0};
 };
 
-// Calls worker(tasks) in every thread; it makes its scratch memory once and takes tasks until
-// there are none. False if a worker threw (no memory).
+// Calls worker(tasks) in every thread; it allocates its scratch memory once and takes tasks until
+// none is left. Returns false if a worker threw (out of memory).
 template <class Worker>
 bool in_parallel(const Pool& pool, long count, const Worker& worker) {
   struct Shared {
     Tasks tasks;
     const Worker& worker;
     std::atomic<bool> failed{false};
-    std::fenv_t arithmetic;  // whether denormals are flushed is a thread's own setting
+    std::fenv_t arithmetic;  // flushing denormals is a setting of each thread
   } shared{Tasks(count), worker, {false}, {}};
   std::fegetenv(&shared.arithmetic);
   const auto work = [](void* data) {
@@ -62,7 +61,7 @@ bool in_parallel(const Pool& pool, long count, const Worker& worker) {
     try {
       for (long t = 1; t < threads; ++t) others.emplace_back(work, &shared);
     } catch (const std::system_error&) {
-      // Those that could be started do the work.
+      // The threads that could be started do the work.
     }
     work(&shared);
     for (std::thread& other : others) other.join();

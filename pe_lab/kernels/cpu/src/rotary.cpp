@@ -1,14 +1,15 @@
 // Queries or keys turned, pair by pair of their features.
 
+#include "rotary.h"
+
 #include <algorithm>
 
 #include "parallel.h"
-#include "rotary.h"
 
 struct RotaryProblem {
   Fork fork;
   int64_t threads, batch, heads, tokens, width;
-  int64_t back;  // 1: turned by the conjugate, as gradients are
+  int64_t back;    // 1: turned by the conjugate, as gradients are
   Strided x, out;  // (B, H, T, D)
   Rotary rotary;
 };
@@ -24,7 +25,7 @@ int rotate(const RotaryProblem& p) {
       const long rows = std::min(TOKENS, p.tokens - first);
       for (long h = 0; h < p.heads; ++h)
         rotate_rows(p.rotary, b, h, first, p.back != 0, T(1), rows, p.width,
-                  p.x.row<T>(b, h, first), p.x.token, p.out.row<T>(b, h, first), p.out.token);
+                    p.x.row<T>(b, h, first), p.x.token, p.out.row<T>(b, h, first), p.out.token);
     }
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};

@@ -1,11 +1,11 @@
-// Gates whose logits are to the base 2.
+// The sigmoid of logits to the base 2.
 #pragma once
 
 #include "softmax.h"
 
-// How far below zero a gate's logit still counts: 2^-60 is nothing beside 1.
+// Logits are clamped from below to minus this: 2^-60 is negligible beside 1.
 template <class T>
-constexpr int shut = sizeof(T) == 4 ? 60 : 500;
+constexpr int closed = sizeof(T) == 4 ? 60 : 500;
 
 // 1 / (1 + 2^-x); NaN stays, infinities become NaN. Relative error 3e-7 in float, 4e-16 in double.
 //
@@ -22,10 +22,10 @@ inline Vector<T> sigmoid(Vector<T> x) {
   Vector<T> series = all<T>(coefficient[taylor_degree<T>]);
 #pragma GCC unroll 16
   for (int k = taylor_degree<T> - 1; k >= 0; --k) series = series * r + coefficient[k];
-  // The lowest bits hold n + bias, the exponent of 2^n. Far outside, these integers compare as the
-  // numbers do.
+  // The lowest bits hold n + bias, the exponent of 2^n. Out of range, these integers are ordered as
+  // the numbers are.
   const Integers<T> least = (Integers<T>)all<T>(E::round);
-  const Integers<T> most = least + (E::bias + shut<T>);
+  const Integers<T> most = least + (E::bias + closed<T>);
   Integers<T> bits = (Integers<T>)rounded;
   bits = bits > least ? bits : least;
   bits = bits < most ? bits : most;

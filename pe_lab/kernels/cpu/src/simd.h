@@ -1,5 +1,5 @@
-// Vectors of float or double in the compiler's own extension (gcc and clang): it makes AVX-512,
-// AVX2 or NEON of them, whatever the machine has.
+// Vectors of float or double by the vector extensions of gcc and clang, which compile to AVX-512,
+// AVX2 or NEON.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ constexpr int VECTOR_BYTES = 32;
 constexpr int VECTOR_BYTES = 16;
 #endif
 
-// Lanes<T>: how many T one vector holds, and the vectors of as many masks (all ones or zero),
-// signed integers of T's size, and unsigned 32-bit numbers.
+// Lanes<T>: the number of T in one vector, and vectors of as many integers of T's size (also masks,
+// all ones or zero) and unsigned 32-bit hashes.
 template <class T>
 struct Lanes;
 
@@ -66,7 +66,7 @@ inline Integers<T> counting() {
   return x;
 }
 
-// NaN in x is passed over.
+// y where x is NaN.
 template <class T>
 inline Vector<T> larger(Vector<T> x, Vector<T> y) {
   return x > y ? x : y;
@@ -86,7 +86,7 @@ inline T sum(Vector<T> x) {
   return total;
 }
 
-// Lane l of x where l has not the bit ``step``, else lane l - step of y; with ``high``, lane
+// Lane l of x where l does not have the bit ``step``, else lane l - step of y; with ``high``, lane
 // l + step of x, else lane l of y.
 template <class T, int step, bool high, int... lane>
 inline Vector<T> interleaved(Vector<T> x, Vector<T> y, std::integer_sequence<int, lane...>) {
@@ -96,12 +96,13 @@ inline Vector<T> interleaved(Vector<T> x, Vector<T> y, std::integer_sequence<int
       x, y, (lane & step ? N + lane - (high ? 0 : step) : lane + (high ? step : 0))...);
 #else
   return __builtin_shuffle(
-      x, y, Integers<T>{(lane & step ? N + lane - (high ? 0 : step) : lane + (high ? step : 0))...});
+      x, y,
+      Integers<T>{(lane & step ? N + lane - (high ? 0 : step) : lane + (high ? step : 0))...});
 #endif
 }
 
-// Transposes a square of vectors in its registers (Eklundh 1972): first, single lanes are
-// exchanged between neighbouring rows, then pairs, and so on.
+// Transposes a square of vectors in registers (Eklundh 1972): single lanes are exchanged between
+// neighbouring rows, then pairs, and so on.
 template <class T, int step = 1>
 inline void transpose(Vector<T> (&square)[Lanes<T>::count]) {
   constexpr int N = Lanes<T>::count;
@@ -118,7 +119,7 @@ inline void transpose(Vector<T> (&square)[Lanes<T>::count]) {
   }
 }
 
-// The layout of a number.
+// The layout of a floating-point number.
 template <class T>
 struct Exponent;
 

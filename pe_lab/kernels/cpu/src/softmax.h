@@ -1,4 +1,4 @@
-// Weights of a softmax whose logits are to the base 2.
+// Softmax weights of logits to the base 2.
 #pragma once
 
 #include "simd.h"

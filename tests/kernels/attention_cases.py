@@ -1,4 +1,4 @@
-"""Inputs of attention, and a backend held to the eager formulas on them."""
+"""Inputs of attention, and the comparison of a kernel with the eager formulas on them."""
 
 import math
 from collections.abc import Callable
@@ -28,25 +28,28 @@ class Size:
     d: int
 
 
-# Odd lengths, one query, fewer queries than keys, one head, more heads than sequences.
+# Odd lengths, one query, fewer queries than keys, one head, more heads than sequences, full blocks,
+# widths that fill no vector.
 SIZES = [
     Size(2, 3, 5, 5, 4),
     Size(1, 2, 131, 131, 8),
     Size(3, 2, 1, 70, 8),
-    Size(2, 1, 65, 137, 16),
+    Size(2, 1, 65, 137, 17),
     Size(1, 4, 64, 64, 16),
+    Size(1, 1, 1, 1, 1),
+    Size(1, 1, 97, 260, 80),
 ]
 
 
 def _heads(rng: torch.Generator, size: Size, parts: int, dtype: torch.dtype) -> list[Tensor]:
-    """Views of one tensor, as ``Attention`` makes them."""
+    """Views of one tensor, as the attention layer makes them."""
     x = torch.randn(size.b, size.s, parts * size.h * size.d, generator=rng, dtype=torch.float64)
     split = x.to(dtype).chunk(parts, -1)
     return [y.view(size.b, size.s, size.h, size.d).transpose(1, 2) for y in split]
 
 
 def positions(gate_q: Tensor, gate_k: Tensor) -> Tensor:
-    """All those that are counted, not clamped."""
+    """CoPE's positions of all visible keys, not clamped."""
     t, s = gate_q.shape[2], gate_k.shape[2]
     seen = torch.ones(t, s, dtype=torch.bool).tril(s - t)
     gates = (gate_q.double() @ gate_k.double().mT / math.sqrt(gate_q.shape[-1])).sigmoid() * seen
@@ -54,7 +57,7 @@ def positions(gate_q: Tensor, gate_k: Tensor) -> Tensor:
 
 
 def cope_inputs(size: Size, gates: str, npos: int, dtype: torch.dtype) -> list[Tensor]:
-    """q, k, v, gate_q, gate_k and the table; positions are away from whole numbers, where the
+    """q, k, v, gate_q, gate_k and the table; no position is close to a whole number, where the
     gradient jumps."""
     for seed in range(100):
         rng = torch.Generator().manual_seed(seed)
@@ -65,12 +68,13 @@ def cope_inputs(size: Size, gates: str, npos: int, dtype: torch.dtype) -> list[T
             "sep_keys": (q, more_k),
             "values": (q, v),
             "rope": (more_q, more_k),
+            "sep_queries": (more_q, k),
         }[gates]
         table = torch.randn(npos, size.d, generator=rng, dtype=torch.float64).to(dtype) / 2
         p = positions(gate_q, gate_k)
         if bool(((p - p.round()).abs() > 2e-5).all()):
             return [q, k, v, gate_q, gate_k, table]
-    raise AssertionError("every seed has a position beside a whole number")
+    raise AssertionError("every seed has a position close to a whole number")
 
 
 def distance_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
@@ -81,42 +85,45 @@ def distance_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
     return [q[:, :, size.s - size.t :], k, v, bias]
 
 
-def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor] | None:
-    """The value and the gradient of each tensor; those given twice stay one."""
+def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[float, ...]]:
+    """Tensors and the other arguments, but for dropout, of a kind of attention."""
+    if kind == "cope":
+        return cope_inputs(size, "rope", 9, dtype), (0.7,)
+    return distance_inputs(size, dtype), ()
+
+
+def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor]:
+    """The value and the gradient of each tensor; one that is passed twice has one gradient."""
     leaves = {id(x): x.detach().requires_grad_() for x in tensors}
     out = attend(*(leaves[id(x)] for x in tensors), *rest)
-    if out is None:
-        return None
+    assert out is not None
     rng = torch.Generator().manual_seed(1)
     direction = torch.randn(out.shape, generator=rng, dtype=torch.float64).to(out)
     return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), direction)]
 
 
-def hold(attend: Attend, eager: Attend, tensors: list[Tensor], *rest: object) -> None:
-    """A kernel agrees with the eager formula in float64 on these tensors."""
+def assert_equal(
+    attend: Attend, formula: Attend, tensors: list[Tensor], *rest: object, tolerance: float = 0.0
+) -> None:
+    """A kernel agrees with the formula in float64, in value and gradients."""
     wide = {id(x): x.double() for x in tensors}
-    expected = results(eager, [wide[id(x)] for x in tensors], *rest)
-    found = results(attend, tensors, *rest)
-    assert expected is not None
-    assert found is not None
-    for x, y in zip(found, expected, strict=True):
+    expected = results(formula, [wide[id(x)] for x in tensors], *rest)
+    for x, y in zip(results(attend, tensors, *rest), expected, strict=True):
         assert x.dtype == tensors[0].dtype
-        error = (x.double() - y).abs().max() / y.abs().max().clamp(min=1)
-        assert error <= TOLERANCE[x.dtype], f"off by {float(error):.1e}"
+        error = float((x.double() - y).abs().max() / y.abs().max().clamp(min=1))
+        assert error <= (tolerance or TOLERANCE[x.dtype]), f"off by {error:.1e}"
 
 
-def hold_cope(attend: Attend, size: Size, gates: str, npos: int, dtype: torch.dtype) -> None:
+def assert_cope(attend: Attend, size: Size, gates: str, npos: int, dtype: torch.dtype) -> None:
     for drop in (None, DROP):
-        hold(attend, reference.cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
+        assert_equal(attend, reference.cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
 
 
-def hold_distance(attend: Attend, size: Size, dtype: torch.dtype) -> None:
+def assert_distance(attend: Attend, size: Size, dtype: torch.dtype) -> None:
+    def no_bias(attend: Attend) -> Attend:
+        return lambda q, k, v, drop: attend(q, k, v, None, drop)
+
     *qkv, bias = distance_inputs(size, dtype)
     for drop in (None, DROP):
-        hold(attend, reference.distance, [*qkv, bias], drop)
-        hold(
-            lambda q, k, v, drop: attend(q, k, v, None, drop),
-            lambda q, k, v, drop: reference.distance(q, k, v, None, drop),
-            qkv,
-            drop,
-        )
+        assert_equal(attend, reference.distance, [*qkv, bias], drop)
+        assert_equal(no_bias(attend), no_bias(reference.distance), qkv, drop)

@@ -1,0 +1,177 @@
+"""The C++ attention kernels: equal to the formulas, and the contract that both keep."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from attention_cases import (
+    DROP,
+    GATES,
+    SIZES,
+    Size,
+    assert_cope,
+    assert_distance,
+    assert_equal,
+    inputs,
+    results,
+)
+from compiler import needs_compiler
+from torch import Tensor
+
+from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.kernels import reference
+from pe_lab.kernels.cpu import build, cope, distance
+
+pytestmark = needs_compiler
+
+KERNELS: dict[str, Callable[..., Tensor]] = {"cope": cope.cope, "distance": distance.distance}
+each_kernel = pytest.mark.parametrize("kind", KERNELS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+
+
+@each_dtype
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_cope_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    for gates in (*GATES, "sep_queries"):
+        assert_cope(cope.cope, size, gates, 20, dtype)
+    for npos in (1, 2, size.s + 1, 3 * size.s):
+        assert_cope(cope.cope, size, "keys", npos, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_distance_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    assert_distance(distance.distance, size, dtype)
+
+
+@each_kernel
+@pytest.mark.parametrize("drop", [DROP, Drop(0.0, 5), Drop(0.999, 2**63 - 1)])
+def test_the_dropout_mask(kind: str, drop: Drop) -> None:
+    """Values are unit vectors, so that the result is the weights."""
+    q, k, v = torch.zeros(2, 2, 70, 90), torch.zeros(2, 2, 90, 90), torch.eye(90)
+    v = v.expand(2, 2, 90, 90)
+    if kind == "cope":
+        weights = cope.cope(q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
+    else:
+        weights = distance.distance(q, k, v, None, drop)
+    kept = drop.kept(attention_rows(weights), torch.arange(90))
+    assert torch.equal(weights != 0, kept & torch.ones(70, 90, dtype=torch.bool).tril(20))
+
+
+@each_kernel
+@pytest.mark.parametrize("spread", ["contiguous", "last dimension strided", "gradient strided"])
+def test_strides(kind: str, spread: str) -> None:
+    tensors, rest = inputs(kind, Size(2, 2, 40, 70, 8), torch.float64)
+    if spread == "contiguous":
+        tensors = [x.contiguous() for x in tensors]
+    elif spread == "last dimension strided":
+        tensors = [x.mT.contiguous().mT for x in tensors]
+
+    def attend(*arguments: object) -> Tensor:
+        out = KERNELS[kind](*arguments)
+        return out.mT.contiguous().mT if spread == "gradient strided" else out
+
+    assert_equal(attend, reference.REFERENCE[kind], tensors, *rest, DROP)
+
+
+@each_kernel
+def test_the_output_lies_as_the_output_projection_reads_it(kind: str) -> None:
+    tensors, rest = inputs(kind, Size(2, 3, 20, 30, 8), torch.float32)
+    assert KERNELS[kind](*tensors, *rest, None).transpose(1, 2).is_contiguous()
+
+
+@each_kernel
+@pytest.mark.parametrize("size", [Size(1, 1, 200, 333, 8), Size(5, 4, 48, 48, 16)], ids=str)
+def test_the_number_of_threads_changes_no_bit(kind: str, size: Size) -> None:
+    tensors, rest = inputs(kind, size, torch.float32)
+    alone = results(KERNELS[kind], tensors, *rest, DROP)
+    torch.set_num_threads(3)
+    for x, y in zip(results(KERNELS[kind], tensors, *rest, DROP), alone, strict=True):
+        assert torch.equal(x, y)
+
+
+@each_kernel
+def test_threads_without_openmp(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "fork", lambda: 0)
+    torch.set_num_threads(3)
+    tensors, rest = inputs(kind, Size(2, 2, 100, 100, 16), torch.float64)
+    assert_equal(KERNELS[kind], reference.REFERENCE[kind], tensors, *rest, DROP)
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("argument", "wrong", "message"),
+    [
+        (0, torch.zeros(1, 2, 6, 4), "6 queries are not the last of 5 tokens"),
+        (2, torch.zeros(1, 2, 4, 4), "v has the shape"),
+        (1, torch.zeros(1, 2, 5, 4, dtype=torch.float64), "k is of torch.float64 on cpu"),
+        (1, torch.zeros(1, 2, 5, 4, device="meta"), "k is of torch.float32 on meta"),
+        (0, torch.zeros(1, 2, 5, 4, dtype=torch.float16), "q is of torch.float16|k is of"),
+        (-1, torch.zeros(1, 3), "has the shape"),
+        (-1, torch.zeros(0, 4), "has the shape"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(
+    kind: str, argument: int, wrong: Tensor, message: str
+) -> None:
+    tensors, rest = inputs(kind, Size(1, 2, 5, 5, 4), torch.float32)
+    tensors[argument] = wrong
+    with pytest.raises(ValueError, match=message):
+        KERNELS[kind](*tensors, *rest, None)
+
+
+@each_kernel
+def test_double_backward_is_refused(kind: str) -> None:
+    tensors, rest = inputs(kind, Size(1, 2, 5, 9, 4), torch.float64)
+    q = tensors[0].requires_grad_()
+    out = KERNELS[kind](*tensors, *rest, None)
+    (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+@each_kernel
+@pytest.mark.parametrize("size", [Size(0, 2, 5, 5, 4), Size(2, 0, 5, 5, 4)], ids=str)
+def test_no_sequences_or_heads(kind: str, size: Size) -> None:
+    *qkv, bias = torch.zeros(3, size.b, size.h, 5, 4), torch.zeros(size.h, 8)
+    tensors = [*qkv[0].unbind(), bias]
+    if kind == "cope":
+        tensors = [*qkv[0].unbind(), *qkv[0][:2].unbind(), torch.zeros(9, 4)]
+    rest = (0.7,) if kind == "cope" else ()
+    found = results(KERNELS[kind], [x.clone() for x in tensors], *rest, DROP)
+    assert not any(x.any() for x in found)
+
+
+@each_kernel
+def test_no_queries_have_no_gradients(kind: str) -> None:
+    tensors, rest = inputs(kind, Size(2, 2, 50, 50, 8), torch.float32)
+    tensors[0] = tensors[0][:, :, :0]
+    if kind == "cope":
+        tensors[3] = tensors[3][:, :, :0]
+    # Memory that is reused without being written has these numbers.
+    scrap = [torch.full((2, 2, 50, 8), 7.0) for _ in range(9)]
+    del scrap
+    assert not any(x.any() for x in results(KERNELS[kind], tensors, *rest, None))
+
+
+LONG = """
+import resource, torch
+from pe_lab.kernels.cpu import cope, distance
+torch.set_num_threads(1)
+def step(length):
+    q, k, v = torch.randn(3, 1, 1, length, 16).requires_grad_()
+    table = torch.randn(length + 1, 16).requires_grad_()
+    cope.cope(q, k, v, q, k, table, 1.0, None).sum().backward()
+    distance.distance(q, k, v, None, None).sum().backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+short = step(64)
+print(step(4096) - short)
+"""
+
+
+def test_memory_is_linear_in_the_length() -> None:
+    """Forward and backward of 4096 tokens, whose matrix of logits has 64 MiB."""
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 24 * 2**20
