@@ -29,7 +29,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "POLL_S", 0.01)
+    monkeypatch.setattr(slurm, "POLL_INTERVAL_S", 0.01)
 
     def write(name: str, script: str) -> None:
         asked = folder / f"{name}.asked"
@@ -146,7 +146,7 @@ def test_a_lost_job_is_told_once_all_have_ended(
     launched = Launched(jobs, UncompletedJobError("no result"))
     assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == [None, None]
     assert len(asked(tmp_path, "squeue")) == 4
-    assert "SLURM's job 7_1: CANCELLED by 0" in caplog.text
+    assert "SLURM job 7_1: CANCELLED by 0" in caplog.text
 
 
 def test_what_the_others_returned_is_kept(tmp_path: Path, fake: Fake) -> None:

@@ -184,7 +184,7 @@ def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
 def test_a_folder_that_another_process_writes(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.sweeps.worker.HELD_S", 0.3)
+    monkeypatch.setattr("pe_lab.sweeps.worker.LOCK_WAIT_S", 0.3)
     words = tiny("train.steps=10", "eval.sequences=800", "eval.batch_tokens=64")
     first = start(*words, "seed=1", cwd=tmp_path)
     first.wait_for(lambda: written(tmp_path) > 1000)
@@ -207,16 +207,16 @@ def test_after_force_the_line_goes_on_without_it(here: Here) -> None:
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pe_lab.job
+    import pe_lab.experiment.run as experiment
 
-    run = pe_lab.job.run
+    run = experiment.run
 
     def ended(*words: Any) -> Any:
         done = run(*words)
         os.kill(os.getpid(), signal.SIGTERM)
         return done
 
-    monkeypatch.setattr(pe_lab.job, "run", ended)
+    monkeypatch.setattr(experiment, "run", ended)
     stopped = here("-m", *tiny("seed=0,1", "train.steps=3"))
     assert stopped.status == 143
     assert [row[2] for row in table(stopped.out)] == ["finished", "not begun"]
@@ -237,12 +237,12 @@ def test_jobs_composed_together_are_those_composed_alone(
 ) -> None:
     from omegaconf import OmegaConf
 
-    import pe_lab.compose
     from pe_lab.cli.train import _arguments
+    from pe_lab.config import compose
 
     def plain() -> list[Any]:
         found: list[Any] = []
-        for cfg in pe_lab.compose.compose(_arguments(["-m", *line])):
+        for cfg in compose.compose(_arguments(["-m", *line])):
             found.append(OmegaConf.to_container(cfg, resolve=False))
             # Made of the words, for those who name folders by it.
             del found[-1]["hydra"]["job"]["override_dirname"]
@@ -251,9 +251,8 @@ def test_jobs_composed_together_are_those_composed_alone(
     register_choices()
     register_resolvers()
     together = plain()
-    monkeypatch.setattr(
-        pe_lab.compose, "compose_all", lambda hydra, _, jobs, one: [one(hydra, job) for job in jobs]
-    )
+    # Every override counts as a choice of a file: each job is composed by itself.
+    monkeypatch.setattr(compose, "_chooses_a_file", lambda hydra, override: True)
     assert together == plain()
     assert len(together) in (2, 8)
 

@@ -1,7 +1,7 @@
-"""What we set in the launchers and sweepers of others, and what to say where one is missing.
+"""Our defaults for the launchers and sweepers of Hydra's plugins, and the checks of them.
 
-A yaml of ours cannot bear the name of a plugin's own configuration; a node in Hydra's store can,
-and replaces it.
+A yaml file cannot have the name of a plugin's own configuration; a node in Hydra's config store
+can, and replaces it.
 """
 
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
         "_target_": JOBLIB,
         # Jobs at once: the cores that this process may use, by the threads of a run.
         "n_jobs": "${cores:${threads}}",
-        # Handed to a worker at once: no job may queue behind a long one.
+        # Jobs handed to a worker at a time: none may queue behind a long one.
         "batch_size": 1,
         "pre_dispatch": "2*n_jobs",
         "verbose": 0,
@@ -39,26 +39,26 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
                 "object_store_memory": 78643200,
                 "include_dashboard": False,
             },
-            # A worker that dies is replaced, and its job goes on from its checkpoint.
+            # A worker that dies is replaced, and its job resumes from its checkpoint.
             "remote": {"num_cpus": "${cpus:${threads}}", "num_gpus": 0, "max_retries": 3},
         },
     },
     ("hydra/sweeper", "optuna"): {
         "defaults": [{"optional sampler": "tpe"}, "_self_"],
         "_target_": OPTUNA,
-        # A fixed seed: the same line draws the same trials, and so goes on where it stopped.
+        # A fixed seed: the same line draws the same trials, and so resumes.
         "sampler": {"seed": 0},
         "direction": "minimize",
         "storage": None,
         "study_name": None,
         "n_trials": 20,
-        # Trials at once; those know nothing of each other.
+        # Trials at once; these are drawn without the results of each other.
         "n_jobs": "${oc.select:hydra.launcher.n_jobs,1}",
-        # A trial that fails is told, and the search goes on.
+        # A failed trial does not end the search.
         "max_failure_rate": 1.0,
         "search_space": None,
         "custom_search_space": None,
-        # Of one of these keys the command line's words hold.
+        # Replaced key by key from the command line.
         "params": {
             "train.lr": "tag(log,interval(0.0003,0.03))",
             "model.d_model": "choice(32,64,128)",
@@ -69,8 +69,8 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def register_choices() -> None:
-    """Have Hydra know our configurations instead of the plugins' own."""
-    # It finds the plugins, and with them come their own.
+    """Register our configurations in the place of the plugins' own."""
+    # Finds the plugins, which register their own.
     Plugins.instance()
     for (group, name), node in CHOICES.items():
         ConfigStore.instance().store(group=group, name=name, node=node, provider="pe-lab")
@@ -80,7 +80,7 @@ def register_choices() -> None:
 
 
 def check_installed(cfg: Any) -> None:
-    """UsageError where the package of the launcher or the sweeper that was chosen is not there."""
+    """UsageError where the package of the chosen launcher or sweeper is not installed."""
     for kind in ("launcher", "sweeper"):
         module = cfg.hydra[kind]._target_.rpartition(".")[0]
         try:
@@ -97,7 +97,7 @@ def check_installed(cfg: Any) -> None:
 
 
 def check_numbers(cfg: Any) -> None:
-    """UsageError where the launcher's or the sweeper's numbers have no meaning."""
+    """UsageError for numbers out of range, and for a search that does not minimize."""
     for key in (
         "launcher.n_jobs",
         "sweeper.n_jobs",
@@ -112,6 +112,6 @@ def check_numbers(cfg: Any) -> None:
             )
     if (direction := cfg.hydra.sweeper.get("direction", "minimize")) != "minimize":
         raise UsageError(
-            f"hydra.sweeper.direction={direction} is not allowed, the in-domain error is made "
-            "small: leave it out"
+            f"hydra.sweeper.direction={direction} is not allowed, the in-domain error is "
+            "minimized: leave it out"
         )

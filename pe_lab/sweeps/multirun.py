@@ -1,8 +1,8 @@
 """``pe-lab -m``: all jobs of a line through a launcher of Hydra's, and what became of them.
 
-Hydra's own sweeper would launch the finished jobs too, lose what a broken pool leaves undone and
-tell only the first failure. So its launcher is called here, for what is missing. A sweeper that
-searches is Hydra's matter: nobody knows its jobs before.
+Hydra's own sweeper would launch the finished jobs too, lose the jobs of a broken pool and report
+only the first failure. So its launcher is called here, for the missing jobs. A sweeper that
+searches is run by Hydra: its jobs are not known before.
 """
 
 import os
@@ -31,9 +31,9 @@ from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.jobs import Job, closing, in_words, jobs_of
+from pe_lab.sweeps.jobs import Job, closing_table, make_jobs, unfinished
 from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
-from pe_lab.sweeps.retry import Launch, do_all
+from pe_lab.sweeps.retry import Launch, launch_all
 from pe_lab.sweeps.search import search
 from pe_lab.sweeps.worker import SweepJob
 from pe_lab.training.plan import Plan
@@ -43,7 +43,7 @@ POOLS = (JOBLIB,)
 
 
 def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
-    """Do what the line asks for.
+    """Do all jobs of a sweep.
 
     Raises:
         PeLabError: not all of it is finished.
@@ -56,18 +56,18 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)
-    line = _Line(args, composed[0], plans[0].config.runs_dir)
-    console().print(f"{line.cfg.hydra.sweeper.get('n_trials', '')} trials", markup=False)
-    with line.running():
-        search(line.hydra, line.cfg, args.overrides, line.name, line.pool)
+    sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
+    console().print(f"{sweep.cfg.hydra.sweeper.get('n_trials', '')} trials", markup=False)
+    with sweep.running():
+        search(sweep.hydra, sweep.cfg, args.overrides, sweep.name, sweep.pool)
     return None
 
 
 def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
-    jobs = jobs_of(
+    jobs = make_jobs(
         words,
-        [_label(plan, own, words) for plan, own in zip(plans, words, strict=True)],
+        [_label(plan, job_words, words) for plan, job_words in zip(plans, words, strict=True)],
         [folder_of(plan) for plan in plans],
         [plan.config.force for plan in plans],
         swept(args.overrides),
@@ -90,15 +90,16 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
             )
     ended: Exception | Interrupted | None = None
     if missing:
-        line = _Line(args, composed[0], plans[0].config.runs_dir)
+        sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
+        batch_size = sweep.cfg.hydra.sweeper.max_batch_size
         try:
-            with line.running():
-                line.callbacks.on_multirun_start(config=line.cfg, config_name="config")
-                do_all(missing, line.launcher_of(jobs), line.cfg.hydra.sweeper.max_batch_size)
-                line.callbacks.on_multirun_end(config=line.cfg, config_name="config")
+            with sweep.running():
+                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
+                launch_all(missing, sweep.launch(jobs), batch_size)
+                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
-    table, counts = closing(jobs)
+    table, counts = closing_table(jobs)
     console().print(table)
     for runs_dir in dict.fromkeys(plan.config.runs_dir for plan in plans):
         console().print(f"look at it: pe-lab results runs_dir={runs_dir}", soft_wrap=True)
@@ -106,25 +107,25 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
     if isinstance(ended, Interrupted):
         console().print(f"stopped by a signal: {again} goes on")
         raise ended
-    left = in_words(counts)
+    left = unfinished(counts)
     if ended is not None:
-        told = sentence(ended)
-        raise RunError(f"the launcher failed: {told}; {left} of {len(jobs)} jobs") from ended
+        reason = sentence(ended)
+        raise RunError(f"the launcher failed: {reason}; {left} of {len(jobs)} jobs") from ended
     if left:
         raise PeLabError(f"{left} of {len(jobs)} jobs: {again} does only what is missing")
 
 
-class _Line:
-    """A line on its way through its launcher."""
+class _Sweep:
+    """A sweep with its name, composed configuration and launcher."""
 
     def __init__(self, args: Any, composed: DictConfig, runs_dir: str) -> None:
-        asked = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
-        given = {word.lstrip("+").partition("=")[0] for word in asked}
-        # What a search draws without being told.
+        words = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
+        keys = {word.lstrip("+").partition("=")[0] for word in words}
+        # The search space of the yamls.
         params = composed.hydra.sweeper.get("params") or {}
-        asked += [f"{key}={values}" for key, values in params.items() if key not in given]
-        self.name = sweep_name(asked, Path(runs_dir) / ".sweeps")
-        # conf/config.yaml reads it: every time that a line is given has a folder of its own.
+        words += [f"{key}={values}" for key, values in params.items() if key not in keys]
+        self.name = sweep_name(words, Path(runs_dir) / ".sweeps")
+        # Read by conf/config.yaml: each start of a sweep has a folder of its own.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
         os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
         self.hydra = open_hydra(args)
@@ -137,7 +138,7 @@ class _Line:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Keep a record of what is asked; signals stop what runs in it, as Interrupted."""
+        """Record the configuration; signals stop the jobs that run inside, as Interrupted."""
         folder = Path(self.cfg.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.cfg, folder / "multirun.yaml")
@@ -160,19 +161,19 @@ class _Line:
                 # Its workers would wait for more, for minutes.
                 get_reusable_executor(reuse=True).shutdown(wait=True)
 
-    def launcher_of(self, jobs: Sequence[Job]) -> Launch:
-        """What launches some of these jobs, and has them say how they ended."""
+    def launch(self, jobs: Sequence[Job]) -> Launch:
+        """A function that launches some of these jobs and sets how they ended."""
 
-        def launch(batch: Sequence[Job], patient: bool) -> None:
+        def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
             job = SweepJob(
                 sweep=self.name,
                 launcher=os.getpid(),
                 pool=self.pool,
                 numbers=[job.number for job in batch],
-                of=len(jobs),
+                total=len(jobs),
                 labels=[job.label for job in jobs],
-                begun=frozenset(job.number for job in batch if job.begun()),
-                patient=patient,
+                begun=frozenset(job.number for job in batch if job.has_begun()),
+                wait_for_locks=wait_for_locks,
             )
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(self.hydra.config_loader, self.callbacks),
@@ -181,19 +182,19 @@ class _Line:
             )
             words = [job.words for job in batch]
             returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
-            for one, returned in zip(batch, returns, strict=True):
-                # Of a job that SLURM cancelled or lost, its folder tells.
-                one.told = returned and returned.return_value
+            for launched, returned in zip(batch, returns, strict=True):
+                # None for a job that SLURM cancelled or lost: its folder has the status.
+                launched.returned = returned and returned.return_value
 
         return launch
 
 
-def _label(plan: Plan, own: Sequence[str], all_words: Sequence[Sequence[str]]) -> str:
-    """Task, encoding, seed, and what else is not the same in all jobs."""
+def _label(plan: Plan, words: Sequence[str], all_words: Sequence[Sequence[str]]) -> str:
+    """Task, encoding, seed, and every other word that is not the same in all jobs."""
     names = plan.config.names
     common = set(all_words[0]).intersection(*all_words)
     others = [
-        word for word in own
+        word for word in words
         if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
     ]  # fmt: skip
     return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])

@@ -1,4 +1,4 @@
-"""A search: a sweeper draws what it tries from the in-domain errors it has seen, and only those."""
+"""A search: a sweeper draws the next trials from the in-domain errors of the previous ones."""
 
 import logging
 import os
@@ -15,75 +15,82 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.console import console, percent
 from pe_lab.common.errors import Interrupted, RunError, sentence
+from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.common.signals import stopping
 from pe_lab.config.check import check_job
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import register_resolvers
-from pe_lab.sweeps.retry import STRIKES
-from pe_lab.sweeps.worker import HELD_S, LINE_EVERY_S, run_patiently, worker_of
+from pe_lab.sweeps.retry import MAX_KILLS
+from pe_lab.sweeps.worker import LOCK_WAIT_S, PROGRESS_INTERVAL_S, run_when_free, serving
 
 logger = logging.getLogger("pe_lab")
 
-GRACE_S = 5.0
-"""How long a trial that may not begin leaves to those of its batch that write checkpoints."""
+CHECKPOINT_WAIT_S = 5.0
+"""How long a trial that may not begin waits, for the others of its batch to write checkpoints."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The task function of a search: it returns what is to be small, the in-domain error.
+    """The task function of a search: returns the in-domain error, which is minimized.
 
     Args:
-        sweep, launcher, pool: as a SweepJob's.
-        of: how many trials are asked for.
-        fixed: the line's words that all trials share.
-        again: whether the search was begun before: ``force`` has done its work.
+        sweep, launcher, pool: as in ``SweepJob``.
+        total: number of trials.
+        fixed: the words that all trials share.
+        resume: whether the search was begun before: ``force`` has had its effect.
     """
 
     sweep: str
     launcher: int
     pool: bool
-    of: int
+    total: int
     fixed: frozenset[str]
-    again: bool = False
+    resume: bool = False
 
     def __call__(self, cfg: DictConfig) -> float | None:
-        """Do the run, or read what it found; that error. None: it failed, and was told; the
-        sweeper counts it so and goes on.
+        """Do the run, or read it where it is finished, and return its error.
+
+        None: the trial failed, which is logged; the sweeper counts it as failed and goes on.
 
         Raises:
             Interrupted: a signal came: the search ends.
         """
+        from pe_lab.experiment.run import SweepPlace
+
         register_resolvers()
         words = as_typed(HydraConfig.get().overrides.task)
         number = HydraConfig.get().job.num + 1
         drawn = " ".join(word for word in words if word not in self.fixed)
-        name = f"[{number}/{self.of}] {drawn}"
-        with worker_of(self.launcher if self.pool else None):
+        name = f"[{number}/{self.total}] {drawn}"
+        interval = PROGRESS_INTERVAL_S if self.pool else None
+        with serving(self.launcher if self.pool else None):
             if self.pool and (stop := stopping()) is not None:
-                time.sleep(GRACE_S)
+                time.sleep(CHECKPOINT_WAIT_S)
                 raise stop
             try:
-                summary = run_patiently(
-                    check_job(cfg), words, self.sweep, name, number,
-                    line_every=LINE_EVERY_S if self.pool else None,
-                    again=self.again, patience=HELD_S,
-                )  # fmt: skip
+                summary = run_when_free(
+                    check_job(cfg),
+                    words,
+                    SweepPlace(name, self.sweep, number, interval),
+                    resume=self.resume,
+                    wait_s=LOCK_WAIT_S,
+                )
             except Interrupted:
                 if not self.pool:
                     raise
-                # Raised in a worker, it would have the others killed at their checkpoints.
+                # Raised in a worker, it would have the others killed while they write checkpoints.
                 return None
             except Exception as error:
                 logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
                 return None
-        found = float(summary["metrics"]["in_domain/error"])
+        found = float(summary["metrics"][metric_name(IN_DOMAIN, "error")])
         logger.info("%s: in_domain %s %%", name, percent(found))
         return found
 
 
 def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool: bool) -> None:
-    """Run the sweeper's search to its end, and tell the best it saw.
+    """Run the sweeper's search to its end, and print the best trial.
 
     Raises:
         RunError: no trial ended well, or workers are killed again and again.
@@ -91,46 +98,50 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
     """
     import optuna  # type: ignore[import-not-found, unused-ignore]
 
-    # What it says of a trial is told already.
+    # Trials are logged here already.
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
     optuna.logging.set_verbosity(logging.ERROR)
-    runs, barren, again = Path(cfg.runs_dir), 0, False
+    runs, idle_pools, resume = Path(cfg.runs_dir), 0, False
     while True:
-        found = len(list(runs.glob("*/*/seed*/summary.json")))
+        finished = _count_finished(runs)
         trials = int(cfg.hydra.sweeper.get("n_trials", 0))
-        job = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)), again)
+        trial = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)), resume)
         try:
             with warnings.catch_warnings():
-                # The sweeper calls its own library by names that this one has given up.
+                # The sweeper uses deprecated names of its own library.
                 warnings.simplefilter("ignore")
-                hydra.multirun("config", job, overrides)
+                hydra.multirun("config", trial, overrides)
             break
         except BrokenProcessPool:
-            # The trials are drawn again as they were; those that are finished are only read.
-            barren = 0 if len(list(runs.glob("*/*/seed*/summary.json"))) > found else barren + 1
-            again = True
-            if barren == STRIKES:
+            # The same trials are drawn again; the finished ones are only read.
+            idle_pools = 0 if _count_finished(runs) > finished else idle_pools + 1
+            resume = True
+            if idle_pools == MAX_KILLS:
                 raise RunError(
-                    f"{STRIKES} times a worker was killed before a trial ended: is there memory "
+                    f"{MAX_KILLS} times a worker was killed before a trial ended: is there memory "
                     "for hydra.launcher.n_jobs of them? The same line goes on"
                 ) from None
             logger.warning("a worker was killed: going on with the search in new ones")
         except ValueError as error:
             if stopping() is None:
                 raise RunError(
-                    f"no trial of the search ended well ({error}): those that failed are told above"
+                    f"no trial of the search ended well ({error}): the failures are listed above"
                 ) from None
             break
     if (stop := stopping()) is not None:
         raise stop
-    _tell(Path(cfg.hydra.sweep.dir), overrides)
+    _print_best(Path(cfg.hydra.sweep.dir), overrides)
 
 
-def _tell(folder: Path, overrides: list[str]) -> None:
+def _count_finished(runs: Path) -> int:
+    return len(list(runs.glob("*/*/seed*/summary.json")))
+
+
+def _print_best(folder: Path, overrides: list[str]) -> None:
     results: Any = OmegaConf.load(folder / "optimization_results.yaml")
     best = dict(results.best_params)
-    asked = [word for word in as_typed(overrides) if not word.lstrip("+~").startswith("hydra")]
-    fixed = [word for word in asked if word.partition("=")[0].lstrip("+") not in best]
+    typed = [word for word in as_typed(overrides) if not word.lstrip("+~").startswith("hydra")]
+    fixed = [word for word in typed if word.partition("=")[0].lstrip("+") not in best]
     words = [*fixed, *(f"{key}={value}" for key, value in best.items())]
     out = console()
     out.print(f"best in_domain {percent(results.best_value)} %", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A sweep's jobs on SLURM: what submitit leaves to whoever waits for them."""
+"""A sweep's jobs on SLURM: waiting for them and cancelling them, which submitit does not do."""
 
 import logging
 import re
@@ -19,12 +19,12 @@ logger = logging.getLogger("pe_lab")
 LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
 """The ``_target_`` of a launcher whose jobs are these."""
 
-POLL_S = 5.0
-"""Between two questions to SLURM: many users ask it."""
+POLL_INTERVAL_S = 5.0
+"""Seconds between two queries to SLURM, which many users share."""
 
 
 def check_slurm() -> None:
-    """UsageError where there is no SLURM; a warning where it keeps no accounts."""
+    """UsageError where there is no SLURM; a warning where it has no accounting."""
     for name in ("sbatch", "srun", "squeue", "scancel", "sacct"):
         if shutil.which(name) is None:
             raise UsageError(
@@ -42,8 +42,8 @@ def check_slurm() -> None:
 
 @contextmanager
 def cancelling(submitit_folder: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM cancel the jobs submitted so far; those that run write their
-    checkpoint, which is waited for. A second signal does not wait.
+    """Ctrl-C and SIGTERM cancel the jobs submitted so far and wait until the running ones have
+    written their checkpoints. A second signal does not wait.
 
     Args:
         submitit_folder: of the launcher, new in this process, with %j for a job's number.
@@ -66,19 +66,19 @@ def cancelling(submitit_folder: str) -> Iterator[None]:
 
 
 def _at_once(signum: int, frame: FrameType | None) -> None:
-    # Noting it would not do: submitit, which waits, asks nobody whether to stop.
+    # Raised, not noted: submitit waits without asking whether to stop.
     raise Interrupted(signum)
 
 
 def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
-    """Launch jobs and wait until SLURM has none of them left, those requeued neither; submitit
-    stops waiting when one is cancelled or lost.
+    """Launch jobs and wait until SLURM has none of them left, requeued ones included; submitit
+    itself stops waiting when one is cancelled or lost.
 
     Returns:
-        Hydra's JobReturn of each; None of one that left none.
+        Hydra's JobReturn of each; None for one without a result.
 
     Raises:
-        RunError: SLURM takes no jobs, and why.
+        RunError: SLURM accepts no jobs.
     """
     from submitit import SlurmJob
     from submitit.core.utils import UncompletedJobError
@@ -104,30 +104,30 @@ def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
 def _returned(job: Any) -> Any:
     from submitit.core.utils import UncompletedJobError
 
-    # What a job returned in a stretch that SLURM then counted as lost is not there either.
+    # A result written before SLURM counted the job as lost cannot be read.
     if job.paths.result_pickle.exists():
         with suppress(UncompletedJobError):
             return job.result()
     state = job.get_info().get("State", "lost")
-    logger.error("SLURM's job %s: %s; what it said: %s", job.job_id, state, job.paths.stdout)
+    logger.error("SLURM job %s: %s; its output: %s", job.job_id, state, job.paths.stdout)
     return None
 
 
 def _submitted(submitit_folder: str) -> set[str]:
-    """The numbers of the jobs and arrays that were submitted from a folder."""
+    """The ids of the jobs and arrays submitted from a folder."""
     names = (re.match(r"\d+", path.name) for path in Path(submitit_folder).parent.glob("*"))
     return {name[0] for name in names if name}
 
 
 def _wait_for(jobs: set[str]) -> None:
-    """Until SLURM has none of them left."""
+    """Wait until SLURM has none of them left."""
     while True:
-        asked = ["squeue", "--me", "--noheader", "--format=%F"]
-        answer = subprocess.run(asked, capture_output=True, text=True)
-        # A busy controller does not answer now and then.
+        command = ["squeue", "--me", "--noheader", "--format=%F"]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        # A busy controller may not answer.
         if answer.returncode == 0 and not jobs & set(answer.stdout.split()):
             return
-        time.sleep(POLL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _last_line(text: str) -> str:

@@ -88,7 +88,7 @@ def test_a_cancelled_job_is_told_and_the_others_go_on(tmp_path: Path, alone: Pat
     said = sweep.said.read_text()
     assert "Traceback" not in said
     assert "pe-lab: 1 interrupted of 4 jobs" in said
-    assert f"SLURM's job {job}: CANCELLED" in said
+    assert f"SLURM job {job}: CANCELLED" in said
     assert [state(f)["state"] for f in run_folders(tmp_path) if f != folder] == ["finished"] * 3
     assert not queue()
     assert line(tmp_path).status == 0

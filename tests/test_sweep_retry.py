@@ -8,8 +8,8 @@ import pytest
 
 from pe_lab.common.errors import RunError
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.jobs import Job, closing
-from pe_lab.sweeps.retry import STRIKES, do_all
+from pe_lab.sweeps.jobs import Job, closing_table
+from pe_lab.sweeps.retry import MAX_KILLS, launch_all
 
 
 def job(number: int, folder: Path) -> Job:
@@ -21,7 +21,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) ->
     jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
     rounds = []
 
-    def launch(batch: Sequence[Job], patient: bool) -> None:
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
         rounds.append([one.number for one in batch])
         for one in batch[:2]:
             one.folder.make()
@@ -30,51 +30,53 @@ def test_a_job_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) ->
             # The second in the pool dies with it.
             raise BrokenProcessPool
         for one in batch:
-            one.told = ("failed", "fine")
+            one.returned = ("failed", "fine")
 
-    do_all(jobs, launch)
+    launch_all(jobs, launch)
     assert rounds == [[1, 2, 3, 4], [1, 2, 3, 4], [3, 4], [1], [2]]
-    assert jobs[0].told is not None
-    assert jobs[0].told[0] == "killed"
-    assert [one.told for one in jobs[1:]] == [("failed", "fine")] * 3
-    assert closing(jobs)[1] == {"killed": 1, "failed": 3}
+    assert jobs[0].returned is not None
+    assert jobs[0].returned[0] == "killed"
+    assert [one.returned for one in jobs[1:]] == [("failed", "fine")] * 3
+    assert closing_table(jobs)[1] == {"killed": 1, "failed": 3}
 
 
 def test_a_job_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> None:
     (one,) = jobs = [job(1, tmp_path)]
 
-    def launch(batch: Sequence[Job], patient: bool) -> None:
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
         one.folder.make()
         one.folder.set_status("running", one.step() + 1, 9)
         if one.step() < 9:
             raise BrokenProcessPool
-        one.told = ("failed", "fine")
+        one.returned = ("failed", "fine")
 
-    do_all(jobs, launch)
-    assert one.told == ("failed", "fine")
+    launch_all(jobs, launch)
+    assert one.returned == ("failed", "fine")
 
 
 def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
     rounds = []
 
-    def launch(batch: Sequence[Job], patient: bool) -> None:
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
         rounds.append(batch)
         raise BrokenProcessPool
 
     with pytest.raises(RunError, match="3 times a worker was killed before it began a job"):
-        do_all([job(1, tmp_path)], launch)
-    assert len(rounds) == STRIKES
+        launch_all([job(1, tmp_path)], launch)
+    assert len(rounds) == MAX_KILLS
 
 
 def test_a_held_folder_is_tried_again_at_the_end(tmp_path: Path) -> None:
     jobs = [job(number, tmp_path) for number in (1, 2)]
     rounds = []
 
-    def launch(batch: Sequence[Job], patient: bool) -> None:
-        rounds.append(([one.number for one in batch], patient))
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        rounds.append(([one.number for one in batch], wait_for_locks))
         for one in batch:
-            one.told = ("failed", "fine") if patient or one.number == 2 else ("held", "by another")
+            one.returned = (
+                ("failed", "fine") if wait_for_locks or one.number == 2 else ("held", "by another")
+            )
 
-    do_all(jobs, launch)
+    launch_all(jobs, launch)
     assert rounds == [([1, 2], False), ([1], True)]
-    assert jobs[0].told == ("failed", "fine")
+    assert jobs[0].returned == ("failed", "fine")
