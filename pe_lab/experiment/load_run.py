@@ -19,12 +19,13 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.evaluator import Evaluator, autocast
 from pe_lab.training.measure import Answers, fixed_positions
+from pe_lab.training.null_values import replaced
 from pe_lab.training.plan import Plan, plan
 
 REMEDY = "put back a copy, or make the run again with force=true"
 SUMMARY = {
     *("task", "pe", "seed", "run_id", "steps", "names", "overrides"),
-    *("splits", "too_long", "metrics", "by", "config", "contents"),
+    *("splits", "too_long", "metrics", "by", "config", "null_keys", "contents"),
 }
 """The keys of a summary.json that this version writes."""
 
@@ -81,7 +82,7 @@ def load(path: str | Path) -> Trained:
     summary = _summary(folder)
     _check_version(folder, summary)
     try:
-        planned = plan(check({**summary["config"], "device": "cpu"}, summary.get("names", {})))
+        planned = plan(check(_as_given(summary), summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
@@ -146,6 +147,13 @@ def _number(version: str) -> tuple[int, ...]:
     """The numbers that a version begins with; none where it is not known."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _as_given(summary: dict[str, Any]) -> dict[str, Any]:
+    """The configuration to plan a run with again, on the CPU. Keys that were null are null again:
+    at another length some stand for another value."""
+    given = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
+    return {**given, "device": "cpu"}
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     facts = _settings(config) | facts
     starts = folder.read_json("environment.json") or []
     if not starts:
-        resolved = plain(config)
+        resolved = plain(trainer.plan.resolved)
         folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
     elif changed := _differing(FACTS, starts[-1], facts):

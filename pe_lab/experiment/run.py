@@ -60,7 +60,7 @@ def run_alone(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def folder_of(plan: Plan) -> RunFolder:
     """The folder of the run with this plan."""
     config, names = plan.config, plan.config.names
-    run_id = identity(plain(config), plan.task.contents())
+    run_id = identity(plain(plan.resolved), plan.task.contents())
     return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, run_id)
 
 
@@ -173,7 +173,8 @@ def _train_and_evaluate(
 ) -> dict[str, Any]:
     folder, config = trainer.folder, trainer.plan.config
     log = MetricsLog(folder.metrics, trainer.metrics_bytes)
-    arguments = init_arguments(config, folder.run_id, place.sweep if place else None, overrides)
+    sweep = place.sweep if place else None
+    arguments = init_arguments(trainer.plan.resolved, folder.run_id, sweep, overrides)
     wandb = WandbLog(config.tracker.wandb, folder.path, arguments)
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"

@@ -53,7 +53,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "time/train_s": trainer.seconds,
         "time/measure_s": time.perf_counter() - began,
     }
-    resolved = plain(config)
+    resolved = plain(planned.resolved)
     names = resolved.pop("names")
     return {
         "task": names["task"],
@@ -69,5 +69,6 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         "by": by,
         "config": resolved,
+        "null_keys": sorted(planned.null_values),
         "contents": planned.task.contents(),
     }

@@ -140,6 +140,10 @@ class ModelConfig(ABC):
         """The same of a task: the end of a sentence that begins with task=NAME."""
         return None
 
+    def null_values(self) -> dict[str, Any]:
+        """What keys of its yaml stand for where they are null: key -> value."""
+        return {}
+
     def weights(self) -> int:
         """Roughly how many weights the model has: for a look at memory before any is made."""
         return 12 * self.n_layers * self.d_model**2

@@ -7,7 +7,7 @@ S that are known, E model width, H heads, D head width.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -80,6 +80,9 @@ class EncoderDecoderConfig(InputOutputConfig):
             "is made for causal attention, and the encoder looks both ways: choose one that has a "
             f"meaning there ({fit})"
         )
+
+    def null_values(self) -> dict[str, Any]:
+        return self.stack.null_values()
 
     def weights(self) -> int:
         ff = 2 * self.d_model * self.stack.ff_width

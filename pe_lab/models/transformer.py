@@ -92,6 +92,9 @@ class TransformerConfig(DecoderConfig):
     def without(self) -> frozenset[int]:
         return frozenset(number for number, own in self.layers.items() if not own.encoded)
 
+    def null_values(self) -> dict[str, Any]:
+        return {"d_ff": self.ff_width}
+
     def weights(self) -> int:
         widths = [self.at_layer(number).ff_width for number in range(self.n_layers)]
         return sum(4 * self.d_model**2 + 2 * self.d_model * width for width in widths)

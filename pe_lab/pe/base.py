@@ -290,6 +290,11 @@ class PositionalEncoding(nn.Module):
         bias_BHTS = self.bias(pos_BS[:, -1:], pos_BS)
         return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
 
+    def null_values(self) -> dict[str, Any]:
+        """What keys of its yaml stand for where they are null: key -> value, or None where null
+        means none. It is recorded with a run, and is part of its identity."""
+        return {}
+
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance changes."""
         cls, base = type(self), PositionalEncoding

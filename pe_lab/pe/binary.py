@@ -1,7 +1,7 @@
 """The position's bits as features."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -30,6 +30,9 @@ class Binary(PositionalEncoding):
         self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
         self.register_buffer("place", torch.arange(self.bits), persistent=False)
         self.register_buffer("digit", torch.tensor([0.0, 1.0]), persistent=False)
+
+    def null_values(self) -> dict[str, Any]:
+        return {"bits": self.bits}
 
     def size_for(self, positions: int) -> tuple[str, int]:
         return "bits", _bits(positions)

@@ -79,6 +79,13 @@ class Combined(PositionalEncoding):
             if part.values_like_keys is not None:
                 self.values_like_keys = f"parts.{index}.{part.values_like_keys}"
 
+    def null_values(self) -> dict[str, Any]:
+        return {
+            f"parts.{number}.{key}": value
+            for number, part in self.parts.items()
+            for key, value in part.null_values().items()  # type: ignore[operator]
+        }
+
     def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
         parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]

@@ -100,6 +100,9 @@ class CoPE(PositionalEncoding):
         else:
             self.position = TablePositions(dims.head_dim, self.npos)
 
+    def null_values(self) -> dict[str, Any]:
+        return {"npos": self.npos}
+
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.rope is not None else {"rotate"})
 

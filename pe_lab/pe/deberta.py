@@ -1,6 +1,7 @@
 """DeBERTa's disentangled attention, and absolute positions for the last layers."""
 
 import math
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
@@ -64,6 +65,9 @@ class DeBERTa(PositionalEncoding):
             self.max_len = dims.max_len if max_len is None else max_len
             self.absolute = _table(self.max_len, dims.d_model)
         self.shift_invariant = self.absolute is None
+
+    def null_values(self) -> dict[str, Any]:
+        return {"clip": self.clip, "max_len": self.max_len}
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, DeBERTa)

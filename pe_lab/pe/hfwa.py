@@ -1,6 +1,6 @@
 """Hybrid window and full attention."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat
 from torch import Tensor
@@ -45,6 +45,9 @@ class HFWA(RoPE):
         self.logn, self.shift_invariant = "none", True
         reach = 3 * dims.train_len // 4
         self.window = max(2, 1 + (reach - 1) // (dims.n_layers - 1)) if window is None else window
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"window": self.window}
 
     def hooks(self) -> frozenset[str]:
         plain = self.last and self.logn == "none"

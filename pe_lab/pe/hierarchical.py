@@ -1,7 +1,7 @@
 """Su's hierarchical decomposition of learned positions."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,9 @@ class Hierarchical(PositionalEncoding):
         self.rows = max(dims.train_len, _root(dims.max_len)) if rows is None else rows
         self.max_len, self.a = self.rows**2, a
         self.table = nn.Parameter(torch.randn(self.rows, dims.d_model))
+
+    def null_values(self) -> dict[str, Any]:
+        return {"rows": self.rows}
 
     def size_for(self, positions: int) -> tuple[str, int]:
         return "rows", _root(positions)

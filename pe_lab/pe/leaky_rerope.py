@@ -1,5 +1,7 @@
 """Rectified RoPE with a leak."""
 
+from typing import Any
+
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -36,6 +38,9 @@ class LeakyReRoPE(NearFar):
         near = half(dims) if window is None else window
         super().__init__(dims, base, pairing, near, logn, logn_clip)
         self.k = scale(dims, k)
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"window": self.near, "k": self.k}
 
     def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shifted_BT = pos_q_BT.double() + self.near * (self.k - 1)

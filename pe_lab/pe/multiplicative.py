@@ -1,5 +1,7 @@
 """A learned factor for every absolute position."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
@@ -21,6 +23,9 @@ class Multiplicative(PositionalEncoding):
         super().__init__()
         self.max_len = dims.max_len if max_len is None else max_len
         self.table = nn.Parameter(torch.randn(self.max_len, dims.d_model))
+
+    def null_values(self) -> dict[str, Any]:
+        return {"max_len": self.max_len}
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         return x_BSE * (1 + F.embedding(pos_BS, self.table))

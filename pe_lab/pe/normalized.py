@@ -1,6 +1,6 @@
 """The position as a share of the length."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -42,6 +42,9 @@ class Normalized(PositionalEncoding):
             shares = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
         self.register_buffer("shares", shares, persistent=False)
         self.weight = nn.Parameter(torch.empty(dims.d_model).uniform_(-1, 1))
+
+    def null_values(self) -> dict[str, Any]:
+        return {"max_len": self.max_len}
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         if self.shares is None:

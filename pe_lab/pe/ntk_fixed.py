@@ -1,5 +1,7 @@
 """NTK-RoPE, fixed."""
 
+from typing import Any
+
 import torch
 from pydantic import PositiveFloat
 
@@ -27,5 +29,9 @@ class NTKFixed(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
+        self.k = scale(dims, k)
         pair = torch.arange(1, dims.head_dim // 2 + 1, dtype=torch.float64)
-        self.frequencies = self.frequencies / scale(dims, k) ** (2 * pair / dims.head_dim)
+        self.frequencies = self.frequencies / self.k ** (2 * pair / dims.head_dim)
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}

@@ -1,6 +1,7 @@
 """NTK-RoPE with a mixed radix."""
 
 import math
+from typing import Any
 
 import torch
 from pydantic import PositiveFloat
@@ -31,6 +32,10 @@ class NTKMixed(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
+        self.k = scale(dims, k)
         pairs = dims.head_dim // 2
         share = torch.arange(1, pairs + 1, dtype=torch.float64) / pairs
-        self.frequencies = self.frequencies * (-math.log(scale(dims, k)) * share**b).exp()
+        self.frequencies = self.frequencies * (-math.log(self.k) * share**b).exp()
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}

@@ -1,6 +1,6 @@
 """NTK-aware scaled RoPE."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
@@ -32,6 +32,10 @@ class NTKOld(RoPE):
         power = slowest_by_k(dims)
         stretched = base * scale(dims, k) ** (power if variant == 9675 else 1)
         super().__init__(dims, stretched, pairing, logn, logn_clip)
+        self.k = scale(dims, k)
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}
 
 
 def slowest_by_k(dims: Dims) -> float:

@@ -1,5 +1,7 @@
 """Position interpolation."""
 
+from typing import Any
+
 from pydantic import PositiveFloat
 
 from pe_lab.pe.base import Dims
@@ -25,4 +27,8 @@ class PI(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        self.frequencies = self.frequencies / scale(dims, k)
+        self.k = scale(dims, k)
+        self.frequencies = self.frequencies / self.k
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}

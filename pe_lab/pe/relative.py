@@ -1,6 +1,7 @@
 """A learned vector for every distance: the "relative PE" of the CoPE paper."""
 
 import math
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -28,6 +29,9 @@ class Relative(PositionalEncoding):
         self.share_layers = share_layers
         d = dims.head_dim
         self.table = nn.Parameter(torch.randn(self.max_len, d) / math.sqrt(d))
+
+    def null_values(self) -> dict[str, Any]:
+        return {"max_len": self.max_len}
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

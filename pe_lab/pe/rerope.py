@@ -1,5 +1,7 @@
 """Rectified RoPE."""
 
+from typing import Any
+
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -31,6 +33,9 @@ class ReRoPE(NearFar):
     ) -> None:
         near = half(dims) if window is None else window
         super().__init__(dims, base, pairing, near, logn, logn_clip)
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"window": self.near}
 
     def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         return self.turns(torch.full_like(pos_q_BT[:, :1], self.near)), None

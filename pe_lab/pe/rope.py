@@ -1,7 +1,7 @@
 """Rotary position embedding."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -68,6 +68,9 @@ class RoPE(PositionalEncoding):
         # What it counts are the keys behind a query.
         self.both_ways = logn == "none"
         self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+
+    def null_values(self) -> dict[str, Any]:
+        return {} if self.logn == "none" else {"logn_clip": self.logn_clip}
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -1,5 +1,7 @@
 """Self-Extend."""
 
+from typing import Any
+
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -35,6 +37,9 @@ class SelfExtend(NearFar):
         self.group = smallest_group(dims, near) if group is None else group
         # A single group holds all positions, as every position has a group of its own with 1.
         self.shift_invariant &= self.group == 1 or self.group >= dims.max_len
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"window": self.near, "group": self.group}
 
     def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shift = self.near - self.near // self.group

@@ -46,14 +46,18 @@ class TAPE(PositionalEncoding):
                 "width=null, or give it more layers"
             )
         self.updates = dims.layer < dims.n_layers - 1
+        self.width: int | None = None
         if not self.updates:
             return
-        width = 4 * dims.n_heads if width is None else width
+        self.width = width = 4 * dims.n_heads if width is None else width
         self.attended = nn.Parameter(torch.zeros(dims.n_heads))
         self.gate = nn.Linear(dims.d_model, width, bias=False)
         self.up = nn.Parameter(torch.zeros(width, dims.n_heads))
         self.down = nn.Parameter(torch.randn(dims.n_heads, width) * 0.02)
         nn.init.normal_(self.gate.weight, std=0.02)
+
+    def null_values(self) -> dict[str, Any]:
+        return {"width": self.width}
 
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.updates else {"layer_state", "update_state"})

@@ -1,6 +1,7 @@
 """Untied positional encoding."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,9 @@ class TUPE(PositionalEncoding):
         self.key = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         nn.init.zeros_(self.query.bias)
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
+
+    def null_values(self) -> dict[str, Any]:
+        return {"max_len": self.max_len}
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

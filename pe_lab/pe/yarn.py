@@ -1,7 +1,7 @@
 """Yet another RoPE extension."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -48,11 +48,14 @@ class YaRN(RoPE):
         else:
             rotations = dims.train_len * self.frequencies / (2 * math.pi)
             kept = ((rotations - slow) / (fast - slow)).clamp(0, 1)
-        k = scale(dims, k)
-        self.frequencies = self.frequencies * ((1 - kept) / k + kept)
-        self.attention_factor = 0.1 * math.log(k) + 1 if temperature else 1.0
+        self.k = scale(dims, k)
+        self.frequencies = self.frequencies * ((1 - kept) / self.k + kept)
+        self.attention_factor = 0.1 * math.log(self.k) + 1 if temperature else 1.0
         if temperature:
             self.needs_softmax = "temperature=true"
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}
 
     def turns(self, pos_BT: Tensor) -> Tensor:
         # Queries and keys alike: the logits are multiplied by its square.

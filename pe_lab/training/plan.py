@@ -1,7 +1,7 @@
 """From a checked configuration to a plan: what can be known to be wrong before any work."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,11 +11,12 @@ from pe_lab.common.instantiate import instantiate
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import torch_seed
 from pe_lab.common.task import TRAIN, Task
-from pe_lab.config.schema import Config
+from pe_lab.config.schema import Config, plain, validated
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
+from pe_lab.training.null_values import null_values, replaced
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,13 @@ class Plan:
     """The splits to measure, in order; ``too_long`` are not among them."""
     too_long: dict[str, int]
     """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
+    null_values: dict[str, Any] = field(default_factory=dict)
+    """The keys that are null and stand for a value, with that value."""
+
+    @property
+    def resolved(self) -> Config:
+        """The configuration as it is recorded and hashed: with the ``null_values``."""
+        return validated(replaced(plain(self.config), self.null_values))
 
     def sequences(self, split: str, most: int) -> int:
         """How many sequences of a split to measure, where ``most`` of the training length are:
@@ -105,7 +113,8 @@ def plan(config: Config) -> Plan:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
-    return Plan(config, task, positions, model_config, dims, splits, too_long)
+    values = null_values(plain(config), model_config, encodings)
+    return Plan(config, task, positions, model_config, dims, splits, too_long, values)
 
 
 def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> None:
