@@ -35,7 +35,6 @@ SIZES = [
     Case(1, 2, 2048, 2048, 64, 2049),
     Case(2, 2, 256, 256, 128, 257),
     Case(4, 4, 512, 512, 64, 513, dtype=torch.bfloat16),
-    Case(2, 4, 256, 256, 64, 257, keyed=True),
 ]
 
 
@@ -69,14 +68,14 @@ def test_interpreted_kernels_follow_the_formula(name: str, interpreted: dict[str
     assert_equal(interpreted[name], known, TOLERANCE[case.dtype])
 
 
-def test_the_mask_is_that_of_every_other_road(interpreted: dict[str, Any]) -> None:
+def test_the_dropout_mask(interpreted: dict[str, Any]) -> None:
     weights = interpreted["weights"]["out"]
     kept = Drop(WEIGHTS.p, KEY).kept(attention_rows(weights), torch.arange(WEIGHTS.s))
     seen = torch.ones(WEIGHTS.s, WEIGHTS.s, dtype=torch.bool).tril()[WEIGHTS.s - WEIGHTS.t :]
     assert torch.equal(weights != 0, kept & seen)
 
 
-def test_tensors_it_does_not_take() -> None:
+def test_unsupported_tensors() -> None:
     q, table = torch.zeros(1, 1, 4, 16), torch.zeros(5, 16)
     assert cope.cope(q, q, q, q, q, table, 1.0, None) is None
 
@@ -101,10 +100,7 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
     types |= dict.fromkeys(("gate_q", "gate_k", "d_gate_q", "d_gate_k"), kind)
     types |= {"scale": "fp32", "keep": "fp32"}
     options = {name: call.constants.pop(name) for name in ("num_warps", "num_stages")}
-    types["key"] = "*i64"
     fixed: dict[str, Any] = dict(call.constants)
-    if not case.keyed:
-        fixed["key"] = None
     if case.gates != "own":
         fixed |= dict.fromkeys(("gate_q", "gate_k", "d_gate_q", "d_gate_k"))
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
@@ -168,14 +164,6 @@ def test_every_size_compiles(
     assert report["shared"] <= 99 * 1024
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_key_in_memory_compiles(name: str) -> None:
-    report = compiled(KERNELS[name], Case(1, 1, 64, 64, 64, 65, keyed=True), 90)
-    assert report["STACK"] == 0
-
-
 def far(found: Tensor, known: Tensor) -> float:
     """Relative to the largest value."""
     return float((found - known).abs().max() / known.abs().max())
@@ -209,7 +197,7 @@ def test_a_gpu_follows_a_table_of_any_rows(case: Case) -> None:
 
 
 @on_a_gpu
-def test_a_gpu_drops_what_every_other_road_drops() -> None:
+def test_the_dropout_mask_on_a_gpu() -> None:
     x = {name: part.to("cuda") for name, part in unit_values(WEIGHTS).items()}
     weights = results(WEIGHTS, x, cope.cope)["out"]
     kept = Drop(WEIGHTS.p, KEY).kept(

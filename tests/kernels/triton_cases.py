@@ -30,7 +30,6 @@ class Case:
         open: every gate of its own is nearly 1, so that positions reach the number of keys.
         apart: q, k and v in memory of their own; else side by side, as a linear layer leaves them.
         scores_bytes: of ``SCORES_BYTES``; None: as it is.
-        keyed: the dropout key is a tensor.
     """
 
     b: int
@@ -46,7 +45,6 @@ class Case:
     apart: bool = True
     dtype: torch.dtype = torch.float32
     scores_bytes: int | None = None
-    keyed: bool = False
 
 
 CASES = {
@@ -61,7 +59,6 @@ CASES = {
     "side by side": Case(2, 2, 17, 17, 16, 18, apart=False),
     "a wide head": Case(1, 1, 16, 16, 128, 17),
     "head after head": Case(3, 1, 17, 17, 16, 18, scores_bytes=2 * 17 * 24 * 16),
-    "a key in memory": Case(1, 2, 37, 37, 16, 38, p=0.3, keyed=True),
     "halves": Case(1, 1, 40, 40, 32, 20, dtype=torch.float16),
 }
 WEIGHTS = Case(2, 2, 20, 32, 32, 33, p=0.4)
@@ -99,17 +96,16 @@ def by_formula(
     return (weights if drop is None else drop(weights, attention_rows(weights))) @ v
 
 
-def dropped(case: Case, device: torch.device | str = "cpu") -> Drop | None:
+def dropped(case: Case) -> Drop | None:
     """What the case drops."""
-    key = torch.tensor(KEY, device=device) if case.keyed else KEY
-    return Drop(case.p, key) if case.p else None
+    return Drop(case.p, KEY) if case.p else None
 
 
 def results(case: Case, given: dict[str, Tensor], run: object = by_formula) -> dict[str, Tensor]:
     """The result and every gradient, by name."""
     x = {name: part.detach().requires_grad_() for name, part in given.items() if name != "back"}
     gates = {"keys": ("q", "k"), "values": ("q", "v"), "own": ("gate_q", "gate_k")}[case.gates]
-    drop = dropped(case, x["q"].device)
+    drop = dropped(case)
     operands = [x[name] for name in ("q", "k", "v", *gates, "table")]
     out = run(*operands, case.scale, drop)  # type: ignore[operator]
     out.backward(given["back"].to(out.dtype))
@@ -132,7 +128,7 @@ def interpreted() -> dict[str, dict[str, Tensor]]:
     os.environ["TRITON_INTERPRET"] = "1"
     from pe_lab.kernels.triton import cope
 
-    cope.serves = lambda *_: True
+    cope.supports = lambda *_: True
     usual, found = cope.SCORES_BYTES, {}
     for name, case in CASES.items():
         cope.SCORES_BYTES = case.scores_bytes or usual

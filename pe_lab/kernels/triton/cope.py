@@ -1,8 +1,9 @@
-"""CoPE's attention on a GPU: the Triton kernels, launched and differentiated.
+"""CoPE's attention on a GPU: the autograd function of the Triton kernels.
 
-Memory beside inputs and outputs, for each head of each sequence: T S / 32 numbers of float32 from
-the forward to the backward; and, for a few heads at a time, T min(npos, S + 1) scores, 4 bytes each
-in the forward and 16 in the backward, together at most ``SCORES_BYTES`` or what one head needs.
+Memory in addition to inputs and outputs: for each head of each sequence T S / 32 numbers of float32
+from the forward to the backward pass; and for a few heads at a time T min(npos, S + 1) scores, 4
+bytes each in the forward pass and 16 in the backward pass, in total at most ``SCORES_BYTES``, or
+what one head needs.
 """
 
 from collections.abc import Iterator
@@ -14,22 +15,21 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.common.dropout import Drop, mapped
+from pe_lab.common.dropout import Drop
 from pe_lab.kernels.triton.backward import columns_backward, rows_backward
 from pe_lab.kernels.triton.forward import forward
 
 SCORES_BYTES = 2**30
 KEYS = 32
-# The gradients of a row's scores are at most 1 of its bound: 2^60 units leave room below 2^63.
+# The gradients of the scores of a row are at most its bound: 2^60 units leave room below 2^63.
 UNITS = 2.0**60
-_MOST_HEADS = 65535  # of a launch: the grid's second dimension
+_MAX_HEADS = 65535  # of a launch: the grid's second dimension
 
 
-def serves(q_BHTD: Tensor, table_ND: Tensor, drop: Drop | None) -> bool:
-    """Whether ``cope`` is for these tensors."""
-    known = q_BHTD.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    one_key = drop is None or not mapped(drop.key)
-    return q_BHTD.is_cuda and known and table_ND.dtype == torch.float32 and one_key
+def supports(q_BHTD: Tensor, table_ND: Tensor, drop: Drop | None) -> bool:
+    """Whether ``cope`` supports these tensors."""
+    dtype = q_BHTD.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return q_BHTD.is_cuda and dtype and table_ND.dtype == torch.float32
 
 
 def cope(
@@ -42,21 +42,20 @@ def cope(
     position_scale: float,
     drop: Drop | None,
 ) -> Tensor | None:
-    """Attention with contextual positions, as pe/cope.py defines them, (B, H, T, D); None for
-    tensors that it does not serve.
+    """Attention with contextual positions, as in pe/cope.py, (B, H, T, D); None for tensors that it
+    does not support.
 
     logits_ij = q_i.k_j / sqrt(D) + position_scale gate_q_i.e[p_ij], j <= i, the T queries the last
     of the S tokens; p_ij sums sigmoid(gate_q_i.gate_k_n / sqrt(D)) over n = j .. i, up to npos - 1.
 
-    Positions, softmax and sums are float32. Products of float32 are sums of three in tf32, which
-    err by a few 1e-7, or one where ``torch.set_float32_matmul_precision`` has asked for less.
+    Positions, softmax and sums are float32. Products of float32 are computed by three in tf32, with
+    errors of a few 1e-7, or by one if ``torch.set_float32_matmul_precision`` allows it.
 
     Args:
         table_ND: e, (npos, D), float32.
-        drop: acts on the softmax weights; its rows are (b H + h) S + S - T + t. A key that is a
-            tensor stays on the GPU.
+        drop: of the softmax weights; its rows are (b H + h) S + S - T + t.
     """
-    if not serves(q_BHTD, table_ND, drop):
+    if not supports(q_BHTD, table_ND, drop):
         return None
     shared = gate_q_BHTD is q_BHTD and gate_k_BHSD is k_BHSD
     gates = (None, None) if shared else (gate_q_BHTD, gate_k_BHSD)
@@ -67,7 +66,7 @@ def cope(
 
 
 class _Cope(torch.autograd.Function):
-    """``cope``, with gate_q and gate_k None where they are q and k."""
+    """``cope``; gate_q and gate_k are None if they are q and k."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
@@ -76,7 +75,7 @@ class _Cope(torch.autograd.Function):
         out = q.new_empty(b, t, h, d)
         lse = q.new_empty(b, h, t, dtype=torch.float32)
         right = q.new_empty(b * h, triton.cdiv(s, KEYS), t, dtype=torch.float32)
-        for heads in call.groups(bytes_a_score=4):
+        for heads in call.groups(bytes_per_score=4):
             call.launch(forward, t, call.block, heads, call.scores(heads), out, lse, right)
         result = out.transpose(1, 2)
         gate_q, gate_k, table, ctx.position_scale, ctx.drop = rest
@@ -103,7 +102,7 @@ class _Cope(torch.autograd.Function):
         d_gate_k = None if gate_k is None else torch.empty_like(d_k)
         d_queries = torch.empty_like(call.queries)
         d_rows = torch.zeros_like(call.rows)
-        for heads in call.groups(bytes_a_score=16):
+        for heads in call.groups(bytes_per_score=16):
             scores = call.scores(heads)
             d_scores = torch.zeros_like(scores, dtype=torch.int64)
             read = scores, lse, delta, right, d_out, left
@@ -122,7 +121,7 @@ class _Cope(torch.autograd.Function):
 
 
 class _Call:
-    """The tensors and numbers of one call, as the kernels take them."""
+    """The arguments of the kernels."""
 
     def __init__(
         self,
@@ -141,16 +140,15 @@ class _Call:
         self.position_scale = position_scale
         self.positions = min(len(table), s + 1)
         self.queries = (q if gate_q is None else gate_q).reshape(b * h, t, d).float()
-        # Rows of scores that begin at multiples of 32 bytes: matrix products are faster.
+        # Rows of scores are aligned to 32 bytes, for faster matrix products.
         self.rows = F.pad(position_scale * table[: self.positions], (0, 0, 0, -self.positions % 8))
         self.keep = 1.0 if drop is None else drop.scale
-        self.key = drop.key if drop is not None and isinstance(drop.key, Tensor) else None
-        hashed = (0, 0, 0 if drop is None else drop.threshold)
-        if drop is not None and self.key is None:
-            hashed = (_signed(drop.low), _signed(drop.high), drop.threshold)
+        hashed = (0, 0, 0)
+        if drop is not None:
+            hashed = (_signed(int(drop.low)), _signed(int(drop.high)), drop.threshold)
         self.numbers = (h, t, s, self.positions, len(self.rows), d**-0.5, *hashed, self.keep)
         width = max(16, triton.next_power_of_2(d))
-        # As large as fit into the registers, by the compiler's report for sm_80 and sm_90.
+        # The largest that fit into the registers, by the compiler's report for sm_80 and sm_90.
         if q.dtype == torch.float32:
             self.block, warps = 16, 4 if width <= 64 else 8
         else:
@@ -160,19 +158,18 @@ class _Call:
             "WIDTH": width,
             "M": self.block,
             "N": KEYS,
-            "OWN_GATES": gate_q is not None,
+            "SEPARATE_GATES": gate_q is not None,
             "DROPS": drop is not None,
-            "KEYED": self.key is not None,
             # Products of float32.
             "PRECISION": "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "num_warps": warps,
             "num_stages": 2,
         }
 
-    def groups(self, bytes_a_score: int) -> Iterator[slice]:
-        """Heads, so many at a time that their scores fit."""
-        each = self.queries.shape[1] * len(self.rows) * bytes_a_score
-        size = min(max(1, SCORES_BYTES // each), _MOST_HEADS)
+    def groups(self, bytes_per_score: int) -> Iterator[slice]:
+        """Slices of heads whose scores fit into ``SCORES_BYTES``."""
+        each = self.queries.shape[1] * len(self.rows) * bytes_per_score
+        size = min(max(1, SCORES_BYTES // each), _MAX_HEADS)
         for first in range(0, len(self.queries), size):
             yield slice(first, min(first + size, len(self.queries)))
 
@@ -183,10 +180,10 @@ class _Call:
     def launch(
         self, kernel: Any, rows: int, block: int, heads: slice, *tensors: Tensor | None
     ) -> None:
-        """A program for each block of rows of each of these heads."""
+        """Run one program for each block of rows of each of these heads."""
         grid = (triton.cdiv(rows, block), heads.stop - heads.start)
         numbers = (*self.strides, heads.start, *self.numbers)
-        kernel[grid](*self.inputs, *tensors, self.key, *numbers, **self.constants)
+        kernel[grid](*self.inputs, *tensors, *numbers, **self.constants)
 
 
 def _rows(x: Tensor | None) -> Tensor | None:
@@ -194,12 +191,11 @@ def _rows(x: Tensor | None) -> Tensor | None:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in their own precision, under autocast too."""
+    """a @ b in their own precision, also under autocast."""
     with torch.autocast(a.device.type, enabled=False):
         return a @ b
 
 
-def _signed(half: int | Tensor) -> int:
-    """The same 32 bits as a signed number: one type whatever the key, or Triton compiles anew."""
-    assert isinstance(half, int)
+def _signed(half: int) -> int:
+    """The same 32 bits as a signed number: one type for all keys, or Triton would recompile."""
     return half - 2**32 if half >= 2**31 else half
