@@ -1,6 +1,7 @@
 """What every test may use."""
 
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,3 +61,17 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield mount
     if mounted.is_mount():
         subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+@pytest.fixture
+def no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, working folder (returned) and environment without a trace of wandb."""
+    for key in [key for key in os.environ if key.startswith("WANDB_")]:
+        # The service belongs to this process: without it, wandb would start another each time.
+        if key != "WANDB_SERVICE":
+            monkeypatch.delenv(key)
+    for folder in ("home", "cwd"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "cwd")
+    return tmp_path / "cwd"

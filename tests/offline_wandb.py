@@ -1,11 +1,38 @@
-"""wandb's offline files of a run, read back by `wandb leet inspect`, and wandb's process."""
+"""A log to wandb, its files read back by `wandb leet inspect`, and wandb's process."""
 
 import json
+import logging
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from wandb.util import get_core_path
+
+from pe_lab.config.schema import WandbConfig
+from pe_lab.experiment.wandb import WandbLog
+
+ARGUMENTS: dict[str, Any] = {
+    "id": "flipflop-cope-seed0-01234567",
+    "name": "cope-seed0 d_model=128",
+    "group": "sweep-1",
+    "job_type": "cope",
+    "tags": ["flipflop", "small"],
+    "notes": "pe-lab task=flipflop",
+    "config": {"seed": 0, "train": {"lr": 1e-3, "betas": [0.9, 0.99]}, "none": None},
+}
+
+SUMMARY: dict[str, Any] = {
+    "steps": 30,
+    "splits": {"in_domain": "in_domain", "long": "ood/long", "far": "ood/far", "too_long": None},
+    "metrics": {
+        **{"in_domain/error": 0.25, "in_domain/error_low": 0.2, "in_domain/n": 10},
+        **{"in_domain/loss": 0.5, "in_domain/guess": 0.5},
+        **{"ood/long/error": 0.75, "ood/long/loss": None, "ood/far/error": 0.25, "ood/far/n": 7},
+        **{"params/total": 7, "time/train_s": 1.5},
+    },
+    "by": {"in_domain": {"length": {"2": {"error": 0.5, "n": 2}, "3-4": {"error": 0, "n": 8}}}},
+}
 
 
 def inspect(file: Path, *options: str) -> bytes:
@@ -59,3 +86,44 @@ def core_of(pid: int) -> int:
         if b"--pid" in words and words[words.index(b"--pid") + 1] == str(pid).encode():
             return int(folder.name)
     raise AssertionError("no wandb-core")
+
+
+def started(folder: Path, *, mode: str = "offline", wait: float = 20) -> WandbLog:
+    """The log of a run in ``folder``, with a short limit on wandb's start."""
+    place: dict[str, Any] = {"mode": mode, "project": "pe-lab-test", "entity": None}
+    cfg = WandbConfig(**place, tags=[], pictures=False, init_timeout=wait)
+    return WandbLog(cfg, folder, ARGUMENTS)
+
+
+def row(step: int) -> dict[str, Any]:
+    """A row of metrics.jsonl."""
+    return {"step": step, "train/loss": step / 10}
+
+
+def write_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """A run folder with these rows in its metrics.jsonl."""
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages shown to the user; debug messages only go to the log file."""
+    ours = [record for record in caplog.records if record.name == "pe_lab"]
+    return [record.getMessage() for record in ours if record.levelno > logging.DEBUG]
+
+
+def only_warning(caplog: pytest.LogCaptureFixture) -> str:
+    """The one warning about wandb, which is then forgotten."""
+    (message,) = warnings(caplog)
+    assert "\n" not in message
+    assert "metrics.jsonl has every number" in message
+    caplog.clear()
+    return message
+
+
+def use(run: WandbLog) -> None:
+    """Three rows and a summary."""
+    for step in range(3):
+        run.log(row(step))
+    run.finish(SUMMARY, 0)

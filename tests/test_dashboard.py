@@ -18,6 +18,8 @@ from wandb_workspaces.workspaces.internal import View
 from pe_lab.cli import dashboard
 from pe_lab.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("no_wandb_account")
+
 
 @pytest.fixture(scope="module")
 def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,14 +39,6 @@ def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(some_runs: Path, tmp_path: Path) -> Path:
     shutil.copytree(some_runs / "runs", tmp_path / "runs")
     return tmp_path / "runs"
-
-
-@pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for key in [key for key in os.environ if key.startswith("WANDB_")]:
-        if key != "WANDB_SERVICE":
-            monkeypatch.delenv(key)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 def read(path: Path) -> Workspace:

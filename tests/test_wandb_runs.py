@@ -16,15 +16,9 @@ from program import ROOT, Here, command, rows, state, the_run, tiny
 from program import start as start_process
 from wandb_server import Server, serving
 
+pytestmark = pytest.mark.usefixtures("no_wandb_account")
+
 OFFLINE = "tracker.wandb.mode=offline"
-
-
-@pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for key in [key for key in os.environ if key.startswith("WANDB_")]:
-        if key != "WANDB_SERVICE":
-            monkeypatch.delenv(key)
-    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def logged(row: dict[str, Any]) -> dict[str, Any]:

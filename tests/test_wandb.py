@@ -1,0 +1,160 @@
+"""wandb has every row of a run once, also of one that was resumed."""
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from offline_wandb import (
+    ARGUMENTS,
+    SUMMARY,
+    files,
+    history,
+    inspect,
+    records,
+    row,
+    start,
+    started,
+    warnings,
+    whole,
+    write_metrics,
+)
+
+from pe_lab.experiment.wandb_labels import SPLIT_COLUMNS
+
+pytestmark = pytest.mark.usefixtures("no_wandb_account")
+
+
+def test_an_offline_run_reads_back(
+    tmp_path: Path, no_wandb_account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    rows = [
+        {"step": 10, "train/loss": 2.0, "lr": 0.1},
+        {"step": 20, "train/loss": 1.0, "lr": math.nan},
+        {"step": 20, "ood/long/error": 0.5, "ood/far/error": 1.0, "ood/long/n": 4},
+        {"step": 30, "train/loss": 1.5, "lr": None},
+    ]
+    run = started(tmp_path)
+    for given in rows:
+        run.log(given)
+    run.finish(SUMMARY, 0)
+    run.log(row(40))
+    run.finish(None, 1)
+
+    (file,) = files(tmp_path)
+    begun = start(file)
+    assert begun["run_id"].startswith(ARGUMENTS["id"] + "-")
+    assert begun["display_name"] == ARGUMENTS["name"]
+    assert (begun["run_group"], begun["job_type"]) == ("sweep-1", "cope")
+    assert (begun["project"], begun["tags"]) == ("pe-lab-test", ["flipflop", "small"])
+    assert begun["notes"] == "pe-lab task=flipflop"
+    metrics = [record["metric"] for record in records(file) if record["type"] == "metric"]
+    assert {"name": "step", "options": {"defined": True, "hidden": True}} in metrics
+    assert any((m.get("glob_name"), m.get("step_metric")) == ("*", "step") for m in metrics)
+    hidden = {m["name"] for m in metrics if m.get("options", {}).get("hidden")}
+    assert hidden == {"step", "ood/long/n", "in_domain/error_low"}
+
+    items = history(tmp_path)
+    assert [item["step"] for item in items] == [10, 20, 20, 30, 30, 30]
+    assert items[0] == rows[0]
+    assert items[2] == rows[2] | {"ood/error": 0.75}
+    assert items[4] == {
+        **{"step": 30, "in_domain/error": 0.25, "in_domain/error_low": 0.2},
+        **{"in_domain/loss": 0.5, "ood/long/error": 0.75, "ood/far/error": 0.25, "ood/error": 0.5},
+    }
+
+    words = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json"]
+    assert subprocess.run(words, check=True, capture_output=True).stdout == inspect(file)
+    read = whole(file)
+    assert read["config"] == ARGUMENTS["config"]
+    assert (read["state"], read["exit_code"]) == ("finished", 0)
+    known = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
+    assert known.items() <= read["summary"].items()
+    assert read["summary"]["ood/error"] == 0.5
+    assert read["summary"]["train/loss"] == 1.5
+    lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
+    content = json.loads(lengths.read_text())
+    assert content["columns"] == ["split", "length", "error", "n"]
+    assert content["data"] == [["in_domain", 2, 0.5, 2], ["in_domain", 4, 0, 8]]
+    content = json.loads(table.read_text())
+    assert content["columns"] == list(SPLIT_COLUMNS)
+    assert content["data"][0] == ["in_domain", 0.25, 0.2, None, None, 0.5, 10, 0.5]
+    assert content["data"][3] == ["too_long", *[None] * 7]
+
+    assert not warnings(caplog)
+    assert list(no_wandb_account.iterdir()) == []
+    assert not list((tmp_path / "home").rglob("staging"))
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_runs_of_one_process_stay_apart_and_equal_ones_of_two_folders_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first is left open, as by an exception: the second must not write into it.
+    first, second = started(tmp_path / "0"), started(tmp_path / "1")
+    second.log(row(7))
+    second.finish(None, 1)
+    first.log(row(0))
+    first.finish(None, 0)
+    assert history(tmp_path / "0") == [row(0)]
+    assert history(tmp_path / "1") == [row(7)]
+    (one,), (other,) = files(tmp_path / "0"), files(tmp_path / "1")
+    assert whole(other)["exit_code"] == 1
+    assert start(one)["run_id"] != start(other)["run_id"]
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("end", ["interrupted", "killed", "its file is gone"])
+def test_a_resumed_run_has_every_row_once(
+    tmp_path: Path, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stopped after 200 rows, of which the checkpoint counts 180."""
+    first = started(tmp_path)
+    for step in range(200):
+        first.log(row(step))
+    first.finish(None, 1)
+    (file,) = files(tmp_path)
+    run_id = start(file)["run_id"]
+    if end != "interrupted":
+        (tmp_path / "wandb" / "rows").unlink()
+    if end == "killed":
+        with file.open("r+b") as handle:
+            handle.truncate(file.stat().st_size // 2)
+    if end == "its file is gone":
+        shutil.rmtree(file.parent)
+    write_metrics(tmp_path, [row(step) for step in range(180)])
+
+    second = started(tmp_path)
+    for step in range(180, 210):
+        second.log(row(step))
+    second.finish(SUMMARY, 0)
+    *logged, closing, tables = history(tmp_path)
+    assert logged == [row(step) for step in range(210)]
+    assert closing["in_domain/error"] == 0.25
+    assert (tables["step"], tables["splits.nrows"]) == (30, 4)
+    count = 2 if end == "interrupted" else 1
+    assert [start(file)["run_id"] for file in files(tmp_path)] == [run_id] * count
+    assert not warnings(caplog)
+
+
+def test_a_run_that_was_killed_and_synced_becomes_another_run(tmp_path: Path) -> None:
+    """How many of its rows reached the server is not known."""
+    first = started(tmp_path)
+    first.log(row(0))
+    first.finish(None, 1)
+    (file,) = files(tmp_path)
+    (tmp_path / "wandb" / "rows").unlink()
+    file.with_suffix(".wandb.synced").touch()
+    write_metrics(tmp_path, [row(0)])
+
+    second = started(tmp_path)
+    second.log(row(1))
+    second.finish(None, 1)
+    steps = sorted(item["step"] for item in history(tmp_path))
+    assert steps == [0, 0, 1]
+    assert len({start(file)["run_id"] for file in files(tmp_path)}) == 2
