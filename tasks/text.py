@@ -120,7 +120,7 @@ class Text(Task):
             if code not in number:
                 raise ValueError(
                     f"{called(code, self.unit)} does not occur in {self._text.path}: write it with "
-                    f"what does, {self.vocab_told}"
+                    f"what does, {self.shown_vocab}"
                 )
         return [number[code] for code in codes]
 

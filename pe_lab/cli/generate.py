@@ -108,7 +108,7 @@ def _encoded(run: Any, prompt: str) -> list[int]:
     except ValueError as error:
         raise UsageError(f"prompt: {error}") from None
     if not read:
-        raise UsageError(f"prompt is empty: give some of {task.vocab_told}")
+        raise UsageError(f"prompt is empty: give some of {task.shown_vocab}")
     if task.separator is not None and task.vocab.index(task.separator) not in read:
         raise UsageError(
             f"prompt={prompt} asks for no answer: end what is to be answered with {task.separator}"

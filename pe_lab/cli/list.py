@@ -1,9 +1,9 @@
-"""``pe-lab list``: what there is to choose from, one line each.
+"""``pe-lab list``: every choice, one line each.
 
     pe-lab list                    pe, task, positions, model and experiment (recipes, with cost)
     pe-lab list pe experiment      these groups only
 
-pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md tells of each encoding.
+pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md, each encoding.
 """
 
 import inspect
@@ -23,15 +23,15 @@ GROUPS = ("pe", "task", "positions", "model", "experiment")
 
 
 def summary_line(text: str) -> str:
-    """What one yaml offers: the first line of its class's docstring, else of its header, with
-    the jobs and the cost that a recipe's header tells."""
+    """What a yaml file configures: the first line of its class's docstring, else of its header,
+    with the number of jobs and the cost in a recipe's header."""
     target = (yaml.safe_load(text) or {}).get("_target_")
     if target is not None:
         return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
     comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
-    told = next((line for line in comments if not line.startswith("@package")), "")
+    title = next((line for line in comments if not line.startswith("@package")), "")
     cost = re.search(r"^# cost: (.+?) for all (.+? jobs)", text, flags=re.MULTILINE)
-    return f"{told} ({cost[2]}, {cost[1]})" if cost else told
+    return f"{title} ({cost[2]}, {cost[1]})" if cost else title
 
 
 def _yamls(folder: Traversable, prefix: str = "") -> list[tuple[str, str]]:
@@ -48,9 +48,7 @@ def show(words: Sequence[str]) -> None:
     """Print the table, of the named groups only where some are named."""
     for word in words:
         if word not in GROUPS:
-            raise UsageError(
-                f"list {word}: there is no such group, choose from {', '.join(GROUPS)}"
-            )
+            raise UsageError(f"list {word}: unknown group, choose from {', '.join(GROUPS)}")
     conf = resources.files("pe_lab.conf")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for header in ("choice", "what it is"):

@@ -1,4 +1,4 @@
-"""The one front door: key=value overrides train; a few verbs do the rest."""
+"""The command line: key=value overrides train a run, commands do the rest."""
 
 import ast
 import os
@@ -17,18 +17,18 @@ Train, measure in and out of domain:
   pe-lab task=selective_copy pe=rope seed=1 train.steps=500
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
-A finished run is skipped, an unfinished one goes on; the same line can always be given again.
+A finished run is skipped, an unfinished one is resumed; the same line can always be given again.
 
-Look (pe-lab results --help, and so on, tells each command's own keys):
+Results (pe-lab results --help, and so on, describes each command's own keys):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
-  pe-lab compare                                        beside the published numbers
-  pe-lab report                                         pictures: runs/report/index.html
-  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   at any length, other encodings in place
-  pe-lab extrapolate task=text                          train short, test long: Su's table beside
+  pe-lab compare                                        against the published numbers
+  pe-lab report                                         plots and tables: runs/report/index.html
+  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   at any length, with other encodings
+  pe-lab extrapolate task=text                          train short, test long, against Su's table
   pe-lab inspect run=FOLDER sample=3                    what the encoding did with a sequence
-  pe-lab generate run=FOLDER prompt=".."                what the model writes after a prompt
-  pe-lab dashboard                                      the same views in wandb
-  pe-lab list                                           what each of these is, one line each
+  pe-lab generate run=FOLDER prompt=".."                the model's continuation of a prompt
+  pe-lab dashboard                                      a wandb workspace of the same plots
+  pe-lab list                                           every choice, one line each
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
 
 Choices:
@@ -52,9 +52,9 @@ VERBS = {
     "dashboard": "pe_lab.cli.dashboard",
     "list": "pe_lab.cli.list",
 }
-"""Each command and the module whose ``show`` does it and whose docstring is its help."""
+"""Each command and its module: ``show`` runs it, the docstring is its help."""
 
-# What a YAML reader takes for true.
+# The spellings of true in YAML.
 DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Interrupted) as stop:
         return getattr(stop, "exit_status", 130)
     except BrokenPipeError:
-        # Who reads our output has seen enough; keep the interpreter from saying so at exit.
+        # The reader of our output is gone (| head): keep the interpreter from reporting it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -95,11 +95,11 @@ def _say(error: Exception, status: int, debug: bool) -> int:
 
 
 def _dispatch(words: list[str]) -> None:
-    asked = {"-h", "--help"} & set(words)
-    verb, *rest = ["help", *words] if asked or not words else words
+    wants_help = {"-h", "--help"} & set(words)
+    verb, *rest = ["help", *words] if wants_help or not words else words
     if verb == "help":
-        about = [word for word in rest if word not in ("-h", "--help")][:1]
-        print(_help(*about), end="")
+        topic = [word for word in rest if word not in ("-h", "--help")][:1]
+        print(_help(*topic), end="")
     elif verb in VERBS:
         import_module(VERBS[verb]).show(rest)
     elif _is_word(verb):
@@ -121,17 +121,17 @@ def _unknown(verb: str) -> Exception:
     return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
 
 
-def _help(about: str = "key=value") -> str:
+def _help(topic: str = "key=value") -> str:
     """How the program is used, or one of its commands."""
-    if about in VERBS:
-        spec = find_spec(VERBS[about])
+    if topic in VERBS:
+        spec = find_spec(VERBS[topic])
         assert spec is not None
         assert spec.origin is not None
-        # Read, not imported: what the command itself needs takes a second to load.
-        told = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-        return told.replace("``", "") + "\n"
-    if _is_word(about) and about != "help":
-        raise _unknown(about)
+        # Parsed, not imported: the imports of a command take a second.
+        docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        return docstring.replace("``", "") + "\n"
+    if _is_word(topic) and topic != "help":
+        raise _unknown(topic)
     return HELP.format(choices=_choices())
 
 

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal."""
+"""The terminal: console, log lines, progress, and the table of a finished run."""
 
 import functools
 import logging
@@ -16,12 +16,12 @@ from rich.table import Table
 from pe_lab.common.metrics import METRICS, is_share
 
 logger = logging.getLogger("pe_lab")
-LINE_EVERY_S = 10.0
+LINE_INTERVAL_S = 10.0
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Who read our output has seen enough; a run goes on, and nothing has failed."""
+        """The reader of our output is gone (``| head``): discard the rest and go on."""
         _discard_output()
 
 
@@ -39,16 +39,16 @@ def _discard_output() -> None:
 
 @functools.cache
 def console() -> Console:
-    """The one console: tables, log lines and the progress bar must not tear each other.
+    """The only console, so that tables, log lines and the progress bar do not mix.
 
-    Where the output is no terminal, wide enough for every table.
+    Where the output is no terminal, it is wide enough for every table.
     """
     return _Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
 def log_handler() -> logging.Handler:
-    """Log lines on the console from INFO up, without tearing the progress bar; plain lines
-    where the output is no terminal."""
+    """Log lines from INFO on, above the progress bar; plain lines where the output is no
+    terminal."""
     if not console().is_terminal:
         handler: logging.Handler = _Lines(sys.stdout)
         handler.setLevel(logging.INFO)
@@ -59,18 +59,18 @@ def log_handler() -> logging.Handler:
 
 
 class StepProgress:
-    """Step, loss, steps per second and the time left: a bar on a terminal, else a line now
-    and then.
+    """Step, loss, steps per second and the time left: a bar on a terminal, else a line every
+    few seconds.
 
     Args:
-        line_every: seconds between lines where other processes write to the same terminal,
-            in which bars would tear; None where there are none.
+        line_every: seconds between lines where other processes write to the same terminal;
+            None: a bar.
     """
 
     def __init__(self, name: str, steps: int, start: int, line_every: float | None = None) -> None:
         self.name, self.steps, self.start = name, steps, start
         self.began = self.line_at = time.monotonic()
-        self.line_every = line_every or LINE_EVERY_S
+        self.line_every = line_every or LINE_INTERVAL_S
         self.live = line_every is None and console().is_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -92,28 +92,28 @@ class StepProgress:
         self.bar.stop()
 
     def step(self, step: int, loss: float) -> None:
-        """The run has taken ``step`` steps and last logged this loss."""
+        """Show the step and the last logged loss."""
         now = time.monotonic()
         rate = (step - self.start) / max(now - self.began, 1e-9)
         if self.live:
-            facts = f"{_told(loss)}{rate:.1f} steps/s"
+            facts = f"{_loss_text(loss)}{rate:.1f} steps/s"
             self.bar.update(self.shown, completed=step, facts=facts)
         elif now - self.line_at >= self.line_every:
             self.line_at = now
             left = (self.steps - step) / max(rate, 1e-9)
             logger.info(
                 "%s  step %d/%d  %s%.1f steps/s  %.0f s left",
-                self.name, step, self.steps, _told(loss), rate, left,
+                self.name, step, self.steps, _loss_text(loss), rate, left,
             )  # fmt: skip
 
     def doing(self, what: str) -> None:
-        """Something other than training is under way."""
+        """Show a phase other than training."""
         if self.live:
             self.bar.update(self.shown, facts=what)
 
 
-def _told(loss: float) -> str:
-    """Nothing before the first loss is logged."""
+def _loss_text(loss: float) -> str:
+    """Empty before the first loss is logged."""
     return "" if math.isnan(loss) else f"loss {loss:.4f}  "
 
 

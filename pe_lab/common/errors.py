@@ -1,4 +1,4 @@
-"""What a user is told when something cannot be done: one sentence, and an exit status."""
+"""Errors shown to users: one sentence and an exit status."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class HeldError(RunError):
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
-    """The sentence for a disk that refuses."""
+    """The error for a file that cannot be written."""
     return RunError(
         f"{path} cannot be written ({error.strerror}): make room there or choose another "
         "runs_dir, then start the same line again"
@@ -36,7 +36,7 @@ def cannot_write(path: Path, error: OSError) -> RunError:
 
 
 def sentence(error: BaseException) -> str:
-    """What is told of a failure: as it is where we wrote it, with its kind where we did not."""
+    """The message of an error, with its type where it is not one of ours."""
     if isinstance(error, PeLabError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -18,7 +18,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Process:
-    """What this process was asked: it stands for all that run in it, one within the other."""
+    """The state of this process, shared by all runs and sweeps in it.
+
+    ``noted`` is the signal that came, ``depth`` the number of nested StopOnSignal, ``serves`` the
+    process id of the launcher that this worker serves, ``busy`` whether it is doing a job.
+    """
 
     def __init__(self) -> None:
         self.noted: int | None = None
@@ -31,13 +35,13 @@ _here = _Process()
 
 
 def stopping() -> Interrupted | None:
-    """What to raise, once a signal has come."""
+    """The exception to raise once a signal has come; None before."""
     return None if _here.noted is None else Interrupted(_here.noted)
 
 
 class StopOnSignal:
     """Between enter and exit the first signal is only noted, for ``stopping`` to return;
-    a second one acts at once. What is noted is forgotten at the outermost exit."""
+    a second one acts at once. The outermost exit forgets it."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
         self._handler = handler or _note

@@ -19,17 +19,17 @@ Bools = npt.NDArray[np.bool_]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
-WORDS_TOLD = 100
-"""Of a vocabulary, in a message: a text in Chinese has thousands."""
+MAX_WORDS_SHOWN = 100
+"""Words of a vocabulary shown in a message: a Chinese text has thousands."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """N sequences. The model reads ``tokens`` and at position t is to answer ``targets[:, t]``.
+    """N sequences. The model reads ``tokens`` and predicts ``targets[:, t]`` at position t.
 
-    ``scored`` marks the answers that count. Sequences shorter than T are padded on the right:
-    ``lengths`` tells how many positions are real (T for all where None). ``tags`` name, per
-    position, a whole number by which the errors are also listed (brackets: distance, depth).
+    ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
+    ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
+    position by which errors are broken down (brackets: distance, depth).
     """
 
     tokens: Ints
@@ -153,16 +153,16 @@ class Task(ABC):
         return logits.argmax(-1) == targets
 
     def guess(self, reference: Batch, batch: Batch) -> float:
-        """Error of the best answer that does not read the sequence: the commonest scored
-        target of ``reference`` (in-domain sequences), given everywhere."""
+        """Error of the best constant answer: the commonest scored target of ``reference``
+        (in-domain sequences)."""
         commonest = np.bincount(reference.targets[reference.scored]).argmax()
         return float((batch.targets[batch.scored] != commonest).mean())
 
     @property
-    def vocab_told(self) -> str:
+    def shown_vocab(self) -> str:
         """The vocabulary as a message shows it."""
-        more = " .." if len(self.vocab) > WORDS_TOLD else ""
-        return " ".join(self.vocab[:WORDS_TOLD]) + more
+        more = " .." if len(self.vocab) > MAX_WORDS_SHOWN else ""
+        return " ".join(self.vocab[:MAX_WORDS_SHOWN]) + more
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text as a user writes it: words of the vocabulary, with or without
@@ -175,7 +175,7 @@ class Task(ABC):
         words = [w for part in text.split() for w in ([part] if part in number else part)]
         for word in words:
             if word not in number:
-                raise ValueError(f"{word} is not in the vocabulary: {self.vocab_told}")
+                raise ValueError(f"{word} is not in the vocabulary: {self.shown_vocab}")
         return [number[word] for word in words]
 
     def decode(self, tokens: Sequence[int]) -> str:

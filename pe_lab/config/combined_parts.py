@@ -1,4 +1,4 @@
-"""The parts of a combined encoding, from their names to their keys."""
+"""The parts of a combined encoding: from names to full sections."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
     """The configuration with the yaml of each named part of ``pe.parts`` in its place.
 
     A part is a name (``rope``) or a mapping with ``pe: NAME`` and keys that differ from that
-    yaml; one with a ``_target_`` of its own is whole already.
+    yaml; a mapping with ``_target_`` is left as it is.
 
     Args:
         sources: Hydra's ``runtime.config_sources``, where the yamls are looked for.
@@ -33,8 +33,8 @@ def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
     if not isinstance(parts, ListConfig) or not _is_combined(cfg.pe):
         return cfg
     repository = repository_of(sources)
-    given: list[Any] = OmegaConf.to_container(parts, resolve=False)  # type: ignore[assignment]
-    filled = [_filled(part, n, repository) for n, part in enumerate(given)]
+    listed: list[Any] = OmegaConf.to_container(parts, resolve=False)  # type: ignore[assignment]
+    filled = [_filled(part, n, repository) for n, part in enumerate(listed)]
     raw: Any = OmegaConf.to_container(cfg, resolve=False)
     raw["pe"]["parts"] = filled
     full: DictConfig = OmegaConf.create(raw)
@@ -51,10 +51,10 @@ def repository_of(sources: Sequence[Any]) -> ConfigRepository:
 
 
 def encoding_section(name: str, key: str, repository: ConfigRepository) -> dict[str, Any]:
-    """The keys of conf/pe/NAME.yaml, interpolations as they stand.
+    """The keys of conf/pe/NAME.yaml, interpolations unresolved.
 
     Args:
-        key: what the user calls the choice, for messages.
+        key: the key of the choice, for messages.
 
     Raises:
         UsageError: there is no such yaml, or none that can be read.
@@ -104,5 +104,5 @@ def _is_combined(section: Any) -> bool:
 
 
 def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's own keys over those of its yaml; its name comes first, for the record."""
+    """A part's keys over those of its yaml, its name first."""
     return {"pe": part["pe"], **section, **part}

@@ -32,11 +32,12 @@ closed = dataclass(
 
 
 def register_resolvers() -> None:
-    """``${mul:a,b}`` and ``${add:a,b}``, for splits that are measured by the baseline;
-    ``${cores:threads}``, for the jobs that this machine does at once, and ``${cpus:threads}``, for
-    the CPUs that a job of a sweep takes.
+    """Register the resolvers of the yamls with OmegaConf.
 
-    What is no number comes back as it is: the key it was taken from is refused by its own name.
+    ``${mul:a,b}`` and ``${add:a,b}``: splits defined relative to the baseline;
+    ``${cores:threads}``: the number of jobs that run at once on this machine; ``${cpus:threads}``:
+    the CPUs of one job of a sweep. A value that is not a number is returned unchanged, and refused
+    where its key is checked.
     """
     for name, result in (("mul", operator.mul), ("add", operator.add)):
         OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
@@ -57,13 +58,12 @@ def _threads(value: Any) -> Any:
 
 
 def _cpus(threads: Any) -> int:
-    """The threads of a job of a sweep; one where it is ``auto``, or what is refused by its own name
-    anyway."""
+    """The threads of a job of a sweep; 1 for ``auto``, and for values that are refused later."""
     return threads if type(threads) is int and threads >= 1 else 1
 
 
 def _cores(threads: Any = 1) -> int:
-    """How many times a job's threads go into the cores that this process may use; at least 1."""
+    """How many jobs with this number of threads fit on the usable cores; at least 1."""
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     return max(1, int(cpu_count()) // _cpus(threads))
@@ -103,7 +103,7 @@ class TrainConfig:
 
 @closed
 class EvalConfig:
-    """Measuring (key ``eval`` of conf/config.yaml)."""
+    """Evaluation (key ``eval`` of conf/config.yaml)."""
 
     every: PositiveInt
     sequences: PositiveInt
@@ -127,7 +127,7 @@ class WandbConfig:
 
 @closed
 class TrackerConfig:
-    """Where a run is recorded besides its own folder (conf/tracker/)."""
+    """Where a run is logged besides its own folder (conf/tracker/)."""
 
     wandb: WandbConfig
 

@@ -54,7 +54,8 @@ def test_a_batch_depends_on_its_number_alone(load, name):
 
 def test_a_fresh_process_draws_the_same(load):
     code = (
-        "from pe_lab.training.batches import TrainData; from pe_lab.tasks.brackets import Brackets\n"
+        "from pe_lab.training.batches import TrainData\n"
+        "from pe_lab.tasks.brackets import Brackets\n"
         "task = Brackets(splits={}, mode='close', k=2, m=3, length=84, max_gap=15, "
         "beyond_gap=None, n_back=None)\n"
         "print(TrainData(task, 3, 8).batch(17).tokens.sum(axis=1).tolist())"
