@@ -449,7 +449,7 @@ def test_odd_files_are_told_and_hide_nothing(here: Here) -> None:
         "runs/flipflop/c/seed2-01234567 cannot be read (Is a directory): make it readable",
         "runs/flipflop/c/seed3-01234567/status.json is no status of a run: put back a copy or "
         "remove the run's folder",
-        f"runs/flipflop/c/seed{2**63}-01234567: no run has a seed of 2^63 or more, remove it",
+        f"runs/flipflop/c/seed{2**63}-01234567: a seed must be below 2^63; remove this folder",
     ]
     assert here("results").status == 0
 

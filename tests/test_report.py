@@ -19,6 +19,10 @@ from report_runs import ENCODINGS, EVIL, SEEDS, error_of, shared_runs
 from scipy import stats
 
 from pe_lab.cli.report import MARK
+from pe_lab.common.console import percent
+from pe_lab.report.pictures import heat_map, png
+from pe_lab.report.sections import sections
+from pe_lab.results.frame import by_split, read_runs
 
 VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
@@ -380,3 +384,13 @@ def test_a_name_cannot_end_the_data_of_the_page(here: Here, runs: Path) -> None:
     (told,) = (e["text"] for e in page.elements if e["attributes"].get("id") == "data")
     assert not set("<>&") & set(told)
     assert [s["pe"] for s in json.loads(told)[0]["settings"]] == [name]
+
+
+def test_the_heat_map_as_a_picture(runs: Path) -> None:
+    flipflop = read_runs(runs, task="flipflop", state="finished")
+    (section,) = sections(flipflop, by_split(flipflop))
+    spec = heat_map(section)
+    shown = {(v["setting"], v["split"]): v["text"] for v in spec["data"]["values"]}
+    mean = statistics.fmean(error_of(9, seed, 1) for seed in SEEDS)
+    assert shown["enc_9", section.splits[1]] == percent(mean)
+    assert png(spec).startswith(b"\x89PNG")

@@ -158,7 +158,7 @@ def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     assert page.locator("#task-1 .panels.learning .panel:visible h4").all_inner_texts() == [
         "sparse", "dense",
     ]  # fmt: skip
-    page.get_by_label("leave the others out").check()
+    page.get_by_label("hide the others").check()
     drawn(page)
     grey = page.locator("#task-1 .panel:visible .mark-line path[stroke='var(--context)']")
     assert grey.count() == 0

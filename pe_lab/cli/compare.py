@@ -1,4 +1,4 @@
-"""``pe-lab compare``: our runs beside the published numbers, and two encodings seed by seed.
+"""``pe-lab compare``: our runs beside published numbers, and paired tests of two encodings.
 
     pe-lab compare                                     every number of published.yaml
     pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
@@ -44,7 +44,7 @@ def show(words: Sequence[str]) -> None:
     """Print the comparison with the published numbers, or the paired tests of ``a`` and ``b``.
 
     Raises:
-        UsageError: a word makes no sense, or ``a`` and ``b`` share no seed in equal settings.
+        UsageError: a wrong option, or ``a`` and ``b`` share no seed in equal settings.
     """
     options = parse(CompareOptions, words)
     runs, form = selected(options), options.format

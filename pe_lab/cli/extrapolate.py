@@ -1,17 +1,17 @@
-"""``pe-lab extrapolate``: train short, test long, the table of Su's that started it (blog 9708).
+"""``pe-lab extrapolate``: train short, test long: Su's table of length extrapolation (blog 9708).
 
     pe-lab extrapolate task=text             trains what is missing of experiment=small/text (rope,
                                              rope with logn=train, hfwa; three seeds), measures all
-                                             encodings 8 times beyond the trained length, and sets
-                                             the table beside his, each of his orders with a verdict
-    pe-lab extrapolate task.file=BOOK.txt    on a text of yours
-    pe-lab extrapolate seed=0 train.steps=500    every other word goes to the training
-    pe-lab extrapolate model=gau '~model.n_heads=2'    with the model of his, which has no n_heads
+                                             encodings at 8 times the trained length, and shows
+                                             them beside Su's, each of his orders with a verdict
+    pe-lab extrapolate task.file=BOOK.txt    on your own text
+    pe-lab extrapolate seed=0 train.steps=500    every other option goes to the training
+    pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
-A finished run is not trained again, a measured number not measured again: the same line goes on
-where it was stopped. Tables and numbers are written to runs_dir/evaluations/. Trains as many runs
-at once as there are cores (hydra/launcher=basic: one).
+Finished runs and recorded numbers are kept: the same command resumes where it was stopped. Tables
+and numbers are written to runs_dir/evaluations/. As many runs are trained at once as there are
+cores (hydra/launcher=basic: one).
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ TRAINED = {
 }
 """The runs, by the names that published.yaml has for them."""
 LINES = (("pe=rope", "pe.logn=none,train"), ("pe=hfwa",))
-"""All of them, as lines of ``pe-lab -m``."""
+"""All of them, as options of ``pe-lab -m``."""
 
 
 class ExtrapolateOptions(Options, extra="allow"):
@@ -50,9 +50,9 @@ def show(words: Sequence[str]) -> None:
     """Train what is missing, measure, print and write.
 
     Raises:
-        UsageError: a word makes no sense; nothing was done.
-        PeLabError: a run failed; the same line does what is missing.
-        Interrupted: a signal came; the same line goes on.
+        UsageError: a wrong option; nothing was done.
+        PeLabError: a run failed; the same command does what is missing.
+        Interrupted: by a signal; the same command resumes.
     """
     options = parse(ExtrapolateOptions, words)
     training = _training(options.others)
@@ -66,7 +66,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _training(given: dict[str, str]) -> list[str]:
-    """The words of the training, less what is the recipe's own."""
+    """The options of the training; UsageError for those that the recipe fixes."""
     if (task := given.get("task", "text")) != "text":
         raise UsageError(
             f"extrapolate task={task}: its recipe is for task=text; pe-lab eval measures other "
@@ -89,7 +89,7 @@ def _training(given: dict[str, str]) -> list[str]:
 
 
 def _folders(words: Sequence[str]) -> list[Path]:
-    """Where the runs of a line are, or will be; UsageError for what it cannot be trained with."""
+    """The folders of the runs of a command line; UsageError for options that do not fit."""
     from pe_lab.cli.train import checked_jobs
     from pe_lab.experiment.run import folder_of
     from pe_lab.results.extrapolation import SPLITS
@@ -123,7 +123,7 @@ def _folders(words: Sequence[str]) -> list[Path]:
 
 
 def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
-    """A row for each row of the table, seed and split."""
+    """The evaluations: one row per row of the table, seed and split."""
     import polars as pl
 
     from pe_lab.common.console import console

@@ -1,13 +1,13 @@
-"""``pe-lab report``: the pictures and the tables of a selection of runs as one HTML page.
+"""``pe-lab report``: charts and tables of the selected runs as one HTML page.
 
     pe-lab report                                      all of runs/, into runs/report/index.html
     pe-lab report task=flipflop pe=cope,rope where=".."    filters as in pe-lab results
-    pe-lab report out=FOLDER title="CoPE or RoPE"      where it goes and what it is called
-    pe-lab report inspect=FOLDER,FOLDER                the runs to look into (none: no run;
-                                                       else some of the best of each task)
+    pe-lab report out=FOLDER title="CoPE or RoPE"      the folder of the page, and its title
+    pe-lab report inspect=FOLDER,FOLDER                the runs to inspect (none: no run;
+                                                       default: some of the best of each task)
 
-What pe-lab eval measured of the runs has sections of its own, one for each task and split.
-Runs are looked for in runs_dir=runs. Nothing but a page of its own is ever written over.
+Evaluations recorded by pe-lab eval have sections of their own, one for each task and split.
+Runs are read from runs_dir=runs. Only a page written by pe-lab report is ever overwritten.
 """
 
 import shlex
@@ -47,10 +47,10 @@ class ReportOptions(RunOptions):
 
 
 def show(words: Sequence[str]) -> None:
-    """Write the page and say where it is.
+    """Write the page and print its path.
 
     Raises:
-        UsageError: wrong words, no run selected, or a file there that is not ours.
+        UsageError: a wrong option, no run selected, or a file in the way that is not a report.
         RunError: the page cannot be written.
     """
     options = parse(ReportOptions, words)
@@ -85,12 +85,12 @@ def make(
     """The page of these runs (``frame.read_runs``) as HTML.
 
     Args:
-        inspect: folders of runs, joined by commas, whose encodings are looked into; "none" for
-            none; None takes the best of each task.
+        inspect: folders of runs to inspect, separated by commas; "none" for none; None for the
+            best of each task.
         command: the command line, shown on the page.
 
     Raises:
-        UsageError: a run to inspect is none.
+        UsageError: a folder to inspect is not a run.
     """
     finished = runs.filter(pl.col("state") == "finished")
     found = sections(finished, by_split(finished)) if len(finished) else []
@@ -118,7 +118,7 @@ def _part(section: Section) -> Part:
 
 
 def _task(section: Section) -> str:
-    """A task's evaluations, which are called after it, follow it."""
+    """Sorts the evaluations of a task, whose titles begin with its name, after it."""
     return section.task
 
 
@@ -132,7 +132,7 @@ def _states(runs: pl.DataFrame) -> Mapping[str, int]:
 
 
 def _check(path: Path) -> None:
-    """Never write over a page that is not ours."""
+    """UsageError if a file that is not a report would be overwritten."""
     if path.is_dir() or (path.is_file() and MARK not in path.read_text(errors="replace")[:2000]):
         raise UsageError(
             f"{path} was not written by pe-lab report and is left as it is: move it away or "

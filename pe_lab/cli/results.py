@@ -1,20 +1,20 @@
-"""``pe-lab results``: tables over the runs of a folder.
+"""``pe-lab results``: tables of the runs of a folder.
 
     pe-lab results task=flipflop pe=cope,rope          filters: any key of a run, values by commas
     pe-lab results where="train.steps>=1000"           a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending
-    pe-lab results metric=loss spread=sd               what is averaged; both, sd or interval
+    pe-lab results metric=loss spread=sd               the metric; spread: both, sd or interval
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
-    pe-lab results evaluations=true                    what pe-lab eval measured of them: a row for
+    pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
                                                        each encoding at test time, a column for
-                                                       each length, in tokens read; splits= as
+                                                       each length in tokens read; splits= as
                                                        evaluated, sort=-512
 
-csv and json hold exact numbers, shares instead of %, one row for each row and split of the table
-(the columns of ``grouped``). Runs that are not finished are listed below the table; json has them
-under ``unfinished``, and with csv, markdown and latex they and all notes go to the error output.
+csv and json hold exact numbers, shares instead of %: one row for each row and split of the table.
+Runs that are not finished are listed below the table. In json they are under ``unfinished``; with
+csv, markdown and latex they and all notes go to the error output.
 """
 
 import shlex
@@ -47,10 +47,10 @@ class ResultsOptions(RunOptions):
 
 def show(words: Sequence[str]) -> None:
     """Print one row for each setting, or each combination of the keys of ``by``, and every run
-    that is not finished; or all that they were evaluated on.
+    that is not finished; or the recorded evaluations.
 
     Raises:
-        UsageError: a word makes no sense.
+        UsageError: a wrong option or filter.
     """
     options = parse(ResultsOptions, words)
     runs, form, metric = selected(options), options.format, options.metric
@@ -79,7 +79,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
-    """How many of the runs were evaluated, and the line that shows it."""
+    """How many of the runs were evaluated, and the command that shows it."""
     n = len(evaluated_paths(runs))
     folder = [f"runs_dir={options.runs_dir}"] if "runs_dir" in options.model_fields_set else []
     line = shlex.join(["pe-lab", "results", *options.filters, *folder, "evaluations=true"])

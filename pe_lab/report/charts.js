@@ -1,8 +1,8 @@
-// The charts: rows for Vega-Lite as the filters have it, drawn one after another when idle.
+// The charts: rows for Vega-Lite as the filters select them, drawn one at a time when idle.
 (() => {
   "use strict";
   const { sections, state, matching, shownSplits } = window.report;
-  const UNASKED = 6;  // settings, where none is chosen
+  const DEFAULT_COLOURED = 6;  // settings, if none is chosen
   const SHAPES = {
     circle: "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
     square: "M-4.5 -4.5H4.5V4.5H-4.5Z",
@@ -25,7 +25,7 @@
     const section = sections[number];
     const asked = state.pe.length || state.find;
     const all = matching(section);
-    const places = asked ? all.slice(0, NAMES.length) : spread(all, UNASKED);
+    const places = asked ? all.slice(0, NAMES.length) : spread(all, DEFAULT_COLOURED);
     const before = slots[number];
     const kept = new Map(places.filter((p) => before.has(p)).map((p) => [p, before.get(p)]));
     const free = [...NAMES.keys()].filter((slot) => ![...kept.values()].includes(slot));
@@ -34,7 +34,7 @@
     return new Map(places.map((place) => [place, kept.get(place)]));
   }
 
-  // So many of them from the first to the last, evenly.
+  // ``count`` of them, evenly spaced from the first to the last.
   function spread(all, count) {
     if (all.length <= count) return all;
     return [...Array(count).keys()].map((i) => all[Math.round((i * (all.length - 1)) / (count - 1))]);
@@ -72,7 +72,7 @@
         label_text: `${section.settings[place].label}, ${x_text}: ${y_text}`,
       });
     }
-    // What the filters leave of a panel against a key may be no curve.
+    // A single point is no curve.
     const one = group.name.startsWith("against-") && new Set(rows.map((row) => row.x)).size < 2;
     return one ? [] : rows;
   }
@@ -108,7 +108,7 @@
       const all = group.panels.map((panel) => panelRows(section, group, panel, colours));
       // One scale for all panels of a group: they are read against each other.
       const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high) : row.y)));
-      const end = group.share ? Math.min(100, top * 1.04 || 1) : loudest(all) * 1.04 || 1;
+      const end = group.share ? Math.min(100, top * 1.04 || 1) : largest(all) * 1.04 || 1;
       figure.hidden = all.every((rows) => !rows.length);
       for (const text of figure.querySelectorAll("[data-band]"))
         text.textContent = BANDS[state.band] ?? "left out";
@@ -122,8 +122,8 @@
     }
   }
 
-  // Intervals of the loss can be far wider than the losses: they do not set the scale.
-  function loudest(all) {
+  // Intervals of the loss can be far wider than the losses: they do not set the axis.
+  function largest(all) {
     return Math.max(...all.flat().map((row) => row.y));
   }
 
@@ -142,10 +142,10 @@
       try {
         await show(waiting.shift());
       } catch (error) {
-        // The others can still be drawn.
+        // Go on with the others.
         console.error(error);
       }
-      // Let the page breathe.
+      // Keep the page responsive.
       await new Promise((done) => setTimeout(done));
     }
     drawing = false;
@@ -169,7 +169,7 @@
       spec.description = description;
       const made = await vegaEmbed(box.querySelector(".chart"), spec, {
         mode: "vega-lite", renderer: "svg", actions: false, ast: true, tooltip: { theme: "custom" },
-        // Errors alone: a panel without a line for guessing is no fault.
+        // Errors only: a panel without a line for guessing is fine.
         logLevel: 1,
       });
       views.set(box, made.view);
@@ -180,7 +180,7 @@
     await view.resize().runAsync();
   }
 
-  // The coloured rows of a figure as a table, for those who do not see it.
+  // The coloured rows of a figure as a table, for screen readers.
   function numbers(figure, group, all) {
     const details = figure.querySelector("details.numbers");
     details.ontoggle = () => details.open && numbers(figure, group, all);

@@ -1,6 +1,6 @@
 """The charts of the report as Vega-Lite specifications.
 
-A chart holds no rows: the page gives them, as the filters have it, with the columns
+A chart holds no rows: the page passes those that its filters select, with the columns
 
     label, pe the setting, its encoding        x, y       the point, y in the unit of the axis
     colour    of the setting, where chosen     low, high  the band around y
@@ -34,7 +34,7 @@ CONFIG: Spec = {
     "axisX": {"grid": False},
     "axisY": {"domain": False, "ticks": False, "tickCount": 4, "minExtent": 26, "labelPadding": 6},
 }
-"""What all charts share."""
+"""Of all charts."""
 
 _CHOSEN = [{"filter": "datum.chosen"}]
 _OTHER = [{"filter": "!datum.chosen"}]
@@ -46,8 +46,7 @@ _FAR = "scale('x', datum.x) > 0.75 * width"
 
 
 def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
-    """Mean lines with their bands; ``values`` are the ticks of x, the only ones it has where
-    it is ordinal."""
+    """Mean lines with their bands; ``values`` are the ticks of x, or all its values if ordinal."""
     x = _axis(x_title, scale, values, ",d")
     y = _y(y_title)
     tip = [
@@ -104,7 +103,7 @@ def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
 
 
 def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec:
-    """One point a setting, with the band of y as a bar; the chosen are named."""
+    """One point per setting, with the band of y as a bar; the chosen ones are named."""
     x = _axis(x_title, scale, [], "~s")
     y = _y(y_title)
     tip = [
@@ -139,7 +138,7 @@ def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec
             "transform": _CHOSEN,
             "mark": {
                 "type": "text",
-                # Towards the middle where it would be cut off at the end.
+                # To the left of points near the right edge.
                 "align": {"expr": f"{_FAR} ? 'right' : 'left'"},
                 "dx": {"expr": f"{_FAR} ? -9 : 9"},
                 "fontSize": 12,
@@ -166,7 +165,7 @@ def _axis(title: str, scale: Scale, values: list[Any], format: str) -> Spec:
     }
     axis: Spec = {"title": title, "tickCount": 5, "labelOverlap": True}
     if values:
-        # As they are: the default rounds 0.98 to 1.
+        # Unformatted: the default rounds 0.98 to 1.
         axis |= {"values": values, "labelExpr": "datum.value"}
     else:
         axis["format"] = format

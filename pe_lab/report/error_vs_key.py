@@ -1,4 +1,4 @@
-"""Error against what the splits change: length, p_ignore, the number of blanks, .."""
+"""Error against the keys that splits change: length, p_ignore, the number of blanks, .."""
 
 import json
 import math
@@ -13,14 +13,14 @@ from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, Setting, override, task_keys
 
 PANELS = 12
-"""Of a group; those with the most points."""
+"""At most, per group: those with the most points."""
 
 Others = tuple[tuple[str, str], ...]
-"""Keys that a panel holds fixed, with their values."""
+"""The keys that are constant in a panel, with their values."""
 
 
 def error_vs_keys(section: Section, shown: dict[int, Setting], runs: pl.DataFrame) -> list[Group]:
-    """For each key that splits change, the error against it, a panel for each choice of the
+    """For each key that splits change, the error against it: a panel for each combination of the
     other such keys."""
     config = {row["setting"]: task_keys(row) for row in runs.iter_rows(named=True)}
     changed: dict[str, set[str]] = {}
@@ -28,7 +28,7 @@ def error_vs_keys(section: Section, shown: dict[int, Setting], runs: pl.DataFram
         for split in section.ood:
             for key in override(values, split):
                 changed.setdefault(key, set()).add(split)
-    # Keys that change in the same splits are one axis.
+    # Keys that change in the same splits share an axis.
     together: dict[frozenset[str], list[str]] = {}
     for key in sorted(changed):
         together.setdefault(frozenset(changed[key]), []).append(key)
@@ -78,7 +78,7 @@ def _group(
 
 
 def _order(others: Others) -> list[tuple[float, str]]:
-    """Numbers by their size, before words."""
+    """Sorts numbers by value, before words."""
     numbers = [_number(value) for _, value in others]
     return [
         (math.inf if number is None else number, value)

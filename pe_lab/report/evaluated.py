@@ -1,4 +1,4 @@
-"""Sections on what finished runs were evaluated on: one for each task and split, by length."""
+"""Sections of recorded evaluations: one for each task and split, by length."""
 
 import polars as pl
 
@@ -13,8 +13,8 @@ from pe_lab.results.evaluations import recorded, shown_encoding, title
 from pe_lab.results.labels import labels
 
 NOTE = (
-    "Measured by pe-lab eval after training: runs as trained, and with other encodings in the "
-    "place of the trained one. Lengths are in tokens that are read."
+    "Measured by pe-lab eval after training: runs as trained, and with other encodings in "
+    "place of the trained one. Lengths are in tokens read."
 )
 
 

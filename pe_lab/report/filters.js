@@ -1,4 +1,4 @@
-// The state of the page: what the form says, kept in the address. Tables and charts listen to it.
+// The state of the filters, kept in the URL. Tables and charts listen to it.
 (() => {
   "use strict";
   const sections = JSON.parse(document.getElementById("data").textContent);
@@ -14,7 +14,7 @@
     [...form?.elements.metric.options ?? []].map((option) => [option.value, option.dataset]));
   window.report = { sections, metrics, state, matching, shownSplits, publish };
 
-  // The places of a section's settings that the filters leave, best first.
+  // The ranks of a section's settings that the filters select, best first.
   function matching(section) {
     const words = state.find.toLowerCase().split(/\s+/).filter(Boolean);
     return [...section.settings.keys()].filter((place) => {
@@ -45,7 +45,7 @@
       if (String(value) !== String(DEFAULTS[key]))
         kept.set(key, SEVERAL.includes(key) ? value.map(escaped).join(",") : value);
     const hash = kept.toString().replaceAll("%2C", ",");
-    // A link to a section is left in the address until there is something to keep.
+    // A link to a section stays in the URL until a filter is set.
     if (hash || location.hash.includes("=")) history.replaceState(null, "", `#${hash}`);
   }
 
@@ -59,7 +59,7 @@
       if (field.type === "checkbox")
         field.checked = [state[field.name]].flat().includes(field.value);
       else field.value = state[field.name];
-      // A value that the address made up.
+      // An unknown value in the URL.
       if (field.tagName === "SELECT" && field.selectedIndex < 0) {
         field.value = state[field.name] = DEFAULTS[field.name];
       }

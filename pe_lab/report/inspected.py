@@ -1,4 +1,4 @@
-"""The part of the report that looks into a few runs: what their encodings did."""
+"""The report's section on what the encodings of a few runs did."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from pe_lab.common.errors import PeLabError
 from pe_lab.report.sections import Section
 
 MOST = 8
-"""Runs that are looked into unasked, of all tasks together; at most EACH of one task."""
+"""By default, runs of all tasks together; at most EACH per task."""
 EACH = 4
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """Fragments of HTML, with the style and the script that they share, and a sentence for each
-    run that could not be looked into."""
+    """Fragments of HTML, the style and the script they share, and a message for each run that
+    could not be inspected."""
 
     fragments: Sequence[str] = ()
     style: str = ""
@@ -24,7 +24,7 @@ class Inspected:
 
 
 def inspected(sections: Sequence[Section], asked: str | None) -> Inspected:
-    """Look into the runs asked for, else into one run of the best encodings of each task.
+    """Inspect the given runs; by default one run of the best encodings of each task.
 
     Args:
         asked: folders of runs joined by commas, or "none".

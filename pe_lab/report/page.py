@@ -22,13 +22,13 @@ from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section, Setting
 
 DEEP = 0.73
-"""The shade from which on a cell has the other ink; tables.js has the same."""
+"""Cells of a darker shade have light text; the same number as in tables.js."""
 SCRIPTS = ("filters.js", "tables.js", "charts.js")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the page shows of one task."""
+    """The content of one task's section."""
 
     section: Section
     groups: Sequence[Group]
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows."""
+    """The content of the page."""
 
     title: str
     command: str
@@ -54,7 +54,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The file's text."""
+    """The HTML of the page."""
     # Imported here: it starts a JavaScript engine.
     import vl_convert
 
@@ -93,23 +93,23 @@ def render(page: Page) -> str:
 
 
 def reference(section: Section) -> float:
-    """The error that gets the darkest cell: guessing, or the largest where that is more."""
+    """The error of the darkest colour: that of guessing, or the largest error if greater."""
     means = [band.mean for s in section.settings for band in s.cells["error"].values() if band]
     return max([*means, *(guess for guess in section.guess.values() if guess)], default=1.0) or 1.0
 
 
 def shade(band: Band, most: float) -> float:
-    """How dark a cell is, from 0 to 1: the square root, so that small errors differ."""
+    """The shade of a cell, from 0 to 1; the square root makes small errors distinguishable."""
     return round(math.sqrt(max(0.0, band.mean) / most), 3)
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken after its underscores."""
+    """A name with line breaks allowed after underscores."""
     return escape(name).replace("_", Markup("_<wbr>"))
 
 
 def number(value: float) -> str:
-    """Three significant digits, with thousands apart."""
+    """Three significant digits, with thousands separators."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -123,7 +123,7 @@ def _hash(script: str) -> str:
 
 
 def _data(parts: Sequence[Part]) -> str:
-    """What the scripts read, as JSON that no value in it can end early."""
+    """The data of the scripts as JSON, escaped so that no value can end the script element."""
     plain = orjson.dumps([_section(part) for part in parts]).decode()
     for character in "<>&\u2028\u2029":
         plain = plain.replace(character, f"\\u{ord(character):04x}")

@@ -18,7 +18,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart; ``split`` is the one it shows, None where its points tell theirs or have none."""
+    """One chart; ``split`` is the one it shows, None where points have their own or none."""
 
     title: str
     spec: Spec

@@ -134,12 +134,12 @@ def _rank(setting: Setting) -> tuple[float, float, str]:
 
 
 def task_keys(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The task's keys of a row of runs, without their prefix."""
+    """The keys of the task in a row of runs, without their prefix."""
     return {key[5:]: value for key, value in run.items() if key.startswith("task.")}
 
 
 def override(config: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """What a split changes of these keys of a task."""
+    """The keys of a task that a split changes, with their values."""
     start = f"splits.{split}."
     return {
         key[len(start) :]: value
@@ -149,7 +149,7 @@ def override(config: Mapping[str, Any], split: str) -> dict[str, Any]:
 
 
 def _changes(runs: pl.DataFrame, splits: list[str]) -> dict[str, list[str]]:
-    """What each split changes, where all runs agree on it."""
+    """The keys that each split changes, if they have one value in all runs."""
     keys = [column for column in runs.columns if column.startswith("task.splits.")]
     alike = [key for key in keys if runs[key].n_unique() == 1]
     config = task_keys(runs.select(alike).row(0, named=True)) if alike else {}

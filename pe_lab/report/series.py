@@ -1,4 +1,4 @@
-"""The charts of a task: which settings are drawn, and the points of every panel."""
+"""The charts of a task: its settings and the points of every panel."""
 
 import polars as pl
 
@@ -11,13 +11,13 @@ from pe_lab.report.sections import Section, Setting
 from pe_lab.results.frame import breakdowns, curves
 
 DRAWN = 60
-"""Settings in the charts of a task; the tables have all."""
+"""Maximum of settings in the charts of a task; tables have all."""
 STEPS = 60
-"""Points of a learning curve."""
+"""Maximum of points in a learning curve."""
 
 
 def drawn(section: Section) -> dict[int, Setting]:
-    """The settings that are drawn, by rank: the best of each encoding, then the best of the
+    """The settings in the charts, by rank: the best of each encoding, then the best of the
     rest."""
     ranked = dict(enumerate(section.settings))
     first = {setting.pe: rank for rank, setting in reversed(ranked.items())}.values()
@@ -95,8 +95,8 @@ def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> li
 
 
 def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> pl.DataFrame | None:
-    """The column with at most STEPS steps, means over as many equal stretches, at their ends;
-    ``closing`` holds each run's last step."""
+    """The column at no more than STEPS steps: means over equal intervals, at their ends.
+    ``closing`` holds the last step of each run."""
     if column not in rows.columns:
         return None
     part = rows.select("path", "setting", "step", column)

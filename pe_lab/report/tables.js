@@ -1,10 +1,10 @@
-// The heat map and the table of results: rows, columns and numbers as the filters have it.
+// The heat map and the table of results: rows, columns and numbers as the filters select them.
 (() => {
   "use strict";
   const { sections, metrics, state, matching, shownSplits, publish } = window.report;
   const DEEP = 0.73;
 
-  // As pe_lab.console.percent has it.
+  // As pe_lab.common.console.percent.
   function percent(share) {
     return (100 * share).toFixed(share > 0 && share < 0.1 ? 2 : 1);
   }
@@ -35,7 +35,7 @@
     return [...known, ...places.filter((place) => !known.includes(place))];
   }
 
-  // The number that gets the darkest cell.
+  // The number of the darkest colour.
   function most(section) {
     if (state.metric === "error") return section.reference;
     if (metrics[state.metric].unit === "share") return 1;

@@ -1,4 +1,4 @@
-"""Runs in groups: a metric's mean, standard deviation and 95 % interval over their seeds."""
+"""Groups of runs: mean, standard deviation and 95 % interval of a metric over their seeds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pe_lab.results.query import unknown
 from pe_lab.results.reader import text
 
 SETTING = ("pe", "setting")
-"""What runs have in common that differ only in the seed (and the task, which is always kept)."""
+"""The keys that runs share which differ only in the seed; the task is always a key."""
 
 
 def grouped(
@@ -45,7 +45,7 @@ def grouped(
     """
     finished = runs.filter(pl.col("state") == "finished")
     group = ["task", *group_keys(by, runs.columns)]
-    # Lazily: of two hundred columns these are a few.
+    # Lazily: only a few of two hundred columns are needed.
     lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
     values = pl.concat(
         lazy.filter(pl.col("task") == task, pl.col("splits").list.contains(split)).select(
@@ -93,8 +93,8 @@ def summarized(
 
 
 def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
-    """The keys, the seed apart, that vary among the finished runs of some group, and the values
-    that they have there: what a mean over the group is silent about."""
+    """The keys other than the seed that vary within a group of finished runs, with their values:
+    what a mean over the group does not show."""
     finished = runs.filter(pl.col("state") == "finished")
     group = ["task", *group_keys(by, runs.columns)]
     keys = [k for k in ("pe", "positions", *compared_keys(runs)) if k in runs.columns]
@@ -115,7 +115,7 @@ def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def pooled_message(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
-    """The sentence for what is ``pooled``, if anything is."""
+    """The message for what is ``pooled``, if anything is."""
     found = pooled(runs, by)
     if not found:
         return []
@@ -168,7 +168,7 @@ def _number(runs: pl.DataFrame, name: str) -> pl.Expr:
 
 
 def data_keys(runs: pl.DataFrame) -> list[str]:
-    """The keys that make the sequences a split is measured on."""
+    """The keys that determine the sequences of a split."""
     made_by = ("task.", "contents.", "eval.sequences")
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
 
@@ -176,27 +176,28 @@ def data_keys(runs: pl.DataFrame) -> list[str]:
 def _best(table: pl.DataFrame, column: Sequence[str]) -> list[bool]:
     """Whether a group is the best of its column, as far as its seeds can tell.
 
-    Marked is the lowest mean whose 95 % interval lies wholly below those of all other groups
-    that were measured on the same data; of a group with one seed, below its value. Groups that
-    tie are marked together, and only where all their seeds have the same value. Never marked are
-    one seed, the only group, and any group of a table that pools several settings.
+    It is the lowest mean, if its 95 % interval lies wholly below the intervals of all other groups
+    measured on the same data (below the value of a group with one seed). Groups that tie are
+    marked together, and only if all their seeds have the same value. Never marked are a group
+    with one seed, an only group, and any group where one pools several settings.
     """
-    rivals: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    comparable: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     columns = (*column, "data", "n", "mean", "sd", "low", "high", "settings")
     for number, row in enumerate(table.select(columns).iter_rows(named=True)):
         if row["mean"] is not None:
-            rivals[(*(row[key] for key in column), *row["data"])].append((number, row))
+            comparable[(*(row[key] for key in column), *row["data"])].append((number, row))
     marks = [False] * len(table)
-    for rows in rivals.values():
+    for rows in comparable.values():
         lowest = min(row["mean"] for _, row in rows)
         first = [(number, row) for number, row in rows if row["mean"] == lowest]
         floors = [
             row["mean"] if row["n"] == 1 else row["low"] for _, row in rows if row["mean"] > lowest
         ]
-        seeds_tell = all(row["n"] > 1 for _, row in first)
-        same = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
-        alone = all(row["settings"] == 1 for _, row in rows)
-        if floors and seeds_tell and same and alone and first[0][1]["high"] < min(floors):
+        several_seeds = all(row["n"] > 1 for _, row in first)
+        unanimous = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
+        one_setting = all(row["settings"] == 1 for _, row in rows)
+        below = bool(floors) and several_seeds and first[0][1]["high"] < min(floors)
+        if below and unanimous and one_setting:
             for number, _ in first:
                 marks[number] = True
     return marks

@@ -1,4 +1,4 @@
-"""Records as the columns of one polars table."""
+"""Records as one polars table."""
 
 from contextlib import suppress
 from typing import Any
@@ -10,17 +10,19 @@ from pe_lab.results.reader import Record, text
 Kind = pl.DataType | type[pl.DataType]
 
 
-def frame_of(records: list[Record], known: dict[str, Kind]) -> pl.DataFrame:
-    """One row a record: the ``known`` facts, the others, the setting's keys and the metrics; null
-    where it has none."""
+def frame_of(records: list[Record], schema: dict[str, Kind]) -> pl.DataFrame:
+    """One row per record: the facts of ``schema``, all other facts, the keys of the setting and the
+    metrics; null where a record has none."""
     facts = [record.facts for record in records]
-    own = [pl.Series(name, [f.get(name) for f in facts], dtype) for name, dtype in known.items()]
+    columns = [
+        pl.Series(name, [f.get(name) for f in facts], dtype) for name, dtype in schema.items()
+    ]
     settings = list({id(r.setting): r.setting for r in records if r.setting is not None}.values())
-    place = {id(setting): number for number, setting in enumerate(settings)}
-    rows = pl.Series([place.get(id(record.setting)) for record in records], dtype=pl.UInt32)
+    index = {id(setting): number for number, setting in enumerate(settings)}
+    rows = pl.Series([index.get(id(record.setting)) for record in records], dtype=pl.UInt32)
     identities = pl.Series("setting", [s.identity for s in settings], pl.String)
-    own = [identities.gather(rows) if s.name == "setting" else s for s in own]
-    names = dict.fromkeys(name for f in facts for name in f if name not in known)
+    columns = [identities.gather(rows) if s.name == "setting" else s for s in columns]
+    names = dict.fromkeys(name for f in facts for name in f if name not in schema)
     groups = [_column(name, [f.get(name) for f in facts], pl.String) for name in names]
     keys = dict.fromkeys(key for setting in settings for key in setting.keys)
     config = [
@@ -28,16 +30,16 @@ def frame_of(records: list[Record], known: dict[str, Kind]) -> pl.DataFrame:
         for key in keys
         if key not in names
     ]
-    return pl.DataFrame([*own, *groups, *config, *_metrics(records)])
+    return pl.DataFrame([*columns, *groups, *config, *_metrics(records)])
 
 
 def _metrics(records: list[Record]) -> list[pl.Series]:
-    """A column for each metric. Runs of a task have the same ones: they are turned together."""
-    alike: dict[tuple[str, ...], list[int]] = {}
+    """A column for each metric. Runs with the same metrics are transposed together."""
+    same: dict[tuple[str, ...], list[int]] = {}
     for number, record in enumerate(records):
-        alike.setdefault(tuple(record.metrics), []).append(number)
+        same.setdefault(tuple(record.metrics), []).append(number)
     tables = []
-    for names, numbers in alike.items():
+    for names, numbers in same.items():
         values = zip(*(records[number].metrics.values() for number in numbers), strict=True)
         columns = [
             _column(name, list(v), pl.Float64) for name, v in zip(names, values, strict=True)

@@ -98,9 +98,9 @@ def grouped_evaluations(
     """
     runs = runs.drop("eval.sequences")  # n_seq holds how many were measured.
     keys = group_keys(by, [*runs.columns, *AT_TEST])
-    own = [c for c in runs.columns if c not in evaluated.columns or c == "path"]
+    further = [c for c in runs.columns if c not in evaluated.columns or c == "path"]
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
-    rows = evaluated.join(runs.select(own), on="path", how="left", maintain_order="left")
+    rows = evaluated.join(runs.select(further), on="path", how="left", maintain_order="left")
     rows = rows.with_row_index("_row").with_columns(
         pl.struct(*data_keys(runs), "n_seq").hash().alias("_data"),
         title(across).alias("_title"),

@@ -1,4 +1,4 @@
-"""Tables for a terminal, a README or a paper: the same cells in three formats."""
+"""A table for a terminal, as markdown or as LaTeX."""
 
 import re
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from rich.table import Table as RichTable
 
 Text = Literal["table", "markdown", "latex"]
 EDGES = 3
-"""Columns of a terminal that a column of a table takes beside its text."""
+"""Characters that a column takes besides its text."""
 LONGEST_WORD = 24
-"""What is longer, a file's name, may be broken where a table is too wide."""
+"""A longer word, such as a path, may be broken in a table that is too wide."""
 
 
 class Cell(NamedTuple):
-    """What stands in a cell, and whether it is the best of its column."""
+    """The text of a cell, and whether it is the best of its column."""
 
     text: str
     best: bool = False
@@ -25,9 +25,14 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table's title, columns and rows; the first ``words`` columns hold words, the others
-    numbers. ``caption`` says how to read it and ``best`` what the mark means, where there is one;
-    ``closing`` rows stand apart at the end."""
+    """A table.
+
+    Args:
+        words: how many columns hold words; the others hold numbers.
+        caption: how to read it.
+        best: what the mark of the best means; shown if there is one.
+        closing: rows set apart at the end.
+    """
 
     title: str
     columns: Sequence[str]
@@ -39,10 +44,10 @@ class Table:
 
 
 def terminal(table: Table, width: int) -> list[RichTable]:
-    """The table for a console of this width, less its caption; a star stands for best.
+    """The table for a console of this width, without its caption; the best has a star.
 
-    What is too wide has its intervals below their means, then its words in several lines, then its
-    numbers in several tables: none is ever cut.
+    If it is too wide, intervals go below their means, then words are wrapped, then the numbers are
+    split over several tables. Nothing is ever cut off.
     """
     lines = [*table.rows, *table.closing]
     columns = [
@@ -58,7 +63,7 @@ def terminal(table: Table, width: int) -> list[RichTable]:
         name, *cells = columns[number]
         pieces = [*name.split(), *(line for cell in cells for line in _stacked(cell).split("\n"))]
         widths[number] = max(map(cell_len, pieces))
-    # A table narrows its widest words first, down to equal widths.
+    # rich narrows the widest columns of words first, down to equal widths.
     longest = max(
         (cell_len(w) for n in words[1:] for t in columns[n] for w in t.split()), default=0
     )
@@ -80,7 +85,7 @@ def terminal(table: Table, width: int) -> list[RichTable]:
 
 
 def _table(table: Table, title: str, shown: Sequence[int], widths: dict[int, int]) -> RichTable:
-    """These columns of the table; those of ``widths`` so wide, intervals below their means."""
+    """These columns of the table; those in ``widths`` with intervals below their means."""
     found = RichTable(title=escape(title), title_justify="left")
     for number in shown:
         found.add_column(
@@ -112,7 +117,7 @@ def _stacked(text: str) -> str:
 
 
 def plain(table: Table) -> str:
-    """The same as aligned columns, however many rows."""
+    """The table as aligned columns without borders, for any number of rows."""
     rows = [table.columns, *(list(map(_starred, r)) for r in (*table.rows, *table.closing))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = [str.ljust if n < table.words else str.rjust for n in range(len(widths))]
@@ -141,7 +146,7 @@ def latex(table: Table) -> str:
     def line(cells: Sequence[Cell]) -> str:
         written = [(_in_latex(cell.text), cell.best) for cell in cells]
         row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
-        # A rule or the end of the row above would take these for an argument of theirs.
+        # Otherwise read as an argument of the rule or line break above.
         return "{}" + row if row.startswith(("[", "*")) else row
 
     below = f"{table.title}. {caption(table, 'Bold')}".strip()
@@ -166,7 +171,7 @@ def latex(table: Table) -> str:
 
 
 def caption(table: Table, mark: str) -> str:
-    """How to read the table, where best has this mark."""
+    """How to read the table; ``mark`` is what marks the best."""
     marked = any(cell.best for row in table.rows for cell in row)
     return " ".join([table.caption, f"{mark}: {table.best}" if marked else ""]).strip()
 

@@ -1,4 +1,4 @@
-"""All runs of a folder as one polars table: what every command and notebook counts from.
+"""All runs of a folder as one polars table, for commands and notebooks.
 
 >>> from pe_lab.results.frame import by_split, read_runs
 >>> runs = read_runs("runs", where="task=flipflop and train.steps>=1000", pe="cope,rope")
@@ -32,7 +32,7 @@ FACTS: dict[str, Kind] = {
     "setting": pl.String,
     "splits": pl.List(pl.String),
 }
-"""The columns that every run has, where they are known."""
+"""Columns of every run; null where unknown."""
 
 GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
 
@@ -40,7 +40,7 @@ GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
 def read_runs(
     runs_dir: str | Path = "runs", where: str | None = None, **equal: Any
 ) -> pl.DataFrame:
-    """One row a run, finished or not, without those that ``force`` set aside.
+    """One row per run, finished or not, without those that ``force`` replaced.
 
     Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
     broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
@@ -77,18 +77,18 @@ def read_runs(
 
 
 def config_keys(frame: pl.DataFrame) -> list[str]:
-    """The columns that are resolved keys with a dot: ``train.steps``, ``pe.npos``, .."""
+    """The columns that are keys of the configuration: ``train.steps``, ``pe.npos``, .."""
     return [name for name in frame.columns if "." in name.partition("/")[0]]
 
 
 def compared_keys(frame: pl.DataFrame) -> list[str]:
-    """Those of the ``config_keys`` that can change a run's numbers."""
+    """The ``config_keys`` that can change a run's numbers."""
     return [key for key in config_keys(frame) if not excluded(key)]
 
 
 def by_split(frame: pl.DataFrame) -> pl.DataFrame:
-    """The finished runs, a row for each run and split: ``path``, ``task``, ``pe``, ``seed``,
-    ``setting``, ``split``, ``place`` (its metrics' prefix), ``error``, ``error_low``,
+    """The finished runs, one row per run and split: ``path``, ``task``, ``pe``, ``seed``,
+    ``setting``, ``split``, ``place`` (the prefix of its metrics), ``error``, ``error_low``,
     ``error_high`` (95 % Wilson), ``error_seq``, ``loss``, ``n``, ``guess``; null where the split
     was too long for the encoding."""
     finished = frame.filter(pl.col("state") == "finished")
@@ -118,7 +118,7 @@ def prefixes(frame: pl.DataFrame) -> list[str]:
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; a last line that was cut off, and a run without rows, are left out."""
+    the metrics; an incomplete last line, and a run without rows, are left out."""
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
         path = Path(run["path"]) / "metrics.jsonl"
@@ -132,9 +132,9 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Where the errors of the finished runs are: ``path``, ``task``, ``pe``, ``seed``,
-    ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4), ``error``,
-    ``loss`` (null where it is not finite), ``n``."""
+    """The errors of the finished runs by property of the answer: ``path``, ``task``, ``pe``,
+    ``seed``, ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4),
+    ``error``, ``loss`` (null where it is not finite), ``n``."""
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
     rows = [

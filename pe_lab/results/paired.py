@@ -1,5 +1,5 @@
-"""Two encodings compared seed by seed: one seed gives both the same batches and the same weights
-outside of the encoding, so that differences say more than two means."""
+"""Paired comparison of two encodings over seeds. Runs of one seed share their batches and all
+weights outside of the encoding, so that paired differences vary less than the errors do."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -15,7 +15,7 @@ from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 
 EXACT = 13
-"""Up to so many seeds every way to flip the signs is counted: 2^13 are fewer than 9 999."""
+"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than 9 999."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),
@@ -29,9 +29,9 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     """For each split, the differences in error a - b over the seeds that both encodings have.
 
-    Compared are finished runs whose settings are equal but for the encoding, its own keys and, of
-    runs with the rate that is preset for their encoding, that rate; a row for each such pair of
-    settings and split.
+    Compared are finished runs whose settings are equal except for the encoding, its keys and, for
+    runs with the learning rate preset for their encoding, that rate: one row per pair of settings
+    and split.
 
     Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
@@ -44,7 +44,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     interval.
 
     Raises:
-        UsageError: the two have no seed in common in equal settings, or it is not clear in which.
+        UsageError: the two share no seed in equal settings, or several settings match.
 
     >>> paired(read_runs("runs", task="flipflop"), "cope", "rope")
     """
@@ -70,7 +70,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """The p-values corrected for being several (Holm 1979): with m of them sorted upwards,
+    """The p-values corrected for multiple tests (Holm 1979): with m of them in ascending order,
     max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
     order = sorted((p, i) for i, p in enumerate(ps) if p is not None)
     corrected: list[float | None] = [None] * len(ps)
@@ -82,7 +82,7 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
-    """The paired statistics of equally many values: see ``paired`` for the names."""
+    """The paired statistics of two samples of equal size: see ``paired`` for the names."""
     names = ("mean_a", "mean_b", "difference", "low", "high", "p_t", "p_flips", "p_least")
     if not a:
         return {"n": 0, **dict.fromkeys(names)}
@@ -101,7 +101,7 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     }
     if n == 1:
         return found
-    # Rounding is no variation, and would make any difference certain.
+    # Rounding errors are no variation; they would make any difference significant.
     if max(differences) - min(differences) > 1e-12:
         found["p_t"] = float(ttest_rel(a, b).pvalue)
     flips = permutation_test(
@@ -120,7 +120,7 @@ Runs = dict[str, dict[int, dict[str, Any]]]
 
 
 def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
-    """What both sides must share -> the settings of an encoding that have it."""
+    """What both sides must share -> the settings of an encoding with it."""
     if not len(finished):
         return {}
     keys = [key for key in compared_keys(finished) if not key.startswith("pe.")]
@@ -153,10 +153,10 @@ def _only(pe: str, settings: Runs) -> dict[int, dict[str, Any]]:
         return next(iter(settings.values()))
     firsts = [next(iter(runs.values())) for runs in settings.values()]
     keys = [k for k in firsts[0] if k.startswith("pe.") and len({text(f[k]) for f in firsts}) > 1]
-    given = f"pe!={pe} or {keys[0]}={text(firsts[0][keys[0]])}" if keys else f"pe!={pe} or .."
+    choice = f"pe!={pe} or {keys[0]}={text(firsts[0][keys[0]])}" if keys else f"pe!={pe} or .."
     raise UsageError(
         f"pe={pe} has {len(settings)} settings here that differ in {', '.join(keys)}: choose one, "
-        f"where='{given}'"
+        f"where='{choice}'"
     )
 
 
@@ -199,7 +199,7 @@ def _tests(
 
 
 def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]]) -> str:
-    """The nearest pair of settings, and what keeps it apart."""
+    """The message with the nearest pair of settings and their differences."""
     pairs = [
         ([(key, x, y) for (key, x), (_, y) in zip(one, two, strict=True) if x != y], one, two)
         for one in sides[a]

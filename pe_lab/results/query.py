@@ -6,10 +6,9 @@
     'quoted', "quoted"    what holds blanks, commas or parentheses
     null true false       pe.npos = null
 
-Numbers are compared as numbers: 1e-3 equals 0.001. A run that lacks a key, or has null there,
-equals no value and is neither below nor above one. Where it cannot be known yet, a metric of an
-unfinished run or a key of one without a configuration, the run stays in: it is never dropped for
-what is not known.
+Numbers are compared as numbers: 1e-3 equals 0.001. A run without a key, or with null there, equals
+no value and is neither below nor above one. Where the value is not known yet, as a metric of an
+unfinished run or a key of one without a configuration, the run is kept.
 """
 
 import math
@@ -41,21 +40,21 @@ class _Token:
     at: int
 
     def is_(self, *words: str) -> bool:
-        """Whether this is one of these signs or keywords, not quoted."""
+        """Whether this is one of these operators or keywords, not quoted."""
         return self.kind != "quoted" and self.text.lower() in words
 
 
 def condition(frame: pl.DataFrame, where: str) -> pl.Expr:
-    """The rows of ``frame`` for which ``where`` holds, or may hold once more is known.
+    """The rows of ``frame`` for which ``where`` holds, or cannot be evaluated yet.
 
     Raises:
-        UsageError: with the place, where it is not understood.
+        UsageError: a syntax error, with its position.
     """
     return _Parser(frame, where).parsed().fill_null(True)
 
 
 def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
-    """The rows whose ``key`` is one of the values, which commas separate, or not known yet."""
+    """The rows whose ``key`` is one of the comma-separated values, or not known yet."""
     words = re.findall(r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,])+", values)
     if not words:
         raise UsageError(f"{key}={values} names no value: give one, or several joined by commas")
@@ -81,7 +80,7 @@ class _Parser:
             found = _TOKEN.match(self.where, at)
             if found is None:
                 at += len(self.where[at:]) - len(self.where[at:].lstrip())
-                raise self._refused(f"{self.where[at]} is out of place", at)
+                raise self._error(f"{self.where[at]} is out of place", at)
             kind = str(found.lastgroup)
             tokens.append(_Token(found[kind], kind, found.start(kind)))
             if kind == "end":
@@ -94,7 +93,7 @@ class _Parser:
         whole = self._any()
         left = self.tokens[self.next]
         if left.kind != "end":
-            raise self._refused(f"{left.text} is out of place: join conditions by and, or", left.at)
+            raise self._error(f"{left.text} is out of place: join conditions by and, or", left.at)
         return whole
 
     def _any(self) -> pl.Expr:
@@ -115,7 +114,7 @@ class _Parser:
         if self._take("("):
             inside = self._any()
             if not self._take(")"):
-                raise self._refused("a closing parenthesis is missing", self.tokens[self.next].at)
+                raise self._error("a closing parenthesis is missing", self.tokens[self.next].at)
             return inside
         return self._comparison()
 
@@ -128,24 +127,24 @@ class _Parser:
         sign = self.tokens[self.next]
         if excluded or not sign.is_(*COMPARISONS):
             signs = " ".join(COMPARISONS)
-            raise self._refused(f"after {key.text} one of {signs} in is missing", sign.at)
+            raise self._error(f"after {key.text} one of {signs} in is missing", sign.at)
         self.next += 1
         return self._compare(key, sign.text, self._operand("a value"))
 
     def _values(self) -> list[_Token]:
         if not self._take("("):
-            raise self._refused("in wants (A, B)", self.tokens[self.next].at)
+            raise self._error("in wants (A, B)", self.tokens[self.next].at)
         values = [self._operand("a value")]
         while self._take(","):
             values.append(self._operand("a value"))
         if not self._take(")"):
-            raise self._refused("a closing parenthesis is missing", self.tokens[self.next].at)
+            raise self._error("a closing parenthesis is missing", self.tokens[self.next].at)
         return values
 
     def _operand(self, what: str) -> _Token:
         token = self.tokens[self.next]
         if token.kind not in ("word", "quoted") or token.is_(*KEYWORDS):
-            raise self._refused(f"{what} is missing", token.at)
+            raise self._error(f"{what} is missing", token.at)
         self.next += 1
         if token.kind == "quoted":
             return _Token(token.text[1:-1], "quoted", token.at)
@@ -160,22 +159,22 @@ class _Parser:
         try:
             return _compared(self.frame, key.text, sign, value.text, value.kind == "quoted")
         except ValueError as error:
-            raise self._refused(str(error), key.at) from None
+            raise self._error(str(error), key.at) from None
 
-    def _refused(self, why: str, at: int) -> UsageError:
+    def _error(self, why: str, at: int) -> UsageError:
         return UsageError(f"where={self.where!r}, character {at + 1}: {why}")
 
 
 def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool) -> pl.Expr:
-    """True or false where the column is known, else null; ValueError where it makes no sense."""
+    """True or false where the column is known, else null; ValueError for a wrong comparison."""
     if key not in frame.columns:
         raise ValueError(unknown(key, frame.columns))
     column, dtype = pl.col(key), frame.schema[key]
     number = None if quoted else _number(value)
-    given = f"'{value}'" if quoted else value
+    written = f"'{value}'" if quoted else value
     if sign in ("<", "<=", ">", ">="):
         if dtype == pl.Boolean or isinstance(dtype, pl.List) or number is None:
-            raise ValueError(f"{sign} compares numbers, and {key}{sign}{given} has none")
+            raise ValueError(f"{sign} compares numbers, and {key}{sign}{written} has none")
         numbers = column.cast(pl.Float64, strict=False)
         compare = {"<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge}
         found = compare[sign](numbers, number)
@@ -209,8 +208,8 @@ def _equal(
             same = column.str.replace_all('[ "]', "") == re.sub('[ "]', "", value)
         return same if number is None else same | (column.cast(pl.Float64, strict=False) == number)
     if number is None:
-        given = f"'{value}', in quotes," if quoted else value
-        raise ValueError(f"{key} holds numbers, and {given} is none")
+        written = f"'{value}', in quotes," if quoted else value
+        raise ValueError(f"{key} holds numbers, and {written} is none")
     return column == number
 
 
@@ -223,10 +222,10 @@ def _number(word: str) -> float | None:
 
 
 def unknown(key: str, columns: list[str]) -> str:
-    """The sentence for a key that no run has, with those that stand where it would."""
+    """The message for an unknown key, with its nearest siblings."""
     sign = "/" if "/" in key else "."
     parent = key.rpartition(sign)[0] + sign
-    beside = [c for c in columns if c.startswith(parent)] if sign in key else []
-    if not beside:
-        beside = sorted({re.split("[./]", column)[0] for column in columns})
-    return f"none of the runs has a key {key}: " + did_you_mean(key, beside)
+    siblings = [c for c in columns if c.startswith(parent)] if sign in key else []
+    if not siblings:
+        siblings = sorted({re.split("[./]", column)[0] for column in columns})
+    return f"none of the runs has a key {key}: " + did_you_mean(key, siblings)

@@ -1,8 +1,8 @@
-"""Run folders as plain records, ten thousand of them in a second.
+"""Run folders as records; reads ten thousand of them per second.
 
-Most of a summary is not parsed: where it is laid out as we write it, a key of the outermost
-mapping begins a line with one space, so that ``by`` can be left out and equal configurations,
-the seed's line apart, are parsed once. A summary laid out otherwise is parsed whole.
+Most of a summary is not parsed. In the layout that pe-lab writes, each top-level key begins a line
+with one space: ``by`` is skipped, and configurations that are equal but for the line of the seed
+are parsed once. A summary of any other layout is parsed whole.
 """
 
 import gc
@@ -23,7 +23,7 @@ from pe_lab.store.run_id import identity
 
 @dataclass(frozen=True)
 class Setting:
-    """A resolved configuration less its seed: its identity and its keys under dotted names."""
+    """A resolved configuration without its seed: its hash, and its values by dotted key."""
 
     identity: str
     keys: dict[str, Any]
@@ -31,8 +31,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Record:
-    """A run: what it is called and where it stands, its metrics where it is finished, and its
-    setting where the configuration can be read."""
+    """A run: names, path and state, metrics if it is finished, and the setting if its
+    configuration can be read."""
 
     facts: dict[str, Any]
     metrics: dict[str, float | None]
@@ -40,7 +40,7 @@ class Record:
 
 
 def read_records(runs_dir: Path) -> list[Record]:
-    """Every run below ``runs_dir``, in the order of their paths; a copy of one counts as broken."""
+    """Every run below ``runs_dir``, ordered by path; a copy of a run counts as broken."""
     paths: dict[tuple[Any, ...], str] = {}
     records = []
     for record in records_of(run_folders(runs_dir)):
@@ -57,13 +57,13 @@ def read_records(runs_dir: Path) -> list[Record]:
 
 
 def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:
-    """The record of each of these runs, copies too."""
+    """The record of each of these folders, copies included."""
     return map(_Reader().record, folders)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and their values. A list of parts becomes its names, and each part's keys
-    follow under its number: pe.parts, pe.parts.0.base."""
+    """Values by dotted key. A list of parts becomes the list of their names, and the keys of each
+    part follow under its index: pe.parts, pe.parts.0.base."""
     keys: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -72,15 +72,15 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             names = ",".join(part.get("pe", part["_target_"]) for part in value)
             keys[prefix + key] = f"[{names}]"
             for number, part in enumerate(value):
-                own = {k: v for k, v in part.items() if k not in ("pe", "_target_")}
-                keys |= flat(own, f"{prefix}{key}.{number}.")
+                values = {k: v for k, v in part.items() if k not in ("pe", "_target_")}
+                keys |= flat(values, f"{prefix}{key}.{number}.")
         else:
             keys[prefix + key] = value
     return keys
 
 
 def text(value: Any) -> str:
-    """A configuration's value as it is given on a command line."""
+    """A value of a configuration as it is written on the command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -107,7 +107,7 @@ class _Reader:
 
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
         try:
-            summary, setting = self._cut(content) or self._whole(content)
+            summary, setting = self._parse_parts(content) or self._parse_whole(content)
             facts = {
                 **facts,
                 "state": "finished",
@@ -124,14 +124,14 @@ class _Reader:
                 raise TypeError("a metric is no number")
             return Record(facts, summary["metrics"], setting)
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Told by those who know how a summary must be.
+            # Raises a message of its own where it knows what is wrong.
             folder.summary()
             raise UsageError(
                 f"{folder.path / 'summary.json'} is no summary of a run: put back a copy or "
                 "remove the run's folder"
             ) from None
 
-    def _cut(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
+    def _parse_parts(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
         by, config = content.find(b'\n "by": '), content.find(b'\n "config": ')
         if not 0 < by < config:
             return None
@@ -148,31 +148,31 @@ class _Reader:
             self.settings[rest] = _setting(end["config"], end.get("contents"))
         return summary, self.settings[rest]
 
-    def _whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
+    def _parse_whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
         summary = orjson.loads(content)
-        return summary, self._known(summary["config"], summary.get("contents"))
+        return summary, self._setting(summary["config"], summary.get("contents"))
 
-    def _known(self, config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
-        alike = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
-        if alike not in self.settings:
-            self.settings[alike] = _setting(config, contents)
-        return self.settings[alike]
+    def _setting(self, config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+        key = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
+        if key not in self.settings:
+            self.settings[key] = _setting(config, contents)
+        return self.settings[key]
 
     def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
         facts = {**facts, "state": "not begun", **_status(folder)}
-        # Finished without a summary: it was killed between the two.
+        # Finished without a summary: killed between writing the two.
         if facts["state"] == "finished" or folder.killed():
             facts["state"] = "killed"
         config = _config_yaml(folder.path / "config.yaml")
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._known(config, None))
+        return Record({**names, **facts}, {}, self._setting(config, None))
 
 
 def _seed(folder: RunFolder, seed: int) -> int:
     if seed >= 2**63:
-        raise UsageError(f"{folder.path}: no run has a seed of 2^63 or more, remove it")
+        raise UsageError(f"{folder.path}: a seed must be below 2^63; remove this folder")
     return seed
 
 
@@ -224,7 +224,7 @@ def _is_part(value: Any) -> bool:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Nothing here is a cycle; looking for one among a million dictionaries costs a second."""
+    """Without garbage collection: searching a million dictionaries for cycles takes a second."""
     was = gc.isenabled()
     gc.disable()
     try:

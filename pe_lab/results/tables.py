@@ -36,13 +36,13 @@ def tables(
 
     Args:
         names: what a setting is called, see ``labels``.
-        spread: what stands beside a mean: sd, interval or both.
+        spread: shown beside a mean: sd, interval or both.
         sort: a split, n or a key of ``by``, after - for descending; None: by these keys.
         across: the key that makes the columns; with length, there is a table for each task and
             split.
 
     Raises:
-        UsageError: ``sort`` names nothing of the tables.
+        UsageError: ``sort`` names no column.
     """
     groups = groups.with_columns(pl.col(across).cast(pl.String))
     _check_sort(groups[across], by, sort)
@@ -69,7 +69,7 @@ def _table(
     columns = list(dict.fromkeys(table[across]))
     shares = is_share(metric)
     headings = {"pe": "encoding", "setting": "where they differ"}
-    # Settings that differ in nothing but the encoding need no second column.
+    # Settings that differ only in the encoding need no second column.
     shown = [k for k in by if k != "setting" or any(names.get(s) for s in table["setting"])]
     words = [*(headings.get(key, key) for key in shown), "n", "seeds"]
     lines = []
@@ -107,7 +107,7 @@ def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> 
     mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
     digits = 3
     if shares:
-        # As many for all three as the mean needs: 0.03 is not 0.
+        # As many for all as the mean needs: 0.03 is not 0.
         digits = 2 if 0 < mean < 0.1 else 1
         mean, sd, low, high = (v if v is None else 100 * v for v in (mean, sd, low, high))
     shown_mean = f"{mean:.{digits}f}"
@@ -123,7 +123,7 @@ def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> 
 
 def _caption(table: pl.DataFrame, shares: bool, spread: Spread) -> str:
     if (table["n"] <= 1).all():
-        return "One run a row: nothing is known of the spread over seeds."
+        return "One run per row: the spread over seeds is unknown."
     over = "seeds" if (table["settings"] == 1).all() else "runs"
     cut = ", cut at 0 and 100 %" if shares else ""
     interval = f"the 95 % interval of the mean (Student's t{cut})"
@@ -136,38 +136,38 @@ def _caption(table: pl.DataFrame, shares: bool, spread: Spread) -> str:
 
 
 def _check_sort(columns: pl.Series, by: Sequence[str], sort: str | None) -> None:
-    known = [*dict.fromkeys(columns), *by, "n"]
-    if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"sort={sort}: {did_you_mean(sort.removeprefix('-'), known)}")
+    choices = [*dict.fromkeys(columns), *by, "n"]
+    if sort is not None and sort.removeprefix("-") not in choices:
+        raise UsageError(f"sort={sort}: {did_you_mean(sort.removeprefix('-'), choices)}")
 
 
 def _sorted(
     rows: dict[Key, Cells], by: list[str], names: dict[str, str], sort: str | None
 ) -> list[Key]:
-    """What has no value stands last, either way."""
-    wanted = (sort or "").removeprefix("-")
+    """The keys in order; those without a value come last, in either direction."""
+    column = (sort or "").removeprefix("-")
 
-    def usual(key: Key) -> tuple[Any, ...]:
+    def by_names(key: Key) -> tuple[Any, ...]:
         values = [names.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
         return tuple((value is None, value) for value in values)
 
     def value(key: Key) -> Any:
-        if wanted in by:
-            return key[by.index(wanted)]
-        if wanted == "n":
+        if column in by:
+            return key[by.index(column)]
+        if column == "n":
             return max(cell["n"] for cell in rows[key].values())
-        return rows[key].get(wanted, {}).get("mean")
+        return rows[key].get(column, {}).get("mean")
 
-    keys = sorted(rows, key=usual)
+    keys = sorted(rows, key=by_names)
     if sort is None:
         return keys
-    known = [key for key in keys if value(key) is not None]
-    unknown = [key for key in keys if value(key) is None]
-    return sorted(known, key=value, reverse=sort.startswith("-")) + unknown
+    valued = [key for key in keys if value(key) is not None]
+    rest = [key for key in keys if value(key) is None]
+    return sorted(valued, key=value, reverse=sort.startswith("-")) + rest
 
 
 def _seeds(seeds: list[int]) -> str:
-    """0,1,2, and what is long as 0..9 or 0,1,..,12."""
+    """0,1,2; more than five as 0..9 or 0,1,..,12."""
     if len(seeds) <= 5:
         return ",".join(map(str, seeds))
     whole = seeds[-1] - seeds[0] == len(seeds) - 1

@@ -1,4 +1,4 @@
-"""Our runs beside published numbers: which run stands beside which, and what that tells."""
+"""Our runs beside published numbers: the runs nearest to each number, and verdicts."""
 
 import math
 from collections.abc import Sequence
@@ -30,25 +30,29 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class _Beside:
-    """A setting of ours beside a number: key -> our value and theirs where they differ, and
-    ours."""
+class _Match:
+    """A setting of ours for a number.
+
+    Args:
+        differs: key -> our value and theirs where they differ.
+        cell: our row of ``grouped``.
+    """
 
     differs: dict[str, tuple[Any, Any]]
     cell: dict[str, Any]
 
     @property
-    def far(self) -> tuple[int, float]:
-        """How many keys differ, and by what ratios the numbers among them."""
+    def distance(self) -> tuple[int, float]:
+        """How many keys differ, and the log-ratios of those that are numbers."""
         pairs = [(a, b) for a, b in self.differs.values() if _is_number(a) and _is_number(b)]
         return len(self.differs), sum(abs(math.log(a / b)) for a, b in pairs if a * b > 0)
 
 
 def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> pl.DataFrame:
     """One row for each published number, with ours where finished runs of that task and encoding
-    measured that split. A setting of ours stands beside the size of theirs that it is nearest to,
-    and of several the nearest: the one that differs in the fewest of the keys that the source
-    tells, then by the smallest ratios, then with the most seeds.
+    measured that split. Each setting of ours is matched with the nearest of their sizes, and of
+    several the nearest is taken: with the fewest differences among the keys that the source
+    states, then the smallest ratios, then the most seeds.
 
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
@@ -67,26 +71,28 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
     measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
     settings = _settings(finished)
-    beside: list[dict[tuple[str, ...], _Beside]] = []
+    matches: list[dict[tuple[str, ...], _Match]] = []
     for number in numbers:
         table = (number.source, number.where, number.task, number.pe, number.split)
         cells = measured[number.metric]
-        beside.append(
+        matches.append(
             {
-                (*table, setting["setting"]): _Beside(_differences(number, setting), cell)
+                (*table, setting["setting"]): _Match(_differences(number, setting), cell)
                 for setting in settings.get((number.task, number.pe), [])
                 if (cell := cells.get((number.pe, setting["setting"], number.split)))
             }
         )
     nearest: dict[tuple[str, ...], tuple[int, float]] = {}
-    for found in beside:
+    for found in matches:
         for key, run in found.items():
-            nearest[key] = min(run.far, nearest.get(key, run.far))
+            nearest[key] = min(run.distance, nearest.get(key, run.distance))
     rows = []
-    for number, found in zip(numbers, beside, strict=True):
-        own = [run for key, run in found.items() if run.far == nearest[key]]
+    for number, found in zip(numbers, matches, strict=True):
+        nearby = [run for key, run in found.items() if run.distance == nearest[key]]
         best = min(
-            own, key=lambda run: (run.far, -run.cell["n"], run.cell["setting"]), default=None
+            nearby,
+            key=lambda run: (run.distance, -run.cell["n"], run.cell["setting"]),
+            default=None,
         )
         rows.append(_row(number, best))
     return pl.DataFrame(rows, SCHEMA, orient="row")
@@ -105,8 +111,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     footnotes: dict[str, int] = {}
     lines = []
     for row in rows:
-        own = ", ".join(d for d in row["differs"].split(", ") if d not in common)
-        number = f"[{footnotes.setdefault(own, len(footnotes) + 1)}]" if own else ""
+        others = ", ".join(d for d in row["differs"].split(", ") if d not in common)
+        number = f"[{footnotes.setdefault(others, len(footnotes) + 1)}]" if others else ""
         lines.append(
             {
                 "encoding": row["pe"],
@@ -186,7 +192,7 @@ def _settings(finished: pl.DataFrame) -> dict[tuple[str, str], list[dict[str, An
 
 
 def _differences(number: Published, ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """key -> our value and theirs, of the keys that the source tells."""
+    """key -> our value and theirs, where the source states one that is not ours."""
     pairs = {key: (ours.get(key), theirs) for key, theirs in number.setting.items()}
     return {key: (a, b) for key, (a, b) in pairs.items() if not _same(a, b)}
 
@@ -201,33 +207,33 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _row(number: Published, beside: _Beside | None) -> list[Any]:
+def _row(number: Published, match: _Match | None) -> list[Any]:
     size = " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items())
     theirs = [number.error, number.low, number.high, number.printed, number.seeds]
     ours: list[Any] = [None] * 6
     differs = ""
-    if beside is not None:
-        ours = [beside.cell[name] for name in ("setting", "n", "mean", "sd", "low", "high")]
-        pairs = beside.differs.items()
+    if match is not None:
+        ours = [match.cell[name] for name in ("setting", "n", "mean", "sd", "low", "high")]
+        pairs = match.differs.items()
         differs = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
     return [
         *(number.source, number.where, number.task, number.pe, size, number.split, number.metric),
         *theirs, *ours,
-        differs, _verdict(number, beside), number.reading, number.recipe,
+        differs, _verdict(number, match), number.reading, number.recipe,
     ]  # fmt: skip
 
 
-def _verdict(number: Published, beside: _Beside | None) -> str:
-    if beside is None:
+def _verdict(number: Published, match: _Match | None) -> str:
+    if match is None:
         return "not run"
-    low, high = beside.cell["low"], beside.cell["high"]
+    low, high = match.cell["low"], match.cell["high"]
     if low is None:
         found = "one seed: no verdict"
     elif number.high < low:
         found = "ours higher"
     else:
         found = "ours lower" if number.low > high else "agrees"
-    return f"other protocol, {found}" if beside.differs else found
+    return f"other protocol, {found}" if match.differs else found
 
 
 def _ours(row: dict[str, Any]) -> str:
