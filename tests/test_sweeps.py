@@ -13,9 +13,7 @@ from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, tiny
 from test_chaos import folders, written
 
-from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.machine import environment, prepare
-from pe_lab.sweeps.launchers import register_choices
 
 
 def table(out: str) -> list[list[str]]:
@@ -220,41 +218,6 @@ def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) 
     stopped = here("-m", *tiny("seed=0,1", "train.steps=3"))
     assert stopped.status == 143
     assert [row[2] for row in table(stopped.out)] == ["finished", "not begun"]
-
-
-LINES = {
-    "files and values": ["task=flipflop,brackets", "pe=cope,rope", "seed=0,1", "train.lr=1e-3"],
-    "a mapping, a list, a launcher": [
-        "pe=combined", "pe.parts=[cope,rope]", "seed=0,1", "task.splits={foo:{length: 8}}",
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=3",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_jobs_composed_together_are_those_composed_alone(
-    monkeypatch: pytest.MonkeyPatch, line: list[str]
-) -> None:
-    from omegaconf import OmegaConf
-
-    from pe_lab.cli.train import _arguments
-    from pe_lab.config import compose
-
-    def plain() -> list[Any]:
-        found: list[Any] = []
-        for cfg in compose.compose(_arguments(["-m", *line])):
-            found.append(OmegaConf.to_container(cfg, resolve=False))
-            # Made of the words, for those who name folders by it.
-            del found[-1]["hydra"]["job"]["override_dirname"]
-        return found
-
-    register_choices()
-    register_resolvers()
-    together = plain()
-    # Every override counts as a choice of a file: each job is composed by itself.
-    monkeypatch.setattr(compose, "_chooses_a_file", lambda hydra, override: True)
-    assert together == plain()
-    assert len(together) in (2, 8)
 
 
 def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:

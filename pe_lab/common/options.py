@@ -13,9 +13,9 @@ from pe_lab.common.suggest import did_you_mean
 
 
 class Options(BaseModel):
-    """Base class of a command's options: its fields are the keys, their types the limits.
+    """Base class of a command's options: fields are keys, types are limits.
 
-    A field's ``description`` is what a message says may be given; for a required field, what the
+    A field's ``description`` is the allowed value in messages; for a required field, what the
     command needs and how to give it. A ValueError of a validator is a message, too. A subclass
     with ``extra="allow"`` keeps unknown keys in ``others``.
     """
@@ -86,16 +86,16 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if not first["loc"]:
         return str(first["ctx"]["error"])
     key = str(first["loc"][0])
-    field, given = model.model_fields[key], f"{key}={first['input']}"
+    field, assignment = model.model_fields[key], f"{key}={first['input']}"
     description = field.description or _description(field.annotation)
     if field.is_required() and first["type"] in ("missing", "string_too_short"):
         return f"{model.command} needs {description}"
     if first["type"] == "value_error":
-        return f"{given}: {first['ctx']['error']}"
+        return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        return f"{given}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
+        return f"{assignment}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
     allowed = f"set it to {description}" if description else remedy(first)
-    return f"{given} is not allowed: {allowed}"
+    return f"{assignment} is not allowed: {allowed}"
 
 
 def _description(annotation: Any) -> str | None:

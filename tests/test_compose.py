@@ -1,0 +1,64 @@
+"""Composition: a sweep's jobs share it, a single run has one."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from program import Here, tiny
+
+import pe_lab.training.plan
+from pe_lab.cli.train import _arguments
+from pe_lab.config import compose
+from pe_lab.config.hydra_internals import Hydra
+from pe_lab.config.schema import register_resolvers
+from pe_lab.sweeps.launchers import register_choices
+
+LINES = {
+    "files and values": ["task=flipflop,brackets", "pe=cope,rope", "seed=0,1", "train.lr=1e-3"],
+    "a mapping, a list, a launcher": [
+        "pe=combined", "pe.parts=[cope,rope]", "seed=0,1", "task.splits={foo:{length: 8}}",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=3",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_jobs_composed_together_are_those_composed_alone(
+    monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    def plain() -> list[Any]:
+        found: list[Any] = []
+        for cfg in compose.compose(_arguments(["-m", *line])):
+            found.append(OmegaConf.to_container(cfg, resolve=False))
+            # Made of the words, for those who name folders by it.
+            del found[-1]["hydra"]["job"]["override_dirname"]
+        return found
+
+    register_choices()
+    register_resolvers()
+    together = plain()
+    # Every override counts as a choice of a file: each job is composed by itself.
+    monkeypatch.setattr(compose, "_chooses_a_file", lambda hydra, override: True)
+    assert together == plain()
+    assert len(together) in (2, 8)
+
+
+def test_a_single_run_is_composed_planned_and_built_once(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*words: Any, **options: Any) -> Any:
+            calls.append(name)
+            return original(*words, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(Hydra, "compose_config")
+    counted(pe_lab.training.plan, "plan")
+    counted(pe_lab.training.plan.Plan, "model")
+    assert here(*tiny("pe=rope", "seed=3", "train.steps=3")).status == 0
+    assert calls == ["compose_config", "plan", "model"]
