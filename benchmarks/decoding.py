@@ -13,10 +13,11 @@ from torch import Tensor
 from benchmarks.alternating import Side, alternated
 from benchmarks.found import Asked, Found, Goal, table
 from benchmarks.ours import Made, backends_used, dims, sized, transformer
+from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.generate import written
-from pe_lab.training.plan import build_encodings
 
 VOCABULARY = 64
 LEAST = 10
@@ -43,7 +44,9 @@ def writing(encoding: str, size: str, length: int, cached: bool) -> Made:
     cfg = transformer(config)
     torch.manual_seed(0)
     encodings = build_encodings(config.pe, dims(cfg, VOCABULARY, length))
-    model = Transformer(cfg, VOCABULARY, encodings, config.train.fast).eval()
+    model = Transformer(cfg, VOCABULARY, encodings).eval()
+    if config.train.fast:
+        accelerate(model)
     n = length // 2
     prompt, pos = torch.randint(0, VOCABULARY, (1, n)), torch.arange(length)[None]
     write = written if cached else without

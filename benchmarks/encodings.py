@@ -38,7 +38,7 @@ from pe_lab.common.task import Batch
 from pe_lab.config.schema import TrainConfig
 from pe_lab.experiment.machine import environment, keep_freed_memory
 from pe_lab.models.transformer import Transformer
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 BATCHES = {128: 32, 512: 8}
 BLOCK_MS, ROUNDS = 150, 11

@@ -42,7 +42,7 @@ def cope_by_formula(q: Tensor, k: Tensor, v: Tensor, e: Tensor, drop: Drop | Non
     content = q @ k.mT / q.shape[3] ** 0.5
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = q.to(wide) @ e.to(wide).T
-    term = CountAndPick.apply(content.to(wide), scores, mask)[0]  # type: ignore[no-untyped-call]
+    term = CountAndPick.apply(content.to(wide), scores, mask)  # type: ignore[no-untyped-call]
     return weighted(content + term, v, drop)
 
 

@@ -19,14 +19,16 @@ from pe_lab.config.check import check
 from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
 from pe_lab.kernels import dispatch
+from pe_lab.kernels.apply import accelerate
+from pe_lab.kernels.attention import FastMultiHeadAttention
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims
 from pe_lab.tasks.flipflop import FlipFlop
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.loss import summed_loss
 from pe_lab.training.optimizer import Adam
-from pe_lab.training.plan import build_encodings
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),
@@ -121,7 +123,9 @@ def step(
     torch.manual_seed(0)
     cfg = transformer(config)
     encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
-    model = Transformer(cfg, vocab_size, encodings, config.train.fast)
+    model = Transformer(cfg, vocab_size, encodings)
+    if config.train.fast:
+        accelerate(model)
     run = our_stepper(config.train, model)
     known = {**numbers(model), "scored": float(data.scored.mean()), **backends_used()}
     return Made(lambda: run(data, data.scored), known)
@@ -136,7 +140,10 @@ def attention(
     cfg = transformer(config)
     torch.manual_seed(0)
     (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
-    core = MultiHeadAttention(cfg, layer, config.train.fast)
+    core = MultiHeadAttention(cfg, layer)
+    if config.train.fast:
+        core.__class__ = FastMultiHeadAttention
+        core.choose_kernel()  # type: ignore[operator]
     core.qkv = core.out = nn.Identity()  # type: ignore[assignment]
     x = torch.randn(batch, length, 3 * cfg.d_model, requires_grad=True)
     back = torch.randn(batch, length, cfg.d_model)
@@ -145,7 +152,7 @@ def attention(
     def run() -> None:
         # A key drawn at every step, as a run has it.
         drop = Drop(dropout, int(torch.randint(2**62, ()))) if dropout else None
-        mixed, _ = core(x, pos, length, None, None, drop)
+        mixed, _ = core(x, pos, None, None, drop)
         torch.autograd.backward(mixed, back)
         x.grad = None
         core.zero_grad(set_to_none=True)

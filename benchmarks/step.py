@@ -61,7 +61,7 @@ def measure(asked: Asked) -> Found:
     found = Found()
     with (
         Side("ours") as ours,
-        Side("ours", PE_LAB_BACKEND="chunked") as chunked,
+        Side("ours", PE_LAB_BACKEND="recompute") as recompute,
         Side("shipped") as shipped,
         Side("tuned") as tuned,
     ):
@@ -74,7 +74,7 @@ def measure(asked: Asked) -> Found:
                 if name != "bfloat16" or asked.much == "whole"
             }
             if line.encoding == "cope" and line.length == 256:
-                runners["chunked"] = chunked.make("ours.step", **given, counted="all", also=[])
+                runners["recompute"] = recompute.make("ours.step", **given, counted="all", also=[])
             runners["shipped"] = shipped.make("theirs.step", **given)
             runners["tuned"] = tuned.make("theirs.step", **given)
             _check_sizes(line, runners)
@@ -93,7 +93,7 @@ def measure(asked: Asked) -> Found:
             row["limits"] = {n: times.ratio(n, "products") * linear / work for n in sides}
             found.rows.append(row)
             found.goals += goals(row)
-            for side in (ours, chunked, shipped, tuned):
+            for side in (ours, recompute, shipped, tuned):
                 side.clear()
     found.tables = [shown(found.rows)]
     return found
@@ -119,7 +119,7 @@ def goals(row: dict[str, Any]) -> list[Goal]:
         for peer in ("shipped", "tuned"):
             asked += [("float32", peer, 1.3, 2), ("everything on", peer, 2.6, 4)]
     elif encoding == "cope" and length == 256:
-        asked = [("chunked", peer, 1.2, 1.6) for peer in ("shipped", "tuned")]
+        asked = [("recompute", peer, 1.2, 1.6) for peer in ("shipped", "tuned")]
     fastest = max(EVERYTHING, key=lambda name: row["ratios"][name]["tuned"])
     made = []
     for variant, peer, least, aim in asked:

@@ -18,7 +18,7 @@ from docs import facts
 from docs.heatmaps import Panel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE, count
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 LENGTH = 48
 SEED = 0

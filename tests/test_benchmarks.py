@@ -21,7 +21,7 @@ from benchmarks.ours import dims, flipflop, sized, transformer
 from benchmarks.scale import watched
 from benchmarks.side import answer
 from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 @pytest.mark.parametrize("encoding", formulas.FORMULAS)
@@ -30,7 +30,7 @@ def test_formula_is_what_ours_computes(encoding):
     length, config = 24, sized(encoding, "small", 0.0)
     cfg = transformer(config)
     (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
-    ours = MultiHeadAttention(cfg, layer, fast=False)
+    ours = MultiHeadAttention(cfg, layer)
     ours.qkv = ours.out = torch.nn.Identity()
     heads, width = cfg.n_heads, cfg.d_model // cfg.n_heads
     theirs = formulas.FORMULAS[encoding](length, heads, width, 0.0)
@@ -49,7 +49,7 @@ def test_formula_is_what_ours_computes(encoding):
         given.data = source if given.shape == source.shape else source.T
     assert not own
     x = torch.randn(3, length, 3 * cfg.d_model)
-    mixed, _ = ours(x, torch.arange(length)[None], length, None, None)
+    mixed, _ = ours(x, torch.arange(length)[None])
     parts = (p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in x.chunk(3, -1))
     torch.testing.assert_close(
         theirs(*parts).transpose(1, 2).flatten(-2), mixed, rtol=1e-4, atol=1e-5

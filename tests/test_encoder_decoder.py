@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast import accelerated
 from input_output import (
     MAX_LEN,
     SEPARATOR,
@@ -28,11 +29,12 @@ from pe_lab.common.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from pe_lab.models.encoder_decoder_layers import Everywhere
+from pe_lab.models.encoder_decoder_layers import FullAttention
 from pe_lab.models.input_output import Parts
 from pe_lab.pe.none import NoPE
+from pe_lab.training.encodings import build_encodings, refused
 from pe_lab.training.generate import written
-from pe_lab.training.plan import build_encodings, build_task
+from pe_lab.training.plan import build_task
 
 WIDTH, HEADS, LAYERS = 12, 3, 2
 pytestmark = pytest.mark.usefixtures("float64")
@@ -57,7 +59,7 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> EncoderDecoder
     torch.manual_seed(0)
     encodings = build_encodings(section(pe), cfg.dims(VOCAB, 12, MAX_LEN))
     assert [cfg.refuses(encoding) for encoding in encodings] == [None] * 2 * cfg.n_layers
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings, fast)
+    model = accelerated(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings), fast)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -236,8 +238,8 @@ def test_is_the_formula(places: list[int], pe: str, changes: dict[str, Any]) -> 
 
 def fitting() -> list[str]:
     """Every encoding in conf/pe that the model takes, as its own sentence lists them."""
-    refused = build_encodings(facts.section("cope"), config().dims(VOCAB, 12, MAX_LEN))[0]
-    told = config().refuses(refused)
+    cope = build_encodings(facts.section("cope"), config().dims(VOCAB, 12, MAX_LEN))[0]
+    told = refused(config(), cope)
     assert told is not None
     return told.partition("(")[2].rstrip(")").split(", ")
 
@@ -372,7 +374,7 @@ def test_initial_weights(tied: bool) -> None:
     for layers, branches in ((model.readers, 2), (model.writers, 3)):
         for layer in layers:
             attending = [
-                m for m in layer.modules() if isinstance(m, Everywhere | MultiHeadAttention)
+                m for m in layer.modules() if isinstance(m, FullAttention | MultiHeadAttention)
             ]
             assert len(attending) == branches - 1
             for branch in (*attending, layer.ff):
@@ -384,9 +386,7 @@ def test_initial_weights(tied: bool) -> None:
     assert tied or model.head.weight.abs().max() <= 48**-0.5
 
 
-def test_which_encodings_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pe_lab.models.encoder_decoder.fitting", lambda dims, fits: "")
-
+def test_which_encodings_fit() -> None:
     def takes(name: str, **changes: Any) -> bool:
         section = {**facts.section(name), **changes}
         made = build_encodings(section, config().dims(VOCAB, 12, MAX_LEN))

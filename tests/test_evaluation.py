@@ -24,8 +24,9 @@ from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import SUMMARY, load
 from pe_lab.training.batches import evaluation_set
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import answer, fixed_positions
-from pe_lab.training.plan import Plan, build_encodings, plan
+from pe_lab.training.plan import Plan, plan
 
 Run = Callable[..., Path]
 COPYING = (

@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.models import linear_attention
+from pe_lab.kernels.attention import FastLinearAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
-from pe_lab.models.transformer import LayerConfig
+from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.rope import RoPE
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
 
@@ -37,7 +37,9 @@ def encoding(pe: str, **keys: Any) -> PositionalEncoding:
 
 def attention(pe: str = "none", fast: bool = True, **keys: Any) -> LinearAttention:
     torch.manual_seed(0)
-    made = LinearAttention(config(), encoding(pe, **keys), fast)
+    made = LinearAttention(config(), encoding(pe, **keys))
+    if fast:
+        made.__class__ = FastLinearAttention
     # Otherwise queries and keys are all near 0, and phi near 1.
     made.qkv.weight.data.mul_(3)
     return made
@@ -91,11 +93,11 @@ def test_equals_the_formula_in_value_and_gradient(
     pe: str, keys: dict[str, Any], slowed: float, fast: bool, length: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(linear_attention, "CHUNK", 4)
+    monkeypatch.setattr(FastLinearAttention, "chunk", 4)
     made = attention(pe, fast, **keys)
     x = torch.randn(2, length, HEADS * WIDTH, requires_grad=True)
     pos = scattered(2, length)
-    outs = [made(x, pos, length, None, None)[0], naive(made, x, pos, slowed)]
+    outs = [made(x, pos)[0], naive(made, x, pos, slowed)]
     torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
     leaves, direction = [x, *made.parameters()], torch.randn_like(x)
     torch.testing.assert_close(
@@ -105,17 +107,17 @@ def test_equals_the_formula_in_value_and_gradient(
 
 @pytest.mark.parametrize("pe", ["none", "rope"])
 def test_sums_go_on_from_any_place(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_attention, "CHUNK", 4)
+    monkeypatch.setattr(FastLinearAttention, "chunk", 4)
     x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21)
     for fast in (True, False):
         made = attention(pe, fast)
-        whole, _ = made(x, pos, 21, None, None)
+        whole, _ = made(x, pos)
         cache, sizes, parts = made.empty_cache(), set(), []
         for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):
-            parts.append(made(x[:, a:b], pos[:, :b], b - a, None, cache)[0])
+            parts.append(made(x[:, a:b], pos[:, :b], None, cache)[0])
             assert cache.kv_BHDD is not None
             assert cache.k_BHD is not None
-            assert [rows.length for rows in cache.parts] == [0, 0, 0]
+            assert (cache.keys.length, cache.values.length, cache.inputs.length) == (0, 0, 0)
             sizes.add((cache.kv_BHDD.shape, cache.k_BHD.shape))
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
         assert sizes == {((2, HEADS, WIDTH, WIDTH), (2, HEADS, WIDTH))}
@@ -168,11 +170,11 @@ def test_phi_is_exact_and_positive_far_below_zero() -> None:
 def test_weights_of_an_inspection_mix_the_values() -> None:
     made = attention("rope")
     x, pos = torch.randn(2, 9, HEADS * WIDTH), scattered(2, 9)
-    q, k, inputs = made.sight(x, pos, 9, None, None)
-    similar, weights = made.weigh(q, k, inputs)
+    q, k, inputs = made.rotate(made.inputs(x, pos, None), pos, None)
+    similar, weights = made.weights(q, k, inputs)
     mixed = (weights @ inputs.v_BHSD).transpose(1, 2).flatten(-2)
-    torch.testing.assert_close(made.out(mixed), made(x, pos, 9, None, None)[0])
-    plain = made.weigh(inputs.q_BHTD, inputs.k_BHSD, inputs)
+    torch.testing.assert_close(made.out(mixed), made(x, pos)[0])
+    plain = made.weights(inputs.q_BHTD, inputs.k_BHSD, inputs)
     torch.testing.assert_close(plain[1].sum(-1), torch.ones(2, HEADS, 9))
     assert (similar - plain[0]).abs().max() > 1e-3
 
@@ -182,8 +184,10 @@ def test_what_turns_alone_is_known_by_its_class() -> None:
         def rotate(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
             return super().rotate(q, k.cumsum(2), inputs)
 
-    assert RoPE.turns_alone
-    assert not Doubled.turns_alone
+    keys = {k: v for k, v in facts.section("rope").items() if k != "_target_"}
+    sizes = config().dims(VOCAB, 8, MAX_LEN)
+    assert RoPE(sizes, **keys).rotates_by_position
+    assert not Doubled(sizes, **keys).rotates_by_position
     cfg = config()
     for name, fits in {"rope": True, "pi": True, "xpos": False, "selective_rope": False,
                        "rerope": False, "hfwa": False, "alibi": False}.items():  # fmt: skip
@@ -203,7 +207,7 @@ def test_what_turns_alone_is_known_by_its_class() -> None:
 
 def test_layers_of_their_own_but_no_window() -> None:
     cfg = config(n_layers=2, layers={0: LayerConfig(n_heads=4)})
-    model = cfg.build(Vocabulary(VOCAB), [encoding("none")] * 2, True)
+    model = cfg.build(Vocabulary(VOCAB), [encoding("none")] * 2)
     found = [block.attention for block in model.blocks]
     assert [(type(a), a.n_heads) for a in found] == [(LinearAttention, 4), (LinearAttention, 2)]
     with pytest.raises(ValueError, match=r"layers\.1\.window=5 is not allowed: .* leave it out"):

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 import torch
+from fast import accelerated
 from hydra.utils import get_object
 from program import Here, rows, state, the_run, tiny
 from torch import Tensor
@@ -27,7 +28,8 @@ from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.training.plan import build_encodings, plan
+from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import plan
 from pe_lab.training.trainer import Trainer
 
 MODELS, ENCODINGS = facts.names("model"), facts.names()
@@ -59,7 +61,7 @@ def built(name: str, pe: str = "none", fast: bool = True, **changes: Any) -> Mod
     if refused(cfg, encodings) is not None:
         return None
     torch.manual_seed(1)
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings, fast)
+    model = accelerated(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings), fast)
     with torch.no_grad():
         facts.move(encodings)
         torch.manual_seed(2)

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from fast import accelerated
 from torch import Tensor
 
 from docs import facts
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 WIDTH, VOCAB, LENGTH = 3, 5, 6
 CONFIGS = {"lstm": LSTMConfig, "gru": GRUConfig}
@@ -24,7 +25,7 @@ def built(kind: str, pe: str = "none", fast: bool = True, **changes: Any) -> Rec
     cfg = CONFIGS[kind](**{**sizes, **changes})
     encodings = build_encodings(facts.section(pe), cfg.dims(VOCAB, LENGTH, 64))
     torch.manual_seed(0)
-    return cfg.build(Vocabulary(VOCAB), encodings, fast)
+    return accelerated(cfg.build(Vocabulary(VOCAB), encodings), fast)
 
 
 def tokens(length: int = LENGTH) -> Tensor:

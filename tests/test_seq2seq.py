@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast import accelerated
 from input_output import (
     MAX_LEN,
     SEPARATOR,
@@ -25,8 +26,8 @@ from docs import facts
 from pe_lab.common.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.generate import written
-from pe_lab.training.plan import build_encodings
 
 WIDTH = 6
 pytestmark = pytest.mark.usefixtures("float64")
@@ -45,7 +46,7 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> Seq2Seq:
     torch.manual_seed(0)
     encodings = build_encodings(facts.section(pe), cfg.dims(VOCAB, 12, MAX_LEN))
     assert cfg.refuses(encodings[0]) is None
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings, fast)
+    model = accelerated(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings), fast)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)

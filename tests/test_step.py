@@ -1,5 +1,6 @@
 """The whole step: its fast form is an equal of the plain one (train.fast=false)."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,13 @@ from program import ROOT, tiny
 from torch import Tensor
 
 from pe_lab.cli.train import _arguments
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.dropout import Drop
 from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
-from pe_lab.kernels import dispatch, dropout
-from pe_lab.kernels.cpu import add_norm, bias_relu, qkv, rotary
-from pe_lab.models.scored_positions import ScoredPositions
-from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.kernels.apply import FAST, NORMS
+from pe_lab.models.transformer import Transformer
+from pe_lab.training.batches import TrainData
 from pe_lab.training.loss import summed_loss
 from pe_lab.training.plan import Plan, plan
 from pe_lab.training.trainer import Trainer
@@ -103,52 +103,29 @@ def test_training_is_the_same_either_way(
         torch.testing.assert_close(own, expected, rtol=0, atol=max(1e-2 * moved, 1e-6), msg=name)
 
 
-def refused(*_: Any, **__: Any) -> Any:
-    raise AssertionError("a fast form was taken")
-
-
-FAST_FORMS = {
-    "kernels of attention": (dispatch, "_attend"),
-    "a kernel of dropout": (dropout, "_supported"),
-    "the kernel of rotation": (rotary._Rotate, "apply"),
-    "the kernel of branches and norms": (add_norm._AddNorm, "apply"),
-    "the kernel of the feed-forward": (bias_relu, "bias_relu"),
-    "the kernel of queries, keys and values": (qkv._Projected, "apply"),
-    "PyTorch's own fused attention": (torch.nn.functional, "scaled_dot_product_attention"),
-    "the last layer's shortcut": (ScoredPositions, "of_rows_from"),
-}
+def test_without_kernels_the_plain_model_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where pe_lab/kernels is deleted."""
+    plain = loss_and_gradients(planned(monkeypatch, "pe=cope", "train.fast=false"))
+    fast = planned(monkeypatch, "pe=cope").model()
+    for module in [name for name in sys.modules if name.startswith("pe_lab.kernels")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pe_lab.kernels", None)
+    with caplog.at_level("INFO", "pe_lab"):
+        found = loss_and_gradients(planned(monkeypatch, "pe=cope"))
+    assert "no kernels" in caplog.text
+    assert all(torch.equal(found[name], plain[name]) for name in plain)
+    assert type(fast) is not Transformer
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
-def test_not_fast_takes_no_fast_form(monkeypatch: pytest.MonkeyPatch, pe: str) -> None:
-    copying = ("task=selective_copy", "task.n_copy=3", "task.n_blank=2", "task.n_symbols=3")
-    words = (f"pe={pe}", *copying, "model.n_layers=2", "model.dropout=0.1", "train.fast=false")
-    made = planned(monkeypatch, *words)
-    for where, name in FAST_FORMS.values():
-        monkeypatch.setattr(where, name, refused)
-    sets = {IN_DOMAIN: evaluation_set(made.task, IN_DOMAIN, 4)}
-    trainer = Trainer(made, torch.device("cpu"), None, sets, lambda: None)  # type: ignore[arg-type]
-    trainer.train_step()
-    trainer.evaluator.answers(IN_DOMAIN)
-    if not any(encoding.whole_sequence for encoding in trainer.model.encodings):
-        trainer.evaluator.generated(IN_DOMAIN)
-
-
-@pytest.mark.parametrize("form", FAST_FORMS)
-def test_fast_takes_each_fast_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """Or the test above would see nothing."""
-    words = ("pe=cope", "model.dropout=0.1")
-    if form.startswith("PyTorch"):
-        monkeypatch.setenv("PE_LAB_BACKEND", "eager")
-        words = ("pe=alibi",)
-    if "queries, keys" in form:
-        # Where every place is scored: the last layer's queries are of all of them.
-        words += ("task.loss_on=all",)
-    if "rotation" in form:
-        # Attention's kernel would turn them itself.
-        words = ("pe=rope", "model.window=4")
-    monkeypatch.setattr(*FAST_FORMS[form], refused)
-    made = planned(monkeypatch, *words)
-    trainer = Trainer(made, torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(AssertionError, match="a fast form"):
-        trainer.train_step()
+def test_fast_is_made_of_fast_modules(monkeypatch: pytest.MonkeyPatch, pe: str) -> None:
+    """And not fast of plain ones: what each kernel computes is tested beside it."""
+    words = (f"pe={pe}", "model.n_layers=2", "model.n_heads=2")
+    fast = planned(monkeypatch, *words).model()
+    plain = planned(monkeypatch, *words, "train.fast=false").model()
+    assert fast.state_dict().keys() == plain.state_dict().keys()
+    assert not {type(module) for module in plain.modules()} & {*FAST.values(), *NORMS.values()}
+    assert plain.dropout_type is Drop
+    assert not {type(module) for module in fast.modules()} & FAST.keys()

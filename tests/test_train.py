@@ -374,7 +374,7 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
             raise RunError("as told")
         step(trained)
 
-    starts: list[dict[str, str]] = [{}, {"PE_LAB_BACKEND": "chunked"}, {}]
+    starts: list[dict[str, str]] = [{}, {"PE_LAB_BACKEND": "recompute"}, {}]
     kernels: list[dict[str, str] | None] = []
     for number, env in enumerate(starts):
         with monkeypatch.context() as patch:
@@ -389,7 +389,7 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
             start["attention"]
             for start in json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())
         ]
-    assert kernels == [{"cope": "eager"}, {"cope": "chunked"}, {"cope": "eager"}]
+    assert kernels == [{"cope": "eager"}, {"cope": "recompute"}, {"cope": "eager"}]
 
 
 def test_kernels_are_those_that_the_encoding_asks_for() -> None:

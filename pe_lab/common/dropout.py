@@ -1,9 +1,8 @@
-"""Dropout whose mask is a function of a key, a row and a column, so that every path makes the same.
+"""Dropout whose mask is a hash of a key, a row and a column.
 
-A mask that is drawn from a generator can be had only in the order of drawing. This one is hashed
-from where an element stands: a fused kernel makes any block of it without storing it, makes it
-again in the backward pass, and equals what plain PyTorch makes here; a resumed run needs no
-generator's state, and a model trained among others drops what it would alone.
+A mask drawn from a generator depends on the order of the draws. This one depends only on the
+position of an element: a fused kernel computes any block of it without storing it, recomputes it in
+the backward pass, and equals the PyTorch code below; a resumed run needs no generator state.
 
     mix(x):   x ^= x >> 16;  x *= 0x7feb352d;  x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16
     row_r   = mix(mix(r + low) + high)        low, high: the halves of the key
@@ -17,8 +16,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-
-from pe_lab.common.tracing import tracing
 
 GOLDEN = 0x9E3779B9
 _LOW = 0xFFFFFFFF
@@ -60,19 +57,18 @@ class Drop:
 
     Args:
         p: the share of elements that becomes zero; the others are multiplied by 1 / (1 - p).
-        key: 0 .. 2^63 - 1, a number, or a tensor where the step is to be the same whatever its
-            keys, or where several models are trained at once.
+        key: 0 .. 2^63 - 1.
     """
 
     p: float
-    key: int | Tensor
+    key: int
 
     @property
-    def low(self) -> int | Tensor:
+    def low(self) -> int:
         return self.key & _LOW
 
     @property
-    def high(self) -> int | Tensor:
+    def high(self) -> int:
         return self.key >> 32
 
     @property
@@ -95,9 +91,6 @@ class Drop:
         """
         row = mix((mix((rows + self.low) & _LOW) + self.high) & _LOW)
         column = (columns * GOLDEN) & _LOW
-        if tracing() or mapped(self.key):
-            # torch.func knows no tensors changed in place, and a compiler wants no pieces.
-            return (mix((row[..., None] + column) & _LOW) >> 8) >= self.threshold
         kept = torch.empty(row.numel(), len(column), dtype=torch.bool, device=row.device)
         row, column = row.flatten().int(), column.int()
         at_once = max(1, IN_CACHE // max(1, len(column))) if row.is_cpu else max(1, len(row))
@@ -116,13 +109,13 @@ class Drop:
         return self.kept(rows, torch.arange(x.shape[-1], device=x.device))
 
     def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Drop elements of x; ``rows`` as in ``kept_of``."""
+        """x with elements dropped; ``rows`` as in ``kept_of``."""
         return torch.where(self.kept_of(x, rows), x * self.scale, 0.0)
 
 
-def mapped(x: object) -> bool:
-    """Whether torch.func maps over it: it stands for one of several then, and has no memory."""
-    return isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+def dropout(x: Tensor, drop: Drop | None) -> Tensor:
+    """Dropout of what is added to the residual stream, at least in float32; None: x itself."""
+    return x if drop is None else drop(x.to(torch.promote_types(x.dtype, torch.float32)))
 
 
 def attention_rows(weights_BHTS: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 from omegaconf import OmegaConf
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -23,12 +22,9 @@ from pydantic import (
     TypeAdapter,
     model_validator,
 )
-from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-closed = dataclass(
-    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
-)
+from pe_lab.common.closed import closed
 
 
 def register_resolvers() -> None:

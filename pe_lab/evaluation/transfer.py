@@ -10,7 +10,8 @@ from pe_lab.evaluation.swap_encoding import EncodingConfigs, EncodingSpec
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.training.plan import Plan, build_encodings
+from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
     except UsageError as error:
         raise UsageError(f"pe={name}: {str(error).removeprefix('pe: ')}") from None
     for encoding in encodings:
-        if reason := plan.model_config.refuses(encoding):
+        if reason := refused(plan.model_config, encoding):
             raise UsageError(f"pe={name} {reason}")
     model = plan.model().eval()
     if missing := _missing_weights(model, trained):

@@ -24,9 +24,11 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     """Append this start to environment.json, and warn of what differs from the last one."""
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
     kernels = None
-    # What an encoding raises here it raises in the first step too, which reports it.
-    with suppress(Exception):
-        kernels = trainer.model.kernels()
+    # Without kernels, or with train.fast=false, there is nothing to record.
+    with suppress(ModuleNotFoundError):
+        from pe_lab.kernels.apply import backends
+
+        kernels = backends(trainer.model)
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
     facts = _settings(config) | facts
     starts = folder.read_json("environment.json") or []

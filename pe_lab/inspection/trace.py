@@ -53,12 +53,18 @@ def trace_attention(model: Model, callback: Callable[[LayerTrace], None]) -> Ite
 
 
 def _trace(
-    attention: Attention, x_BTE: Tensor, pos_BS: Tensor, queries: int, carried: Any, cache: Any
+    attention: Attention,
+    x_BTE: Tensor,
+    pos_BS: Tensor,
+    carried: Any = None,
+    cache: Any = None,
+    drop: Any = None,
 ) -> LayerTrace:
     if cache is not None:
         raise ValueError("a pass with a key cache is not traced: give whole sequences")
-    q, k, inputs = attention.sight(x_BTE, pos_BS, queries, carried, None)
-    logits, weights = attention.weigh(q, k, inputs)
+    inputs = attention.inputs(x_BTE, pos_BS, carried)
+    q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+    logits, weights = attention.weights(q, k, inputs)
     plain_q, plain_k = inputs.q_BHTD, inputs.k_BHSD
     content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
     quantities: dict[str, Tensor] = {}

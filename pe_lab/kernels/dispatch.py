@@ -2,7 +2,8 @@
 
 A backend is checked against the formulas once per process, for each device type and dtype, before
 its first use (selfcheck.py). One that fails the check is reported in a warning and the next one is
-tried. ``PE_LAB_BACKEND`` allows a single backend, for tests and measurements; ``eager``: none.
+tried. ``PE_LAB_BACKEND`` allows a single backend, for tests and measurements; ``recompute``: none
+but the eager formulas by blocks of queries (recompute.py); ``eager``: none at all.
 """
 
 import functools
@@ -10,7 +11,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop, mapped
-from pe_lab.kernels.rotary import Rotation
+from pe_lab.common.dropout import Drop
+from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 Inputs = tuple[Tensor | None, ...]
 """Of ``cope`` or ``distance``: all tensors, the table or the bias last."""
-EAGER = "eager"
+EAGER, RECOMPUTE = "eager", "recompute"
 KINDS = ("cope", "distance")
 
 
@@ -69,20 +70,6 @@ def _in(module: str) -> str:
     return f"pe_lab.kernels.{module}"
 
 
-def _large_enough(kind: str, inputs: Inputs, drop: Drop | None) -> bool:
-    """As measured on a CPU. PyTorch's own fused attention is faster with a fixed bias and without
-    dropout, as long as there is memory for (H, T, S)."""
-    q_BHTD, k_BHSD = inputs[:2]
-    assert q_BHTD is not None
-    assert k_BHSD is not None
-    (b, h, t, _), s = q_BHTD.shape, k_BHSD.shape[2]
-    bias_HN = inputs[-1]
-    learned = bias_HN is not None and bias_HN.requires_grad
-    if kind == "distance" and drop is None and not learned and t * s < 2048 * 2048:
-        return False
-    return t * s >= 128 * 128 and max(b, h) * min(t, 64) * s >= 2**15
-
-
 def _several_queries(kind: str, inputs: Inputs, drop: Drop | None) -> bool:
     """As measured on a CPU: the kernel computes a whole block of queries at least. For a single
     query, as in decoding, PyTorch takes a tenth of the time (CoPE's eager formula: three
@@ -104,12 +91,10 @@ BACKENDS = (
         pays=_several_queries,
     ),
     Backend("triton", {"cope": _in("triton.cope")}, "cuda", half=True, needs="triton"),
-    Backend("chunked", dict.fromkeys(KINDS, _in("chunked")), None, pays=_large_enough),
 )
 FULL, HALF = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
-NAMES = (*(backend.name for backend in BACKENDS), EAGER)
+NAMES = (*(backend.name for backend in BACKENDS), RECOMPUTE, EAGER)
 _only: ContextVar[str | None] = ContextVar("only", default=None)
-_requested: ContextVar[set[str] | None] = ContextVar("requested", default=None)
 
 
 @contextmanager
@@ -120,22 +105,6 @@ def only(name: str) -> Iterator[None]:
         yield
     finally:
         _only.reset(token)
-
-
-def kernels_allowed(fast: bool) -> AbstractContextManager[None]:
-    """Whether kernels may be used in this context."""
-    return nullcontext() if fast else only(EAGER)
-
-
-@contextmanager
-def requested_kinds() -> Iterator[set[str]]:
-    """Collect the kinds of attention that are requested; the eager code computes them."""
-    kinds: set[str] = set()
-    token = _requested.set(kinds)
-    try:
-        yield kinds
-    finally:
-        _requested.reset(token)
 
 
 def cope(
@@ -173,8 +142,7 @@ def rotary_distance(
     drop: Drop | None,
 ) -> Tensor | None:
     """``distance`` of rotated queries and keys; None where the caller has to rotate them first."""
-    learned = rotation.q.requires_grad or rotation.k.requires_grad
-    if _requested.get() is not None or learned or not readable(drop, rotation.q, rotation.k):
+    if rotation.q.requires_grad or rotation.k.requires_grad:
         return None
     inputs = (q_BHTD, k_BHSD, v_BHSD, bias_HN)
     return _attend("rotary_distance", inputs, rotation, drop)
@@ -184,7 +152,7 @@ def fuses_rotation(q_BHTD: Tensor) -> bool:
     """Whether ``rotary_distance`` may serve such queries; otherwise its ``rotation`` need not be
     computed."""
     device, dtype = q_BHTD.device.type, q_BHTD.dtype
-    return readable(None, q_BHTD) and any(
+    return any(
         dtype in FULL and verified(backend, "rotary_distance", device, dtype) is not None
         for backend in allowed(device)
         if "rotary_distance" in backend.modules
@@ -200,21 +168,16 @@ def _first(kind: str, device: str) -> str:
     for backend in allowed(device):
         if verified(backend, kind, device, torch.float32) is not None:
             return backend.name
-    return EAGER
+    return RECOMPUTE if forced(RECOMPUTE) else EAGER
 
 
 def _attend(kind: str, inputs: Inputs, *rest: Any) -> Tensor | None:
     q, drop = inputs[0], rest[-1]
     assert q is not None
-    if (kinds := _requested.get()) is not None:
-        kinds.add(kind)
-        return None
-    if not readable(drop, *inputs):
-        return None
     with torch.autocast(q.device.type, enabled=False):
-        forced = _forced() is not None
+        only_one = _forced() is not None
         for backend in allowed(q.device.type):
-            pays = forced or backend.pays(kind, inputs, drop)
+            pays = only_one or backend.pays(kind, inputs, drop)
             if pays and (q.dtype in FULL or (backend.half and q.dtype in HALF)):
                 attend = verified(backend, kind, q.device.type, q.dtype)
                 out = None if attend is None else attend(*inputs, *rest)
@@ -223,32 +186,25 @@ def _attend(kind: str, inputs: Inputs, *rest: Any) -> Tensor | None:
     return None
 
 
-def readable(drop: Drop | None, *inputs: Tensor | None) -> bool:
-    """Whether a kernel can read these tensors: those that torch.func maps over have no memory of
-    their own, and several models trained at once have several dropout keys."""
-    several = drop is not None and mapped(drop.key)
-    return not (several or any(map(mapped, inputs)))
-
-
 def cpu_kernels_may_read(x: Tensor, *others: Tensor | None, drop: Drop | None = None) -> bool:
     """Whether a C++ kernel other than attention may be used on these tensors."""
-    return (
-        readable(drop, x, *others)
-        and x.is_cpu
-        and x.dtype in FULL
-        and any(backend.name == "cpu" for backend in allowed("cpu"))
-    )
+    return x.is_cpu and x.dtype in FULL and any(backend.name == "cpu" for backend in allowed("cpu"))
 
 
 def allowed(device: str) -> Iterator[Backend]:
     """The backends of a device type, the fastest first."""
-    forced = _forced()
-    return (b for b in BACKENDS if b.device in (None, device) and forced in (None, b.name))
+    name = _forced()
+    return (b for b in BACKENDS if b.device in (None, device) and name in (None, b.name))
+
+
+def forced(name: str) -> bool:
+    """Whether the backend of this name is the only one allowed."""
+    return _forced() == name
 
 
 def _forced() -> str | None:
-    forced = _only.get() or os.environ.get("PE_LAB_BACKEND")
-    return None if forced is None else _checked(forced)
+    name = _only.get() or os.environ.get("PE_LAB_BACKEND")
+    return None if name is None else _checked(name)
 
 
 def _checked(name: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels.rotary import Rotation, rotate_eager
+from pe_lab.pe.rotation import Rotation, multiply_pairs
 
 
 def cope(
@@ -30,7 +30,7 @@ def cope(
     gate_logits = gate_q_BHTD @ gate_k_BHSD.mT / math.sqrt(width)
     scores = gate_q_BHTD @ table_ND.T
     mask = _causal_mask(t, s, q_BHTD.device)
-    term = CountAndPick.apply(gate_logits, scores, mask)[0]  # type: ignore[no-untyped-call]
+    term = CountAndPick.apply(gate_logits, scores, mask)  # type: ignore[no-untyped-call]
     return _mix(q_BHTD @ k_BHSD.mT / math.sqrt(width) + position_scale * term, v_BHSD, drop)
 
 
@@ -56,7 +56,7 @@ def rotary_distance(
 ) -> Tensor:
     """``dispatch.rotary_distance``."""
     q, k = (
-        rotate_eager(x, factors.to(x.dtype.to_complex()), rotation.halves)
+        multiply_pairs(x, factors.to(x.dtype.to_complex()), rotation.halves)
         for x, factors in ((q_BHTD, rotation.q), (k_BHSD, rotation.k))
     )
     return distance(q, k, v_BHSD, bias_HN, drop)

@@ -11,7 +11,7 @@ from torch import Tensor
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels.cpu import build
 from pe_lab.kernels.reference import REFERENCE
-from pe_lab.kernels.rotary import Rotation
+from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")
 

@@ -1,9 +1,9 @@
-"""What every model is: a configuration, which is its yaml, and the network made from it.
+"""The base classes of models: a configuration, whose fields are the yaml's keys, and a network.
 
 Adding a model takes one file with a class of each kind and one yaml in conf/model/.
 
 Shape letters: B batch, T tokens given, S tokens known, E width of the hidden states,
-N scored places, V vocabulary.
+N scored tokens, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of a task.
+    """The vocabulary of a task.
 
     Args:
-        size: how many there are.
-        separator: the number of the one that ends the input part, where the task has an input and
-            an output part.
+        size: the number of tokens in it.
+        separator: the token that ends the input part, where the task has an input and an output
+            part.
     """
 
     size: int
@@ -39,12 +39,14 @@ class Model(nn.Module, ABC):
     """Tokens to hidden states (``forward``), hidden states to logits (``unembed``)."""
 
     p: float = 0.0
-    """The share that is dropped in training."""
+    """The dropout probability."""
+    dropout_type: type[Drop] = Drop
+    """How elements are dropped; ``kernels.apply.accelerate`` puts a faster equal here."""
 
     @property
     @abstractmethod
     def encodings(self) -> list[PositionalEncoding]:
-        """The encoding of each place that has one, the same object where places share it."""
+        """The encoding of each layer that has one, the same object where layers share it."""
 
     @abstractmethod
     def forward(
@@ -54,13 +56,13 @@ class Model(nn.Module, ABC):
         cache: Any = None,
         *,
         scored: ScoredPositions | None = None,
-        key: int | Tensor | None = None,
+        key: int | None = None,
     ) -> Tensor:
         """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E).
 
         Args:
-            cache: one of ``empty_cache``, which remembers the S - T tokens before.
-            scored: return only these places' states, (N, E); without a cache.
+            cache: from ``empty_cache``; holds the S - T tokens before.
+            scored: return only the states of these tokens, (N, E); without a cache.
             key: of the dropout masks (see dropout.py); None: drawn from torch's generator.
         """
 
@@ -70,26 +72,21 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def empty_cache(self) -> Any:
-        """What to start decoding with.
+        """The cache to start decoding with.
 
         Raises:
             ValueError: an encoding needs the whole sequence at once.
         """
 
-    def drop(self, key: int | Tensor | None) -> Drop | None:
-        """What this pass drops, by its ``key``; None: nothing."""
+    def drop(self, key: int | None) -> Drop | None:
+        """The dropout of one forward pass, by its ``key``; None outside of training."""
         if not (self.training and self.p):
             return None
-        return Drop(self.p, int(torch.randint(2**62, ())) if key is None else key)
-
-    def kernels(self) -> dict[str, str] | None:
-        """The kernel that serves each kind of attention that the encodings ask for; None where
-        the model has none."""
-        return None
+        return self.dropout_type(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
     def names_of_parameters(self) -> dict[int, list[str]]:
-        """The names of each parameter, by its id: several where modules hold it together, one where
-        layers share the module."""
+        """The names of each parameter, by its id: several where modules share a parameter, one
+        where layers share a module."""
         names: dict[int, list[str]] = {}
         for path, module in self.named_modules():
             for name, p in module.named_parameters(recurse=False):
@@ -103,7 +100,7 @@ class Model(nn.Module, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ABC):
-    """A model's sizes and choices. Its fields are its yaml's keys.
+    """The configuration of a model. Its fields are the keys of its yaml.
 
     A subclass is a frozen keyword-only dataclass that raises ValueError in ``__post_init__`` for
     values that do not fit together.
@@ -113,27 +110,25 @@ class ModelConfig(ABC):
     d_model: PositiveInt
 
     @abstractmethod
-    def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
-    ) -> Model:
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Model:
         """The model with its initial weights, drawn from torch's generator.
 
         Args:
             encodings: one for each layer that ``dims`` counts.
-            fast: whether kernels and shortcuts may serve, equal to the formulas as written.
         """
 
     def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
-        """The sizes that encodings are made for."""
+        """The sizes that the encodings depend on."""
         return Dims(self.d_model, 1, self.n_layers, vocab_size, train_len, max_len)
 
     def without(self) -> frozenset[int]:
-        """The layers that go without the encoding."""
+        """The layers without the encoding."""
         return frozenset()
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        """Why an encoding makes no sense in this model, and what does: the end of a sentence that
-        begins with pe=NAME; None where it does."""
+        """Why this model cannot use an encoding, and which it can: the end of a sentence that
+        begins with pe=NAME; None where it can use it. ``{fitting}`` in the sentence stands for the
+        names of the encodings that are not refused."""
         return None
 
     def refuses_task(self, task: Task) -> str | None:
@@ -145,11 +140,11 @@ class ModelConfig(ABC):
         return {}
 
     def weights(self) -> int:
-        """Roughly how many weights the model has: for a look at memory before any is made."""
+        """Roughly the number of weights, to estimate memory before the model is built."""
         return 12 * self.n_layers * self.d_model**2
 
 
-def refuse_whole(encodings: Sequence[PositionalEncoding]) -> None:
+def refuse_whole_sequence(encodings: Sequence[PositionalEncoding]) -> None:
     """ValueError where one of them cannot be served by a key cache."""
     if any(encoding.whole_sequence for encoding in encodings):
         raise ValueError(

@@ -1,7 +1,7 @@
 """The encoder-decoder transformer.
 
-Shape letters: B batch, P tokens of the input part, U tokens of the output part that are given and
-S that are known, E model width, H heads, D head width.
+Shape letters: B batch, P tokens of the input part, U tokens given of the output part and S known,
+E model width, H heads, D head width.
 """
 
 import math
@@ -13,16 +13,13 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.cpu.add_norm import fused_norm
-from pe_lab.kernels.dropout import dropout
+from pe_lab.common.dropout import Drop, dropout
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
-from pe_lab.models.fitting import fitting
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.transformer import Activation, TransformerConfig
+from pe_lab.models.transformer import TransformerConfig
+from pe_lab.models.transformer_config import Activation
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 
@@ -75,10 +72,9 @@ class EncoderDecoderConfig(InputOutputConfig):
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         if _both_ways(encoding):
             return None
-        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _both_ways)
         return (
             "is made for causal attention, and the encoder looks both ways: choose one that has a "
-            f"meaning there ({fit})"
+            "meaning there ({fitting})"
         )
 
     def null_values(self) -> dict[str, Any]:
@@ -89,10 +85,10 @@ class EncoderDecoderConfig(InputOutputConfig):
         return self.n_layers * (12 * self.d_model**2 + 2 * ff)
 
     def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
+        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
     ) -> "EncoderDecoder":
         assert vocabulary.separator is not None
-        return EncoderDecoder(self, vocabulary.size, vocabulary.separator, encodings, fast)
+        return EncoderDecoder(self, vocabulary.size, vocabulary.separator, encodings)
 
 
 def _both_ways(encoding: PositionalEncoding) -> bool:
@@ -104,9 +100,9 @@ def _both_ways(encoding: PositionalEncoding) -> bool:
 
 @dataclass(frozen=True)
 class Memory:
-    """The input, for the decoder: keys and values of each of its layers, and which are seen."""
+    """The encoded input: keys and values for each layer of the decoder, and which are seen."""
 
-    known: list[tuple[Tensor, Tensor]]
+    kv: list[tuple[Tensor, Tensor]]
     seen_BP: Tensor | None
 
 
@@ -120,15 +116,13 @@ class EncoderDecoder(InputOutput):
         vocab_size: int,
         separator: int,
         encodings: Sequence[PositionalEncoding],
-        fast: bool = True,
     ) -> None:
         super().__init__()
         cfg, n = config.stack, config.n_layers
-        self.separator, self.fast = separator, fast
-        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.separator, self.tied, self.p = separator, cfg.tied_embeddings, cfg.dropout
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.encoder = nn.ModuleList(EncoderLayer(cfg, e, fast) for e in encodings[:n])
-        self.decoder = nn.ModuleList(DecoderLayer(cfg, e, fast) for e in encodings[n:])
+        self.encoder = nn.ModuleList(EncoderLayer(cfg, e) for e in encodings[:n])
+        self.decoder = nn.ModuleList(DecoderLayer(cfg, e) for e in encodings[n:])
         pre = cfg.norm_position == "pre"
         self.encoded, self.decoded = (cfg.new_norm() if pre else nn.Identity() for _ in range(2))
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
@@ -164,8 +158,8 @@ class EncoderDecoder(InputOutput):
         x = self._embedded(tokens_BP, tokens_BP, pos_BP, drop)
         for i, layer in enumerate(self.readers, 1):
             x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
-        _, x = fused_norm(x, self.encoded, fast=self.fast)
-        return Memory([layer.cross.known(x) for layer in self.writers], seen_BP)
+        x = self.encoded(x)
+        return Memory([layer.cross.keys_and_values(x) for layer in self.writers], seen_BP)
 
     def decode(
         self,
@@ -179,9 +173,13 @@ class EncoderDecoder(InputOutput):
         first = len(self.encoder) + 1
         y = self._embedded(tokens_BU, tokens_BS, pos_BS, drop and drop.at(8 * first))
         for i, layer in enumerate(self.writers):
-            own = drop and drop.at(8 * (first + 1 + i)), cache and cache.layers[i]
-            y = layer(y, pos_BS, memory.known[i], memory.seen_BP, *own)
-        return fused_norm(y, self.decoded, fast=self.fast)[1]
+            layer_drop, layer_cache = (
+                drop and drop.at(8 * (first + 1 + i)),
+                cache and cache.layers[i],
+            )
+            y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_drop, layer_cache)
+        decoded: Tensor = self.decoded(y)
+        return decoded
 
     def _embedded(
         self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None
@@ -191,7 +189,7 @@ class EncoderDecoder(InputOutput):
         if self.tied:
             x = x * math.sqrt(x.shape[-1])
         x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
-        return x if drop is None else dropout(x, drop, fast=self.fast)
+        return dropout(x, drop)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
@@ -199,17 +197,3 @@ class EncoderDecoder(InputOutput):
 
     def empty_output_cache(self) -> Cache:
         return Cache([LayerCache() for _ in self.decoder])
-
-    @torch.no_grad()
-    def kernels(self) -> dict[str, str] | None:
-        """The kernel that serves the decoder's attention to itself, as of the transformer; the
-        rest is PyTorch's."""
-        if not self.fast:
-            return None
-        device, training = self.device, self.training
-        tokens = torch.full((1, 1), self.separator, device=device)
-        self.eval()
-        with dispatch.requested_kinds() as kinds:
-            self(tokens, torch.zeros_like(tokens))
-        self.train(training)
-        return dispatch.backend_names(device, kinds)

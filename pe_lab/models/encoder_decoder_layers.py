@@ -7,143 +7,137 @@ E model width, H heads, D head width.
 import math
 from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, attention_rows
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm
-from pe_lab.kernels.dropout import dropout
+from pe_lab.common.dropout import Drop, attention_rows, dropout
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.decoder import draw
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.transformer import FeedForward, TransformerConfig
+from pe_lab.models.layout import features_to_heads, heads_to_features, last_positions
+from pe_lab.models.transformer import FeedForward
+from pe_lab.models.transformer_config import TransformerSizes
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
 
 
-class Everywhere(nn.Module):
-    """Multi-head attention in which every query sees every key: the encoder's own, and that of
-    the decoder to the encoder."""
+class FullAttention(nn.Module):
+    """Multi-head attention without a causal mask: the encoder's to itself, and the decoder's to the
+    encoder."""
 
-    def __init__(self, cfg: TransformerConfig, fast: bool) -> None:
+    def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
-        self.n_heads, self.fast = cfg.n_heads, fast
+        self.n_heads = cfg.n_heads
         self.q = nn.Linear(cfg.d_model, cfg.d_model)
         self.kv = nn.Linear(cfg.d_model, 2 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
-    def known(self, x_BSE: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each (B, H, S, D)."""
+    def keys_and_values(self, x_BSE: Tensor) -> tuple[Tensor, Tensor]:
+        """Each (B, H, S, D)."""
         k, v = self.kv(x_BSE).chunk(2, -1)
-        return self._heads(k), self._heads(v)
+        return self.heads(k), self.heads(v)
 
     def forward(
         self,
         x_BTE: Tensor,
-        known: tuple[Tensor, Tensor],
+        kv: tuple[Tensor, Tensor],
         seen_BS: Tensor | None,
         drop: Drop | None,
         encoding: PositionalEncoding | None = None,
         pos_BS: Tensor | None = None,
     ) -> Tensor:
-        """The mixed values, (B, T, E), which ``out`` maps.
+        """(B, T, E); see ``features`` for the arguments."""
+        out: Tensor = self.out(self.features(x_BTE, kv, seen_BS, drop, encoding, pos_BS))
+        return out
+
+    def features(
+        self,
+        x_BTE: Tensor,
+        kv: tuple[Tensor, Tensor],
+        seen_BS: Tensor | None,
+        drop: Drop | None,
+        encoding: PositionalEncoding | None = None,
+        pos_BS: Tensor | None = None,
+    ) -> Tensor:
+        """The heads' outputs side by side, before the output projection, (B, T, E).
 
         Args:
-            known: of ``known``.
-            seen_BS: False where there is no key.
+            kv: from ``keys_and_values``.
+            seen_BS: False where there is no key; None: there is one everywhere.
             encoding, pos_BS: where queries and keys are of the same tokens.
         """
-        q, (k, v) = self._heads(self.q(x_BTE)), known
+        q, (k, v) = self.heads(self.q(x_BTE)), kv
         mask = None if seen_BS is None else additive(seen_BS, q.dtype)[:, None, None]
         if encoding is not None:
             assert pos_BS is not None
-            with dispatch.kernels_allowed(self.fast):
-                q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
+            q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
             bias = encoding.bias(pos_BS, pos_BS)
             if bias is not None:
-                # What it makes of j - i stands at the query's and the key's places exchanged.
+                # For keys ahead of the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        return self._mixed(q, k, v, mask, drop).transpose(1, 2).flatten(-2)
+        return heads_to_features(self.attend(q, k, v, mask, drop))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
+    ) -> Tensor:
+        """softmax(q k^T / sqrt(D) + mask) v, (B, H, T, D)."""
+        logits = (q * q.shape[-1] ** -0.5) @ k.mT
+        weights = (logits if mask is None else logits + mask).softmax(-1)
+        if drop is not None:
+            weights = drop(weights, attention_rows(weights))
+        mixed: Tensor = weights.to(v.dtype) @ v
+        return mixed
+
+    def heads(self, x_BSE: Tensor) -> Tensor:
+        return features_to_heads(x_BSE, self.n_heads)
 
     def initialise(self, branches: int) -> None:
         draw(self.q)
         initialise(self.kv, self.out, branches)
 
-    def _heads(self, x_BSE: Tensor) -> Tensor:
-        # On a CPU, small products in half precision are slow.
-        if self.fast and x_BSE.is_cpu:
-            x_BSE = x_BSE.to(torch.promote_types(x_BSE.dtype, torch.float32))
-        return x_BSE.view(*x_BSE.shape[:2], self.n_heads, -1).transpose(1, 2)
-
-    def _mixed(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
-    ) -> Tensor:
-        if self.fast and drop is None and self._fused(q, mask):
-            return F.scaled_dot_product_attention(q, k, v, mask)
-        logits = (q * q.shape[-1] ** -0.5) @ k.mT
-        weights = (logits if mask is None else logits + mask).softmax(-1)
-        if drop is not None:
-            weights = dropout(weights, drop, attention_rows(weights), fast=self.fast)
-        mixed: Tensor = weights.to(v.dtype) @ v
-        return mixed
-
-    def _fused(self, q: Tensor, mask: Tensor | None) -> bool:
-        """Whether PyTorch's kernel serves, as in Attention: not for a bias that learns or that is
-        not of half precision where q is, nor where its backward has to be ordered."""
-        if q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
-            return False
-        return mask is None or not (mask.requires_grad or mask.dtype != q.dtype)
-
 
 def initialise(into: nn.Linear, out: nn.Linear, branches: int) -> None:
-    """The initial weights of a branch, one of so many that are added up."""
+    """Draw the initial weights of one of so many residual branches."""
     draw(into)
     draw(out)
     out.weight.div_(math.sqrt(branches))
 
 
 class Residual(nn.Module):
-    """What a branch makes is added to its input, with a norm before the branch or after the sum."""
+    """A residual connection: x + dropout(f(norm(x))), or norm(x + dropout(f(x)))."""
 
-    def __init__(self, cfg: TransformerConfig, fast: bool) -> None:
+    def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
-        self.pre, self.fast, self.norm = cfg.norm_position == "pre", fast, cfg.new_norm()
+        self.pre, self.norm = cfg.norm_position == "pre", cfg.new_norm()
 
-    def forward(
-        self,
-        x: Tensor,
-        join: Callable[[Tensor, Tensor, nn.Module | None], tuple[Tensor, Tensor]],
-    ) -> Tensor:
-        """
-        Args:
-            join: of x, the branch's input and the norm after the sum: what ``joined`` returns.
-        """
-        x, seen = fused_norm(x, self.norm, fast=self.fast) if self.pre else (x, x)
-        return join(x, seen, None if self.pre else self.norm)[1]
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], drop: Drop | None) -> Tensor:
+        if self.pre:
+            return x + dropout(f(self.norm(x)), drop)
+        normed: Tensor = self.norm(x + dropout(f(x), drop))
+        return normed
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, cfg: TransformerConfig, encoding: PositionalEncoding, fast: bool) -> None:
+    """Attention to the whole input, then a feed-forward."""
+
+    def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()
         self.encoding = encoding
-        self.attention, self.ff = Everywhere(cfg, fast), FeedForward(cfg, fast)
-        self.attended, self.fed = (Residual(cfg, fast) for _ in range(2))
+        self.attention, self.ff = FullAttention(cfg), FeedForward(cfg)
+        self.attended, self.fed = Residual(cfg), Residual(cfg)
 
     def forward(
         self, x_BPE: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
     ) -> Tensor:
         drops = [drop and drop.at(place) for place in (1, 2, 3)]
+
+        def attention(h: Tensor) -> Tensor:
+            kv = self.attention.keys_and_values(h)
+            mixed: Tensor = self.attention(h, kv, seen_BP, drops[0], self.encoding, pos_BP)
+            return mixed
+
         x = self.encoding.block_input(x_BPE, pos_BP)
-
-        def attended(x: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-            known = self.attention.known(seen)
-            mixed = self.attention(seen, known, seen_BP, drops[0], self.encoding, pos_BP)
-            return fused_add_norm(x, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
-
-        x = self.attended(x, attended)
-        out: Tensor = self.fed(x, lambda x, h, norm: self.ff.join(x, h, norm, drops[2]))
+        x = self.attended(x, attention, drops[1])
+        out: Tensor = self.fed(x, self.ff, drops[2])
         return out
 
     def initialise(self, n_layers: int) -> None:
@@ -152,39 +146,34 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, cfg: TransformerConfig, encoding: PositionalEncoding, fast: bool) -> None:
+    """Causal attention to the output so far, attention to the input, then a feed-forward."""
+
+    def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()
-        self.attention, self.cross = MultiHeadAttention(cfg, encoding, fast), Everywhere(cfg, fast)
-        self.ff = FeedForward(cfg, fast)
-        self.attended, self.crossed, self.fed = (Residual(cfg, fast) for _ in range(3))
+        self.attention, self.cross = MultiHeadAttention(cfg, encoding), FullAttention(cfg)
+        self.ff = FeedForward(cfg)
+        self.attended, self.crossed, self.fed = (Residual(cfg) for _ in range(3))
 
     def forward(
         self,
         y_BUE: Tensor,
         pos_BS: Tensor,
-        known: tuple[Tensor, Tensor],
+        kv: tuple[Tensor, Tensor],
         seen_BP: Tensor | None,
         drop: Drop | None,
         cache: LayerCache | None,
     ) -> Tensor:
         """
         Args:
-            known: keys and values of the encoder's output, of ``cross.known``.
+            kv: keys and values of the encoder's output, from ``cross.keys_and_values``.
         """
-        u = y_BUE.shape[1]
         drops = [drop and drop.at(place) for place in (1, 2, 3, 4, 5)]
-        y = self.attention.encoding.block_input(y_BUE, pos_BS[:, -u:])
-
-        def attended(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-            mixed, _ = self.attention(seen, pos_BS, u, None, cache, drop=drops[0], out=False)
-            return fused_add_norm(y, mixed, self.attention.out, norm, drops[1], fast=self.ff.fast)
-
-        def crossed(y: Tensor, seen: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-            mixed = self.cross(seen, known, seen_BP, drops[2])
-            return fused_add_norm(y, mixed, self.cross.out, norm, drops[3], fast=self.ff.fast)
-
-        y = self.crossed(self.attended(y, attended), crossed)
-        out: Tensor = self.fed(y, lambda y, h, norm: self.ff.join(y, h, norm, drops[4]))
+        y = self.attention.encoding.block_input(y_BUE, last_positions(pos_BS, y_BUE.shape[1]))
+        y = self.attended(
+            y, lambda h: self.attention(h, pos_BS, None, cache, drops[0])[0], drops[1]
+        )
+        y = self.crossed(y, lambda h: self.cross(h, kv, seen_BP, drops[2]), drops[3])
+        out: Tensor = self.fed(y, self.ff, drops[4])
         return out
 
     def initialise(self, n_layers: int) -> None:

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
-from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm
+from pe_lab.common.dropout import Drop, dropout
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.layout import last_positions
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
@@ -94,17 +93,15 @@ class GAUConfig(DecoderConfig):
             )
         return None
 
-    def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
-    ) -> "GAU":
-        return GAU(self, vocabulary.size, encodings, fast)
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "GAU":
+        return GAU(self, vocabulary.size, encodings)
 
 
 class SharedKeyAttention(Attention):
     """One head whose queries and keys are two scalings of one projection z of the input."""
 
-    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding, fast: bool) -> None:
-        super().__init__(cfg.window, encoding, fast)
+    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
+        super().__init__(cfg.window, encoding)
         self.squared, self.width = cfg.attention == "relu2", cfg.width
         self.activation = ACTIVATIONS[cfg.activation]
         self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)
@@ -112,23 +109,14 @@ class SharedKeyAttention(Attention):
         self.beta = nn.Parameter(self.vz.weight.new_zeros(2, cfg.head_width))
         self.out: nn.Module = nn.Identity()
 
-    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        vz_B1SX = self.activation(self.wide(self.vz(x_BTE)))[:, None]
-        v, z = vz_B1SX[..., : self.width], vz_B1SX[..., self.width :]
-        q = self.gamma[0] * z[:, :, -queries:] + self.beta[0]
-        return q, self.gamma[1] * z + self.beta[1], v
+    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        vz_B1TX = self.activation(self.vz(x_BTE))[:, None]
+        v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
+        return self.gamma[0] * z + self.beta[0], self.gamma[1] * z + self.beta[1], v
 
-    def kernels_serve(self, inputs: AttentionInputs) -> bool:
-        return not self.squared and super().kernels_serve(inputs)
-
-    def in_one_go(
-        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        return None if self.squared else super().in_one_go(q, k, inputs, drop)
-
-    def normalised(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
+    def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         if not self.squared:
-            return super().normalised(logits_BHTS, inputs)
+            return super().normalize(logits_BHTS, inputs)
         mask_TS = inputs.mask_TS
         seen_T1 = mask_TS.sum(-1, keepdim=True)
         return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
@@ -139,10 +127,10 @@ class Unit(Layer):
 
     attention: SharedKeyAttention
 
-    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding, fast: bool) -> None:
+    def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
         super().__init__()
         self.pre = cfg.norm_position == "pre"
-        self.attention = SharedKeyAttention(cfg, encoding, fast)
+        self.attention = SharedKeyAttention(cfg, encoding)
         self.activation = ACTIVATIONS[cfg.activation]
         self.gate = nn.Linear(cfg.d_model, cfg.width)
         self.out = nn.Linear(cfg.width, cfg.d_model)
@@ -152,27 +140,16 @@ class Unit(Layer):
         self,
         x: Tensor,
         pos_BS: Tensor,
-        queries: int,
-        carried: Any,
-        cache: LayerCache | None,
+        carried: Any = None,
+        cache: LayerCache | None = None,
         drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        x = self.attention.encoding.block_input(x, pos_BS[:, -x.shape[1] :])
-        fast = self.attention.fast
-        x, seen = fused_norm(x, self.norm, fast=fast) if self.pre else (x, x)
-        drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
-        mixed, carried = self.attention(
-            seen, pos_BS, queries, carried, cache, drop=drops[0], scored=scored
-        )
-        rows = None
-        if scored is not None:
-            rows = scored.at_N
-            x, seen = (part.flatten(0, 1).index_select(0, rows) for part in (x, seen))
-        gated = self.activation(self.gate(seen)) * mixed
-        after = None if self.pre else self.norm
-        _, x = fused_add_norm(x, gated, self.out, after, drops[1], rows, fast=fast)
-        return x, carried
+        x = self.attention.encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
+        h = self.norm(x) if self.pre else x
+        mixed, carried = self.attention(h, pos_BS, carried, cache, drop and drop.at(1))
+        gated = self.activation(self.gate(h)) * mixed
+        x = x + dropout(self.out(gated), drop and drop.at(2))
+        return (x if self.pre else self.norm(x)), carried
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.gate, self.attention.vz, self.out):
@@ -181,14 +158,9 @@ class Unit(Layer):
 
 
 class GAU(Decoder):
-    """``encodings`` holds one encoding for each layer, the same object where layers share it."""
+    """``encodings`` has one encoding for each layer, the same object where layers share it."""
 
     def __init__(
-        self,
-        cfg: GAUConfig,
-        vocab_size: int,
-        encodings: Sequence[PositionalEncoding],
-        fast: bool = True,
+        self, cfg: GAUConfig, vocab_size: int, encodings: Sequence[PositionalEncoding]
     ) -> None:
-        units = (Unit(cfg, encoding, fast) for encoding in encodings)
-        super().__init__(cfg, vocab_size, units, fast)
+        super().__init__(cfg, vocab_size, (Unit(cfg, encoding) for encoding in encodings))

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop
 from pe_lab.common.task import Task
-from pe_lab.kernels import dispatch
-from pe_lab.models.base import Model, ModelConfig, refuse_whole
+from pe_lab.models.base import Model, ModelConfig, refuse_whole_sequence
 from pe_lab.models.scored_positions import ScoredPositions
 
 
@@ -127,11 +126,6 @@ class Parts:
 
 def _places(tokens_BT: Tensor, separator: int) -> Tensor:
     """Where each row has its first separator, (B,)."""
-    if not dispatch.readable(None, tokens_BT):
-        raise NotImplementedError(
-            "the sizes of the input and the output part follow from the tokens, whose values are "
-            "not known under vmap"
-        )
     there_BT = tokens_BT == separator
     if not bool(there_BT.any(1).all()):
         raise ValueError(
@@ -188,7 +182,7 @@ class InputOutput(Model):
         """What ``decode`` starts with."""
 
     def empty_cache(self) -> OutputCache:
-        refuse_whole(self.encodings)
+        refuse_whole_sequence(self.encodings)
         return OutputCache(self.empty_output_cache())
 
     def forward(
@@ -198,7 +192,7 @@ class InputOutput(Model):
         cache: OutputCache | None = None,
         *,
         scored: ScoredPositions | None = None,
-        key: int | Tensor | None = None,
+        key: int | None = None,
     ) -> Tensor:
         """As ``Model.forward``. The separator is looked for in the tokens, each row's first one
         counts. Rows with a cache have it at one place, and a new cache is given it at once.

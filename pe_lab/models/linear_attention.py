@@ -14,85 +14,79 @@ from torch import Tensor
 from pe_lab.common.dropout import Drop
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.fitting import fitting
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.layout import heads_to_features
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-
-CHUNK = 64
-"""Tokens whose queries meet each other's keys one by one; keys of chunks before come summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttentionConfig(TransformerConfig):
     """Transformer with linear attention.
 
-    Head by head, with phi(x) = elu(x) + 1 of every feature and R_i the turn of an encoding,
+    Head by head, with phi(x) = elu(x) + 1 of every feature and R_i the rotation of an encoding,
 
         out_i = (R_i phi(q_i))^T S_i / (phi(q_i) . z_i)                  (D,)
         S_i   = sum over j <= i of (R_j phi(k_j)) v_j^T                  (D, D)
         z_i   = sum over j <= i of phi(k_j)                              (D,)
 
     in chunks of 64 tokens, so that time and memory grow with the length and not with its square;
-    decoding keeps S and z, whatever it has read. q and k are not scaled by sqrt(D).
-    Source: Katharopoulos 2020 (2006.16236); turns in the numerator alone: Su 2021 (2104.09864,
-    section 3.3), as a sum of turned keys may be zero.
+    decoding keeps S and z, whatever the length. q and k are not scaled by sqrt(D).
+    Source: Katharopoulos 2020 (2006.16236); rotation in the numerator only: Su 2021 (2104.09864,
+    section 3.3), as a sum of rotated keys may be zero.
 
     Everything else, and the keys, as in ``transformer``, but for ``window``: a sum forgets
     nothing. ``dropout`` finds no attention weights here. There are no logits: an encoding can
-    change the input, or turn queries and keys by their own positions. A factor of the logits
-    (``logn``, YaRN's temperature) would scale the output and sharpen nothing; the turns of
-    ``selective_rope`` are sums over the input, and the factors of ``xpos`` grow without end in S.
+    change the input, or rotate queries and keys by their own positions. A factor of the logits
+    (``logn``, YaRN's temperature) would scale the output and sharpen nothing; the angles of
+    ``selective_rope`` are sums over the input, and the factors of ``xpos`` grow without bound in S.
     """
 
     window: None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for number, own in self.layers.items():
-            if own.window is not None:
+        for number, layer in self.layers.items():
+            if layer.window is not None:
                 raise ValueError(
-                    f"layers.{number}.window={own.window} is not allowed: sums over all keys "
+                    f"layers.{number}.window={layer.window} is not allowed: sums over all keys "
                     "before forget none, leave it out"
                 )
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         if _summable(encoding):
             return None
-        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), _summable)
-        if encoding.needs_softmax is not None and _turns(encoding):
+        if encoding.needs_softmax is not None and _rotates(encoding):
             key, _, value = encoding.needs_softmax.partition("=")
             return (
                 f"with {key}={value} scales logits, and linear attention has none: change "
-                f"pe.{key}, or choose an encoding that does not ({fit})"
+                f"pe.{key}, or choose an encoding that does not ({{fitting}})"
             )
         return (
             "does not go with the sums over keys that linear attention keeps: choose an encoding "
-            f"that does ({fit})"
+            "that does ({fitting})"
         )
 
-    def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
-    ) -> Transformer:
-        return Transformer(self, vocabulary.size, encodings, fast, LinearAttention)
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:
+        return Transformer(self, vocabulary.size, encodings, LinearAttention)
 
 
-def _turns(encoding: PositionalEncoding) -> bool:
+def _rotates(encoding: PositionalEncoding) -> bool:
+    """Whether it changes the input, and otherwise only rotates each token by its own position."""
     hooks = encoding.hooks()
-    turned = encoding.turns_alone or "rotate" not in hooks
-    return hooks <= {"embed", "block_input", "rotate"} and turned and encoding.window is None
+    alone = encoding.rotates_by_position or "rotate" not in hooks
+    return hooks <= {"embed", "block_input", "rotate"} and alone and encoding.window is None
 
 
 def _summable(encoding: PositionalEncoding) -> bool:
-    return _turns(encoding) and encoding.needs_softmax is None
+    return _rotates(encoding) and encoding.needs_softmax is None
 
 
 @dataclass
 class Sums(LayerCache):
-    """What linear attention remembers of the tokens before, of one size however many.
+    """Sums over the tokens before, whose size does not depend on their number.
 
-    ``kv_BHDD`` sums turned keys times values, ``k_BHD`` keys as they are.
+    ``kv_BHDD`` sums rotated keys times values, ``k_BHD`` keys before rotation.
     """
 
     kv_BHDD: Tensor | None = None
@@ -100,13 +94,17 @@ class Sums(LayerCache):
 
 
 class LinearAttention(MultiHeadAttention):
-    """``project`` gives phi(q) and phi(k)."""
+    """``project`` returns phi(q) and phi(k)."""
+
+    chunk: int | None = None
+    """Tokens of a chunk, see ``linear_attention``; None: the whole sequence is one."""
 
     def empty_cache(self) -> Sums:
         return Sums()
 
-    def project(self, x_BTE: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(x_BTE, queries)
+    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x_BTE)
+        # Half precision is too narrow for sums over a sequence.
         wide = torch.promote_types(v.dtype, torch.float32)
         return phi(q.to(wide)), phi(k.to(wide)), v.to(wide)
 
@@ -114,27 +112,24 @@ class LinearAttention(MultiHeadAttention):
         self,
         x_BTE: Tensor,
         pos_BS: Tensor,
-        queries: int,
-        carried: Any,
-        cache: LayerCache | None,
+        carried: Any = None,
+        cache: LayerCache | None = None,
         drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
-        out: bool = True,
     ) -> tuple[Tensor, Any]:
-        t = x_BTE.shape[1]
-        # Half precision is too narrow for sums over a sequence.
-        q, k, inputs = self.sight(x_BTE, pos_BS[:, -t:], t, carried, None)
-        with torch.autocast(x_BTE.device.type, enabled=False):
-            assert cache is None or isinstance(cache, Sums)
-            mixed = summed(q, k, inputs, min(CHUNK, t) if self.fast else t, cache)
-        mixed_BTE = mixed.transpose(1, 2).flatten(-2)
-        if scored is not None:
-            mixed_BTE = mixed_BTE.flatten(0, 1).index_select(0, scored.at_N)
-        return self.out(mixed_BTE) if out else mixed_BTE, carried
+        return self.out(heads_to_features(self.summed(x_BTE, pos_BS, carried, cache))), carried
 
-    def weigh(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Similarities over sqrt(D), which weigh no less as logits do, and what values are mixed
-        by."""
+    def summed(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, cache: LayerCache | None
+    ) -> Tensor:
+        """The output of each head, (B, H, T, D)."""
+        assert cache is None or isinstance(cache, Sums)
+        inputs = self.inputs(x_BTE, pos_BS, carried)
+        q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+        with torch.autocast(x_BTE.device.type, enabled=False):
+            return linear_attention(q, k, inputs, self.chunk, cache)
+
+    def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Similarities over sqrt(D), on the scale of logits, and the weights of the values."""
         scale = q.shape[-1] ** -0.5
         similar, plain = (
             (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (inputs.q_BHTD, inputs.k_BHSD))
@@ -149,20 +144,26 @@ def phi(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
-def summed(
-    turned_q: Tensor, turned_k: Tensor, inputs: AttentionInputs, chunk: int, before: Sums | None
+def linear_attention(
+    rotated_q: Tensor,
+    rotated_k: Tensor,
+    inputs: AttentionInputs,
+    chunk: int | None,
+    before: Sums | None,
 ) -> Tensor:
-    """The mixed values, (B, H, T, D), of turned queries and keys; ``inputs`` holds the plain ones.
+    """The output (B, H, T, D) from rotated queries and keys; ``inputs`` holds the plain ones.
 
     Args:
-        chunk: tokens that meet one by one; all of them: the formula as it is written.
-        before: sums over the tokens before, to which these are added.
+        chunk: how many tokens are compared query by key; keys of earlier chunks enter as sums.
+            None: all tokens, the formula as it is written.
+        before: sums over the tokens before, which are updated in place.
     """
-    t = turned_q.shape[2]
+    t = rotated_q.shape[2]
+    chunk = t if chunk is None else min(chunk, t)
     pad = -t % chunk
     q, k, v = (
         F.pad(part, (0, 0, 0, pad)).view(*part.shape[:2], -1, chunk, part.shape[-1])
-        for part in (turned_q, turned_k, inputs.v_BHSD)
+        for part in (rotated_q, rotated_k, inputs.v_BHSD)
     )
     near_BHNCD = (q @ k.transpose(-1, -2)).tril() @ v
     kv_BHNDD = (k.transpose(-1, -2) @ v).cumsum(2)

@@ -12,9 +12,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.kernels.dropout import dropout
-from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole
-from pe_lab.models.fitting import at_input, fitting
+from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole_sequence
 from pe_lab.models.kv_cache import Rows
 from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
 from pe_lab.models.scored_positions import ScoredPositions
@@ -38,21 +36,18 @@ class RecurrentConfig(ModelConfig):
     layer: ClassVar[type[Layer]]
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if at_input(encoding):
+        if encoding.only_at_input():
             return None
-        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), at_input)
         return (
             "acts in attention, which this model does not have: choose an encoding that changes "
-            f"the input alone ({fit})"
+            "the input alone ({fitting})"
         )
 
     def weights(self) -> int:
         return 2 * self.layer.gates * self.n_layers * self.d_model**2
 
-    def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
-    ) -> "Recurrent":
-        return Recurrent(self, vocabulary.size, encodings[0], fast)
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Recurrent":
+        return Recurrent(self, vocabulary.size, encodings[0])
 
 
 @dataclass
@@ -71,13 +66,12 @@ class Recurrent(Model):
         cfg: RecurrentConfig,
         vocab_size: int,
         encoding: PositionalEncoding,
-        fast: bool,
     ) -> None:
         super().__init__()
-        self.fast, self.tied, self.p = fast, cfg.tied_embeddings, cfg.dropout
+        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
         self.encoding = encoding
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.layers = nn.ModuleList(cfg.layer(cfg.d_model, fast) for _ in range(cfg.n_layers))
+        self.layers = nn.ModuleList(cfg.layer(cfg.d_model) for _ in range(cfg.n_layers))
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         if self.tied:
             nn.init.normal_(self.tokens.weight, std=cfg.d_model**-0.5)
@@ -88,7 +82,7 @@ class Recurrent(Model):
         return [self.encoding]
 
     def empty_cache(self) -> RecurrentCache:
-        refuse_whole(self.encodings)
+        refuse_whole_sequence(self.encodings)
         return RecurrentCache()
 
     def forward(
@@ -98,7 +92,7 @@ class Recurrent(Model):
         cache: RecurrentCache | None = None,
         *,
         scored: ScoredPositions | None = None,
-        key: int | Tensor | None = None,
+        key: int | None = None,
     ) -> Tensor:
         x = self._embedded(tokens_BT, pos_BS, cache)
         drop = self.drop(key)
@@ -106,17 +100,15 @@ class Recurrent(Model):
         states: list[State] = []
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            if drop is not None:
-                x = dropout(x, drop.at(i), fast=self.fast)
-            x, state = layer(x, before[i] if before else layer.empty(x))
+            x = x if drop is None else drop.at(i)(x)
+            x, state = layer(x, before[i] if before else layer.initial_state(x))
             states.append(state)
         if cache is not None:
             cache.states = states
         rows = None
         if scored is not None:
-            rows = scored.at_N
-            x = x.flatten(0, 1).index_select(0, rows)
-        return x if drop is None else dropout(x, drop.at(len(self.layers)), rows, fast=self.fast)
+            x, rows = scored.pick(x), scored.at_N
+        return x if drop is None else drop.at(len(self.layers))(x, rows)
 
     def _embedded(self, tokens_BT: Tensor, pos_BS: Tensor, cache: RecurrentCache | None) -> Tensor:
         """(B, T, E); an encoding may look at the tokens before, so it sees them all."""

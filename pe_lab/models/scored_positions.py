@@ -1,4 +1,4 @@
-"""Which hidden states are asked for, where a loss or a measurement reads only some."""
+"""Which hidden states are needed, where a loss or a measurement reads only some."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from pe_lab.common.task import Bools
 
 @dataclass(frozen=True)
 class ScoredPositions:
-    """The places whose hidden states are asked for: the last layer computes no others.
+    """The tokens whose hidden states are needed, of sequences of T tokens.
 
     Args:
         at_N: their numbers b T + t, ascending.
-        first: the first place t among them.
+        first: the smallest t among them.
     """
 
     at_N: Tensor
@@ -23,10 +23,18 @@ class ScoredPositions:
 
     @classmethod
     def of(cls, chosen: Bools, device: torch.device) -> "ScoredPositions":
-        """The places where ``chosen`` (B, T) is true."""
+        """The tokens where ``chosen`` (B, T) is true."""
         first = int(chosen.any(0).argmax())
         return cls(torch.from_numpy(np.flatnonzero(chosen)).to(device), first)
 
-    def of_rows_from(self, first: int, t: int) -> Tensor:
-        """Their numbers in (B, T - first) rows that hold the places from ``first`` on."""
-        return self.at_N - (torch.div(self.at_N, t, rounding_mode="floor") + 1) * first
+    def pick(self, states: Tensor, t: int | None = None) -> Tensor:
+        """Their states, (N, E).
+
+        Args:
+            states: (B, T, E), or of the last tokens only, (B, n, E).
+            t: T, where ``states`` may hold fewer.
+        """
+        rows, n = self.at_N, states.shape[1]
+        if t is not None and n < t:
+            rows = rows - (torch.div(rows, t, rounding_mode="floor") + 1) * (t - n)
+        return states.flatten(0, 1).index_select(0, rows)

@@ -13,9 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.dropout import dropout
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.fitting import at_input, fitting
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.pe.base import PositionalEncoding
@@ -49,22 +47,19 @@ class Seq2SeqConfig(InputOutputConfig):
     dropout: Annotated[float, Field(ge=0, lt=1)]
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if at_input(encoding):
+        if encoding.only_at_input():
             return None
-        fit = fitting(self.dims(vocab_size=2, train_len=16, max_len=16), at_input)
         return (
             "acts inside a transformer's layers, which this model does not have: choose pe=none "
-            f"or another that changes the input alone ({fit})"
+            "or another that changes the input alone ({fitting})"
         )
 
     def weights(self) -> int:
         return (30 + 24 * (self.n_layers - 1)) * self.d_model**2
 
-    def build(
-        self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding], fast: bool
-    ) -> "Seq2Seq":
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Seq2Seq":
         assert vocabulary.separator is not None
-        return Seq2Seq(self, vocabulary.size, vocabulary.separator, encodings[0], fast)
+        return Seq2Seq(self, vocabulary.size, vocabulary.separator, encodings[0])
 
 
 @dataclass(frozen=True)
@@ -107,18 +102,17 @@ class Seq2Seq(InputOutput):
         vocab_size: int,
         separator: int,
         encoding: PositionalEncoding,
-        fast: bool = True,
     ) -> None:
         super().__init__()
         e, n = cfg.d_model, cfg.n_layers
-        self.separator, self.fast, self.p, self.encoding = separator, fast, cfg.dropout, encoding
+        self.separator, self.p, self.encoding = separator, cfg.dropout, encoding
         self.tokens = nn.Embedding(vocab_size, e)
-        self.readers = nn.ModuleList(Reader(2 * e if i else e, e, fast) for i in range(n))
+        self.readers = nn.ModuleList(Reader(2 * e if i else e, e) for i in range(n))
         self.start = nn.Linear(e, n * e, bias=False)
         self.asking = nn.Linear(e, e, bias=False)
         self.compared = nn.Linear(2 * e, e, bias=False)
         self.scored = nn.Linear(e, 1, bias=False)
-        self.writers = nn.ModuleList(Writer(e if i else 3 * e, e, fast) for i in range(n))
+        self.writers = nn.ModuleList(Writer(e if i else 3 * e, e) for i in range(n))
         self.read_out = nn.Linear(4 * e, 2 * e)
         self.head = nn.Linear(e, vocab_size, bias=False)
 
@@ -131,8 +125,7 @@ class Seq2Seq(InputOutput):
     ) -> Memory:
         x = self._embedded(tokens_BP, tokens_BP, pos_BP)
         for i, reader in enumerate(self.readers):
-            if drop is not None:
-                x = dropout(x, drop.at(2 * i + 1), fast=self.fast)
+            x = x if drop is None else drop.at(2 * i + 1)(x)
             x = reader(x, seen_BP)
         _, backwards_BE = x[:, 0].chunk(2, -1)
         start = self.start(backwards_BE).tanh().chunk(len(self.writers), -1)
@@ -148,8 +141,7 @@ class Seq2Seq(InputOutput):
     ) -> Tensor:
         tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
         y_BUE = self._embedded(tokens_BU, tokens_BS, pos_BS)
-        if drop is not None:
-            y_BUE = dropout(y_BUE, drop.at(2), fast=self.fast)
+        y_BUE = y_BUE if drop is None else drop.at(2)(y_BUE)
         state = memory.start_BE
         if cache is not None and cache.state_BE is not None:
             state = cache.state_BE
@@ -166,7 +158,7 @@ class Seq2Seq(InputOutput):
             cache.state_BE = state
         read_out = self.read_out(torch.cat([torch.stack(s, 1), y_BUE, torch.stack(c, 1)], -1))
         t_BUE: Tensor = read_out.unflatten(-1, (-1, 2)).amax(-1)
-        return t_BUE if drop is None else dropout(t_BUE, drop.at(0), fast=self.fast)
+        return t_BUE if drop is None else drop.at(0)(t_BUE)
 
     def _seen(self, state_BE: Tensor, memory: Memory) -> Tensor:
         """What a state sees of the input, (B, 2E)."""
@@ -189,7 +181,7 @@ class Seq2Seq(InputOutput):
         after = []
         for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
             if i and drop is not None:
-                x_BE = dropout(x_BE, drop.at(2 * i + 2), rows_B, fast=self.fast)
+                x_BE = drop.at(2 * i + 2)(x_BE, rows_B)
             x_BE = writer(x_BE, before_BE)
             after.append(x_BE)
         return after

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import alibi_slopes, distances
 
 
@@ -19,7 +19,6 @@ class ALiBi(PositionalEncoding):
     shift_invariant = True
     both_ways = True
     needs_softmax = "its bias"
-    bias_by_distance = True
     slopes: Tensor
 
     def __init__(self, dims: Dims, learned: bool) -> None:
@@ -30,5 +29,6 @@ class ALiBi(PositionalEncoding):
         else:
             self.register_buffer("slopes", slopes, persistent=False)
 
+    @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         return -self.slopes[:, None, None] * distances(pos_q_BT, pos_k_BS)[:, None]

@@ -5,26 +5,24 @@ B batch (1 where all examples share it), T queries, S keys (the T queries are th
 them), E model width, H heads, D head width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.rotary import Rotation
-from pe_lab.pe.functional import consecutive
+from pe_lab.pe.rotation import rotate_pairs
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Dims:
-    """The sizes an encoding may depend on. The build hands them over; yaml never repeats them."""
+    """The sizes an encoding may depend on: given when it is built, never repeated in its yaml."""
 
     d_model: int
     n_heads: int
@@ -35,18 +33,18 @@ class Dims:
     max_len: int
     """One more than the largest position that training or any evaluated split can hold."""
     layer: int = 0
-    """The layer this instance serves; an embedding serves layer 0."""
+    """The layer of this instance; 0 for what acts at the input."""
     layer_heads: tuple[int, ...] | None = None
     """The heads of each layer, where they differ."""
     head_width: int | None = None
     """D, where it is not d_model / n_heads."""
     test_len: int | None = None
-    """Tokens of the sequences, where a trained model is evaluated on those of one length."""
+    """Tokens of a sequence, where a trained model is evaluated on sequences of one length."""
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence: what is stretched is so by longest over trained length.
-        The largest position says nothing of it where positions are drawn from one range at every
+        """Tokens of the longest sequence: encodings are stretched by longest over trained length.
+        The largest position does not tell it where positions are drawn from one range at every
         length."""
         return self.max_len if self.test_len is None else self.test_len
 
@@ -55,8 +53,8 @@ class Dims:
         return self.head_width or self.d_model // self.n_heads
 
     @property
-    def widths_told(self) -> str:
-        """What makes heads as wide as they are, for messages."""
+    def head_width_reason(self) -> str:
+        """Where the width of a head comes from, for messages."""
         if self.head_width is not None:
             return f"model.head_width={self.head_width} gives a head of width {self.head_width}"
         return (
@@ -65,7 +63,7 @@ class Dims:
 
     @property
     def heads_width(self) -> int:
-        """H D: what a projection to the heads is wide."""
+        """H D: the width of a projection to the heads."""
         return self.n_heads * self.head_dim
 
     def at_layer(self, layer: int) -> "Dims":
@@ -75,13 +73,13 @@ class Dims:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """What attention can see besides q and k.
+    """What the hooks of attention may read.
 
-    ``x_BSE`` is the attention's own input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD``
+    ``x_BSE`` is the attention's input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD`` are
     queries, keys and values before any rotation (values may be of another width, see
-    ``values_like_keys``), ``pos_q_BT`` and ``pos_k_BS`` integer positions, and ``carried``
-    whatever the layer below returned from ``layer_state`` (None in the first). A query sees itself
-    and the ``window`` - 1 keys before it; None: all before it.
+    ``values_like_keys``), ``pos_q_BT`` and ``pos_k_BS`` integer positions, and ``carried`` is what
+    the layer below returned from ``layer_state`` (None in the first). A query sees itself and the
+    ``window`` - 1 keys before it; None: all before it.
     """
 
     x_BSE: Tensor
@@ -95,13 +93,13 @@ class AttentionInputs:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the mask leaves nothing out: the last token alone asks, as it is decoded."""
+        """Whether nothing is masked: the only query is the last token, as in decoding."""
         return self.q_BHTD.shape[2] == 1 and self.window is None
 
     @cached_property
     def mask_TS(self) -> Tensor:  # noqa: N802
-        """True where query t may see key s. Made when it is asked for: of a long sequence it is
-        large, and fused kernels do without."""
+        """True where query t may see key s. Computed on demand: it is large for long sequences, and
+        fused kernels do not need it."""
         t, s = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
         return causal_mask(t, s, self.q_BHTD.device, self.window)
 
@@ -109,8 +107,7 @@ class AttentionInputs:
 def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
     """(t, s), True where a query may see a key: the queries are the last t of s tokens, and each
     sees itself and the ``window`` - 1 before it."""
-    if t == 1 and window is None:
-        # As each decoded token asks, in every layer.
+    if t == 1 and window is None:  # decoding: saves time in every layer
         return torch.ones(1, s, dtype=torch.bool, device=device)
     keys = torch.arange(s, device=device)
     queries = keys[s - t :, None]
@@ -122,75 +119,77 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
 
 
-class PositionalEncoding(nn.Module):
-    """NoPE, and the base of every encoding: each hook leaves its input alone.
+def by_position(rotate: Hook) -> Hook:
+    """Marks a ``rotate`` that rotates each query and key by its own position alone: rotated keys
+    can then be cached, and summed. An override is not marked unless it says so itself."""
+    rotate.by_position = True  # type: ignore[attr-defined]
+    return rotate
 
-    Positions are always passed in, and queries and keys have their own: decoding with a key
-    cache needs nothing else, because the cache holds keys before ``rotate``. One instance
-    serves one layer, unless ``share_layers`` is set: then one instance serves all.
+
+def by_distance(bias: Hook) -> Hook:
+    """Marks a ``bias`` that depends on the head and on i - j alone: fused kernels read it so. An
+    override is not marked unless it says so itself."""
+    bias.by_distance = True  # type: ignore[attr-defined]
+    return bias
+
+
+class PositionalEncoding(nn.Module):
+    """NoPE, and the base of every encoding: each hook returns its input unchanged.
+
+    Positions are always passed in, separately for queries and keys: decoding with a key cache
+    needs nothing else, because the cache holds keys before ``rotate``. One instance serves one
+    layer, unless ``share_layers`` is set: then one instance serves all.
 
     A subclass takes a ``Dims`` first and its yaml keys after it.
     """
 
+    rotate_pairs = staticmethod(rotate_pairs)
+    """Multiplies pairs of features; ``kernels.apply.accelerate`` puts a faster equal here."""
+
     max_len: int | None = None
     """Longest sequence it can encode; None: any."""
     active: bool = True
-    """False: this layer goes without (the build puts NoPE in its place)."""
+    """False: this layer has no encoding (NoPE takes its place)."""
     share_layers: bool = False
     """True: one instance, so one set of parameters, serves every layer."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
     reads_positions: bool = True
-    """False: the positions given to it change nothing, so a run with others than 0, 1, .. warns."""
+    """False: positions change nothing, so a run with others than 0, 1, .. warns."""
     whole_sequence: str | None = None
-    """The choice, key=value, by which what a token gets depends on how long its sequence is, so
+    """The choice, key=value, that makes a token's encoding depend on the length of the sequence, so
     that a key cache is refused; None: it does not."""
     replaces_content: bool = False
     """True: ``logits`` is more than the content term and another one added to it."""
     window: int | None = None
     """Keys that a query sees in this layer, itself and those before it; None: all."""
     needs_softmax: str | None = None
-    """What makes its logits logarithms of factors of the weights, or changes their temperature (a
-    choice, key=value, where it is one): nothing where weights are no exponentials; None: nothing
-    does."""
+    """What in it acts on the logarithms or the temperature of softmax (a choice, key=value, where
+    it is one), and so has no meaning for weights that are no exponentials; None: nothing."""
     values_like_keys: str | None = None
-    """The choice, key=value, by which it wants values as wide as keys; None: it does not."""
+    """The choice, key=value, that requires values as wide as keys; None: none does."""
     both_ways: bool = False
-    """True: its rotation, or its bias, which then is one by |i - j|, holds for keys ahead of the
-    query too, in attention that is not causal."""
-    turns_alone: bool = False
-    """True: ``rotate`` turns each query and key by its own position alone, so that turned keys can
-    be kept, and sums of them in the place of keys."""
-    bias_by_distance: bool = False
-    """True: ``bias`` depends on the head and on i - j alone: a fused kernel reads it so."""
+    """True: its rotation, or its bias as one by |i - j|, also has a meaning for keys ahead of the
+    query, in attention that is not causal."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """What a class says of a hook does not hold for one that changes it: a fused kernel of
-        CoPE must not stand for a variant of it that writes ``logits`` anew."""
-        super().__init_subclass__(**kwargs)
+    @property
+    def rotates_by_position(self) -> bool:
+        """See ``by_position``."""
+        return getattr(type(self).rotate, "by_position", False)
 
-        def changed_since(said: str, hooks: tuple[str, ...]) -> bool:
-            newer = takewhile(lambda c: said not in vars(c), cls.__mro__)
-            return any(vars(c).keys() & set(hooks) for c in newer)
-
-        if changed_since("attend", ATTENTION_HOOKS):
-            cls.attend = PositionalEncoding.attend  # type: ignore[method-assign]
-        if changed_since("bias_by_distance", ("bias",)):
-            cls.bias_by_distance = False
-        if changed_since("turns_alone", ("rotate",)):
-            cls.turns_alone = False
-        if changed_since("rotation", ("rotate",)):
-            cls.rotation = PositionalEncoding.rotation  # type: ignore[method-assign]
+    @property
+    def bias_by_distance(self) -> bool:
+        """See ``by_distance``."""
+        return getattr(type(self).bias, "by_distance", False)
 
     def share(self, lower: "PositionalEncoding") -> None:
-        """Take over the modules that the source shares among layers from ``lower``, which serves a
-        layer below; called with each of these, from the lowest up. Share modules, not bare
-        parameters: a copy of the model under ``torch.func`` finds a module once, whoever holds
-        it."""
+        """Take over from ``lower``, the encoding of a layer below, the modules that the source
+        shares among layers; called for each of these layers, from the lowest up. Share modules, not
+        bare parameters."""
 
     def size_for(self, positions: int) -> tuple[str, float]:
-        """The key that ``max_len`` follows from, and the value with which it is enough: what a
-        message tells where it is too short."""
+        """The key that determines ``max_len``, and the value of it that suffices for so many
+        positions, for messages."""
         return "max_len", positions
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
@@ -204,13 +203,8 @@ class PositionalEncoding(nn.Module):
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys, turned by their positions."""
+        """Queries and keys, rotated by their positions."""
         return q_BHTD, k_BHSD
-
-    def rotation(self, inputs: AttentionInputs) -> Rotation | None:
-        """What ``rotate`` multiplies queries and keys by, where it does no more than that: a fused
-        kernel turns them on its way; None where it does."""
-        return None
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         """(1 or B, H, T, S), added to the logits; finite everywhere, the mask comes later."""
@@ -231,7 +225,7 @@ class PositionalEncoding(nn.Module):
         return None
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
-        """``carried`` of the next layer, as far as attention decides it."""
+        """``carried`` of the next layer, after this layer's attention."""
         return inputs.carried
 
     def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
@@ -239,56 +233,13 @@ class PositionalEncoding(nn.Module):
         return carried
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
-        """What this encoding makes on its way to the logits that a reader would want to see: name
-        -> (B, H, T, S), or what broadcasts to it. Called by ``pe-lab inspect``, never in training.
+        """Intermediate values of interest to a reader: name -> (B, H, T, S), or what broadcasts to
+        it. Called by ``pe-lab inspect``, never in training.
 
         Args:
-            logits_BHTS: the whole logits of the layer, other encodings' part in them too.
+            logits_BHTS: the logits of the layer, those of other encodings included.
         """
         return {}
-
-    def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        """All that attention does from ``rotate`` to weights @ v in one fused kernel, equal to the
-        hooks in value and gradient; None where there is none for these tensors. An encoding that
-        changes more than the input, q and k and a bias has one only if it brings it.
-
-        Args:
-            q_BHTD, k_BHSD: as ``rotate`` returned them.
-            drop: what is dropped of the weights.
-        """
-        if not self._by_distance(inputs):
-            return None
-        bias_HN = self.bias_at_distances(k_BHSD.shape[2], k_BHSD.device)
-        return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, bias_HN, drop)
-
-    def attend_turning(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
-        """``rotate`` and ``attend`` in one; None where there is no kernel for it."""
-        if "rotate" not in self.hooks() or not self._by_distance(inputs):
-            return None
-        if not dispatch.fuses_rotation(inputs.q_BHTD):
-            return None
-        turns = self.rotation(inputs)
-        if turns is None:
-            return None
-        q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
-        bias_HN = self.bias_at_distances(k.shape[2], k.device)
-        return dispatch.rotary_distance(q, k, v, bias_HN, turns, drop)
-
-    def _by_distance(self, inputs: AttentionInputs) -> bool:
-        """Whether attention to the turned keys is by their heads and distances alone."""
-        if not self.fused() or "bias" not in self.hooks():
-            return self.fused()
-        return self.bias_by_distance and consecutive(inputs.pos_k_BS)
-
-    def bias_at_distances(self, n: int, device: torch.device) -> Tensor | None:
-        """(H, n): ``bias`` at the distances 0 .. n - 1, where ``bias_by_distance``."""
-        if "bias" not in self.hooks():
-            return None
-        pos_BS = torch.arange(n, device=device)[None]
-        bias_BHTS = self.bias(pos_BS[:, -1:], pos_BS)
-        return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
 
     def null_values(self) -> dict[str, Any]:
         """What keys of its yaml stand for where they are null: key -> value, or None where null
@@ -296,10 +247,10 @@ class PositionalEncoding(nn.Module):
         return {}
 
     def hooks(self) -> frozenset[str]:
-        """The hooks that this instance changes."""
+        """The hooks that this instance overrides."""
         cls, base = type(self), PositionalEncoding
         return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(base, hook))
 
-    def fused(self) -> bool:
-        """Whether nothing changes between q.k and weights @ v, so that fused attention serves."""
-        return self.hooks() <= {"embed", "block_input", "rotate", "bias"}
+    def only_at_input(self) -> bool:
+        """Whether it changes the input of the model and nothing else."""
+        return self.hooks() <= {"embed"}

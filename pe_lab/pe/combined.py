@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
 from pe_lab.common.instantiate import as_yaml, instantiate
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
@@ -68,14 +67,12 @@ class Combined(PositionalEncoding):
         windows = [part.window for part in serving if part.window is not None]
         self.window = min(windows, default=None)
         self.both_ways = all(part.both_ways for part in inside)
-        self.bias_by_distance = all(part.bias_by_distance for part in self._serving("bias"))
-        self.turns_alone = all(part.turns_alone for part in self._serving("rotate"))
         for index, part in zip(self.parts, serving, strict=True):
             if part.whole_sequence is not None:
                 self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
             if part.needs_softmax is not None:
-                told = part.needs_softmax
-                self.needs_softmax = f"parts.{index}.{told}" if "=" in told else told
+                what = part.needs_softmax
+                self.needs_softmax = f"parts.{index}.{what}" if "=" in what else what
             if part.values_like_keys is not None:
                 self.values_like_keys = f"parts.{index}.{part.values_like_keys}"
 
@@ -90,6 +87,19 @@ class Combined(PositionalEncoding):
         """The parts that act in this layer, or at one hook of it, in order."""
         parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
         return [part for part in parts if hook is None or hook in part.hooks()]
+
+    @property
+    def rotates_by_position(self) -> bool:
+        return all(part.rotates_by_position for part in self._serving("rotate"))
+
+    @property
+    def bias_by_distance(self) -> bool:
+        return all(part.bias_by_distance for part in self._serving("bias"))
+
+    def only_part(self) -> PositionalEncoding | None:
+        """The one part that acts in this layer's attention; None where there are several."""
+        inside = [part for part in self._serving() if part.hooks() - {"embed", "block_input"}]
+        return inside[0] if len(inside) == 1 else None
 
     def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
         def both(does: Callable[[PositionalEncoding], bool], act: str) -> None:
@@ -150,32 +160,24 @@ class Combined(PositionalEncoding):
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self._serving("bias"))
 
-    def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        inside = [part for part in self._serving() if part.hooks() - {"embed", "block_input"}]
-        if len(inside) == 1 and "layer_state" not in self.hooks():
-            return inside[0].attend(q_BHTD, k_BHSD, inputs, drop)
-        return super().attend(q_BHTD, k_BHSD, inputs, drop)
-
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        changing, turning = self._serving("logits"), self._serving("rotate")
+        changing, rotating = self._serving("logits"), self._serving("rotate")
         total_BHTS = content_BHTS
         for part in changing:
-            # What turns q and k itself, or replaces the content, takes them as they come.
-            if part.replaces_content or part in turning:
+            # A part that rotates q and k itself, or replaces the content, takes them as they are.
+            if part.replaces_content or part in rotating:
                 total_BHTS = part.logits(content_BHTS, q_BHTD, k_BHSD, inputs)
-        rest = [p for p in changing if not p.replaces_content and p not in turning]
+        rest = [p for p in changing if not p.replaces_content and p not in rotating]
         plain_BHTS = content_BHTS
-        if rest and turning:
+        if rest and rotating:
             q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
             plain_BHTS = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-1, -2)
         for part in rest:
-            own_BHTS = part.logits(plain_BHTS, q_BHTD, k_BHSD, inputs)
-            added = total_BHTS is not plain_BHTS
-            total_BHTS = total_BHTS + (own_BHTS - plain_BHTS) if added else own_BHTS
+            changed_BHTS = part.logits(plain_BHTS, q_BHTD, k_BHSD, inputs)
+            first = total_BHTS is plain_BHTS
+            total_BHTS = changed_BHTS if first else total_BHTS + (changed_BHTS - plain_BHTS)
         return total_BHTS
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:

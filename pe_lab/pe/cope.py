@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
-from pe_lab.kernels import dispatch
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
 from pe_lab.pe.functional import alibi_slopes
 from pe_lab.pe.relative import Relative
 from pe_lab.pe.rope import RoPE
@@ -46,7 +44,6 @@ class CoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    turns_alone = True
 
     def __init__(
         self,
@@ -106,6 +103,7 @@ class CoPE(PositionalEncoding):
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.rope is not None else {"rotate"})
 
+    @by_position
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
@@ -130,20 +128,6 @@ class CoPE(PositionalEncoding):
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
 
-    def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        if self.relative is not None:
-            return None
-        if not self.counts:
-            return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, None, drop)
-        if not isinstance(self.position, TablePositions):
-            return None
-        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, inputs)
-        scale = q_BHTD.shape[-1] ** -0.5 if self.scale_positions else 1.0
-        table_ND = self.position.table
-        return dispatch.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
-
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``gate`` g_ij and ``position`` p_ij."""
         if not self.counts:
@@ -162,13 +146,13 @@ class CoPE(PositionalEncoding):
     ) -> Tensor:
         if self.gates == "keys" and self.rope is None:
             return content_BHTS
-        gate_q, gate_k = self._gate_operands(q_BHTD, k_BHSD, inputs)
+        gate_q, gate_k = self.gate_operands(q_BHTD, k_BHSD, inputs)
         return gate_q @ gate_k.transpose(-1, -2) / math.sqrt(q_BHTD.shape[-1])
 
-    def _gate_operands(
+    def gate_operands(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        """What gates are made of: sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
+        """gate_q and gate_k of the gates sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
         if self.rope is not None:
             q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
         if self.gates == "values":
@@ -190,8 +174,9 @@ class TablePositions(nn.Module):
         scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
         if torch.is_inference_mode_enabled():
             return picked(scores_BHTR, count(gate_logits_BHTS, mask_TS, len(self.table) - 1))
-        given = gate_logits_BHTS, scores_BHTR, mask_TS
-        term: Tensor = CountAndPick.apply(*given)[0]  # type: ignore[no-untyped-call]
+        term: Tensor = CountAndPick.apply(  # type: ignore[no-untyped-call]
+            gate_logits_BHTS, scores_BHTR, mask_TS
+        )
         return term
 
 
@@ -233,7 +218,7 @@ def count(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor
     """p_ij: the gates of row i summed from its last key back to j, at most ``most``.
 
     Args:
-        mask_TS: None: every key is seen.
+        mask_TS: None: nothing is masked.
     """
     gates_BHTS = gate_logits_BHTS.sigmoid()
     if mask_TS is not None:
@@ -242,8 +227,8 @@ def count(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor
 
 
 def picked(scores_BHTR: Tensor, p_BHTS: Tensor) -> Tensor:
-    """scores[p], linear between whole positions, as ``CountAndPick``, without what its backward
-    wants: a token that is decoded waits longer for a call than for the work."""
+    """scores[p], linear between whole positions: ``CountAndPick`` without what its backward needs,
+    in fewer calls, as decoding a token is bound by their number."""
     below = p_BHTS.long()
     above = (below + 1).clamp(max=scores_BHTR.shape[-1] - 1)
     return torch.lerp(scores_BHTR.gather(-1, below), scores_BHTR.gather(-1, above), p_BHTS.frac())
@@ -252,16 +237,13 @@ def picked(scores_BHTR: Tensor, p_BHTS: Tensor) -> Tensor:
 class CountAndPick(torch.autograd.Function):
     """scores[p] for p = count(gate logits), linear between whole positions.
 
-    Autograd finds the same gradient in more passes over (B, H, T, S). Also returned, for the
-    backward only: gates, whole part and fraction of p, and the slope of scores at p.
+    Autograd finds the same gradient in more passes over (B, H, T, S).
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        ctx: Any, gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor | None
+    ) -> Tensor:
         gates = gate_logits_BHTS.sigmoid()
         if mask_TS is not None:
             gates.mul_(mask_TS)
@@ -270,23 +252,11 @@ class CountAndPick(torch.autograd.Function):
         fraction = p.frac_()
         # The last row has no next one: slope 0, and so no gradient where p is clamped.
         slope = F.pad(scores_BHTR.diff(dim=-1), (0, 1)).gather(-1, whole)
-        return (
-            torch.addcmul(scores_BHTR.gather(-1, whole), fraction, slope),
-            gates,
-            whole,
-            fraction,
-            slope,
-        )
+        ctx.save_for_backward(scores_BHTR, gates, whole, fraction, slope)
+        return torch.addcmul(scores_BHTR.gather(-1, whole), fraction, slope)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        _, *saved = output
-        ctx.mark_non_differentiable(*saved)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[1], *saved)
-
-    @staticmethod
-    def backward(ctx: Any, grad_BHTS: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_BHTS: Tensor) -> tuple[Tensor, Tensor, None]:
         scores_BHTR, gates, whole, fraction, slope = ctx.saved_tensors
         # The gate at k is part of every p_ij with j <= k.
         grad_gates = (grad_BHTS * slope).cumsum(-1)

@@ -7,6 +7,7 @@ from torch import Tensor
 from pe_lab.pe.base import Dims
 from pe_lab.pe.ntk_old import slowest_by_k
 from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale
+from pe_lab.pe.rotation import unit_factors
 
 
 class DynamicNTK(RoPE):
@@ -45,16 +46,19 @@ class DynamicNTK(RoPE):
         self.register_buffer("powers", -slowest_by_k(dims) * share, persistent=False)
         if k is None:
             self.whole_sequence = "k=null"
-            self.shift_invariant = self.turns_alone = False
+            self.shift_invariant = False
         else:
             self.frequencies = self.frequencies * k**self.powers
 
-    def turns(self, pos_BT: Tensor) -> Tensor:
+    @property
+    def rotates_by_position(self) -> bool:
+        return self.fixed and super().rotates_by_position
+
+    def factors(self, pos_BT: Tensor) -> Tensor:
         if self.fixed:
-            return super().turns(pos_BT)
+            return super().factors(pos_BT)
         # The queries are the last of the keys: both end at the last position.
         ratio_B1 = ((pos_BT.amax(-1, keepdim=True).double() + 1) / self.train_len).clamp(min=1)
         scale_B1 = self.factor * ratio_B1 - (self.factor - 1)
         frequencies_B1M = (self.frequencies * scale_B1**self.powers)[:, None]
-        angle = (pos_BT[..., None] * frequencies_B1M)[:, None]
-        return torch.polar(torch.ones_like(angle), angle)
+        return unit_factors(pos_BT, frequencies_B1M)

@@ -11,24 +11,24 @@ Fact = TypeVar("Fact")
 
 
 def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
-    """Keeps a fact of positions with them, as an attribute: the layers of a model ask about one
-    tensor, and to read a number from a GPU is to wait for all that the GPU has been given to do."""
+    """Caches a function of positions as an attribute of the tensor: all layers of a model read the
+    same tensor, and reading a number from a GPU waits for all of its pending work."""
     name = f"_{fact.__name__}"
 
     @functools.wraps(fact)
-    def known(pos_BS: Tensor) -> Fact:
+    def cached(pos_BS: Tensor) -> Fact:
         version = _version(pos_BS)
-        kept: tuple[int, Fact] | None = getattr(pos_BS, name, None)
-        if kept is None or kept[0] != version:
-            kept = version, fact(pos_BS)
-            setattr(pos_BS, name, kept)
-        return kept[1]
+        found: tuple[int, Fact] | None = getattr(pos_BS, name, None)
+        if found is None or found[0] != version:
+            found = version, fact(pos_BS)
+            setattr(pos_BS, name, found)
+        return found[1]
 
-    return known
+    return cached
 
 
 def _version(tensor: Tensor) -> int:
-    # What inference mode makes does not count its changes.
+    # Inference tensors have no version counter.
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -42,12 +42,6 @@ def consecutive(pos_BS: Tensor) -> bool:
 def span(pos_BS: Tensor) -> int:
     """How far apart two positions of a sequence are at most."""
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
-
-
-def turning(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
-    """How pairs of these frequencies turn at these positions, (B, 1, T, M), complex."""
-    angle = (pos_BT[..., None] * frequencies_M)[:, None]
-    return torch.polar(torch.ones_like(angle), angle)
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

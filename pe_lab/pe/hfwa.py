@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.pe.base import AttentionInputs, Dims
+from pe_lab.pe.base import AttentionInputs, Dims, by_position
 from pe_lab.pe.rope import LogN, Pairing, RoPE
 
 
@@ -20,8 +20,6 @@ class HFWA(RoPE):
     stays within what training has shown. L counts all layers, at least 2. No parameters, any
     length. Absolute, by ``logn``; causal.
     """
-
-    turns_alone = True
 
     def __init__(
         self,
@@ -53,9 +51,10 @@ class HFWA(RoPE):
         plain = self.last and self.logn == "none"
         return super().hooks() - ({"rotate"} if plain else set())
 
+    @by_position
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
         if self.last:
-            return self.grown(q_BHTD, inputs.pos_q_BT), k_BHSD
+            return self.scale_queries(q_BHTD, inputs.pos_q_BT), k_BHSD
         return super().rotate(q_BHTD, k_BHSD, inputs)

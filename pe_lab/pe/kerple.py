@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import distances
 
 
@@ -27,7 +27,6 @@ class KERPLE(PositionalEncoding):
     shift_invariant = True
     both_ways = True
     needs_softmax = "its bias"
-    bias_by_distance = True
 
     def __init__(self, dims: Dims, form: Literal["log", "power"], share_layers: bool) -> None:
         super().__init__()
@@ -40,6 +39,7 @@ class KERPLE(PositionalEncoding):
             at_first_r2.expm1().log() if form == "log" else (at_first_r2 / 2).logit()
         )
 
+    @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         r1 = F.softplus(self.raw_r1)[:, None, None]
         far = distances(pos_q_BT, pos_k_BS)[:, None].to(r1.dtype)

@@ -42,6 +42,6 @@ class LeakyReRoPE(NearFar):
     def null_values(self) -> dict[str, Any]:
         return super().null_values() | {"window": self.near, "k": self.k}
 
-    def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+    def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shifted_BT = pos_q_BT.double() + self.near * (self.k - 1)
-        return self.turns(shifted_BT / self.k), self.turns(pos_k_BS.double() / self.k)
+        return self.factors(shifted_BT / self.k), self.factors(pos_k_BS.double() / self.k)

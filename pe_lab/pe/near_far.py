@@ -1,30 +1,18 @@
-"""RoPE near, other turns far: what the windowed changes of RoPE share."""
+"""RoPE for near keys, other rotations for far ones: the base of the windowed changes of RoPE."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pe_lab.common.dropout import Drop
-from pe_lab.kernels.dispatch import readable
-from pe_lab.kernels.dropout import dropout
-from pe_lab.pe.base import AttentionInputs, Dims, additive, causal_mask
-from pe_lab.pe.functional import distances, once_for_all_layers
+from pe_lab.pe.base import AttentionInputs, Dims
+from pe_lab.pe.functional import distances
 from pe_lab.pe.rope import LogN, Pairing, RoPE
-
-LARGE = 256 * 256
-"""Scores of a head from which on blocks are faster, as measured on a CPU."""
-ELEMENTS_CPU, ELEMENTS_ELSEWHERE = 2**20, 2**24
-"""Scores in a block: a GPU's launches want longer ones."""
 
 
 class NearFar(RoPE):
-    """RoPE where i - j < ``near``; beyond, queries and keys turn as ``far_turns`` has it."""
+    """RoPE where i - j < ``near``; beyond, queries and keys rotate by ``far_factors``."""
 
     replaces_content = True
 
@@ -41,14 +29,18 @@ class NearFar(RoPE):
         self.near = near
 
     @abstractmethod
-    def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
-        """How queries and keys turn for what is far; None: keys stay as they are."""
+    def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The complex factors of far queries and keys, see ``factors``; None: keys stay as they
+        are."""
 
     def far(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Queries and keys as they are compared where they are far apart."""
-        turn_q, turn_k = self.far_turns(inputs.pos_q_BT, inputs.pos_k_BS)
-        far_k = inputs.k_BHSD if turn_k is None else self.turned(inputs.k_BHSD, turn_k)
-        return self.turned(inputs.q_BHTD, self.grown(turn_q, inputs.pos_q_BT)), far_k
+        """Queries and keys whose product is the content term of far keys."""
+        factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
+        far_k = inputs.k_BHSD
+        if factor_k is not None:
+            far_k = self.rotate_pairs(far_k, factor_k, self.halves)
+        factor_q = self.scale_queries(factor_q, inputs.pos_q_BT)
+        return self.rotate_pairs(inputs.q_BHTD, factor_q, self.halves), far_k
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
@@ -57,105 +49,3 @@ class NearFar(RoPE):
         far_BHTS = (far_q * far_q.shape[-1] ** -0.5) @ far_k.transpose(-1, -2)
         near_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS) < self.near
         return torch.where(near_BTS[:, None], content_BHTS, far_BHTS)
-
-    def attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        """By blocks of queries, each score computed only as it is used, near or far. Memory grows
-        with the length, not with its square: the backward makes every block's weights again."""
-        scores = q_BHTD.shape[2] * k_BHSD.shape[2]
-        given = q_BHTD, k_BHSD, inputs.v_BHSD, inputs.pos_k_BS
-        if scores < LARGE or not readable(drop, *given) or not ascending(inputs.pos_k_BS):
-            return None
-        with torch.autocast(q_BHTD.device.type, enabled=False):
-            return self._in_blocks(q_BHTD, k_BHSD, inputs, drop)
-
-    def _in_blocks(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor:
-        (b, h, t, d), s = q_BHTD.shape, k_BHSD.shape[2]
-        pos_q, pos_k = inputs.pos_q_BT, inputs.pos_k_BS
-        far_q, far_k = self.far(inputs)
-        q_BHTD, far_q = q_BHTD * d**-0.5, far_q * d**-0.5
-        height = max(16, (ELEMENTS_CPU if q_BHTD.is_cpu else ELEMENTS_ELSEWHERE) // (b * h * s))
-        starts = torch.arange(0, t, height, device=pos_q.device)
-        ends = (starts + height).clamp(max=t) - 1
-        edges = [(pos_q[:, at] - self.near).contiguous() for at in (starts, ends)]
-        far_BN = [torch.searchsorted(pos_k.contiguous(), at, right=True) for at in edges]
-        # Keys that are far for every query of a block, and those that are for any.
-        every, some = far_BN[0].amin(0).tolist(), far_BN[1].amax(0).tolist()
-        mixed: list[Tensor] = []
-        for start, all_far, any_far in zip(range(0, t, height), every, some, strict=True):
-            rows = slice(start, min(start + height, t))
-            seen = s - t + rows.stop
-            pos = pos_q[:, rows], pos_k[:, all_far:any_far]
-            block: Tensor = _Remade.apply(  # type: ignore[no-untyped-call]
-                partial(self._mix, *pos, drop, s),
-                q_BHTD[:, :, rows],
-                k_BHSD[:, :, all_far:seen],
-                far_q[:, :, rows],
-                far_k[:, :, :any_far],
-                inputs.v_BHSD[:, :, :seen],
-            )
-            mixed.append(block)
-        return torch.cat(mixed, 2)
-
-    def _mix(
-        self,
-        pos_q_BR: Tensor,
-        pos_k_BN: Tensor,
-        drop: Drop | None,
-        length: int,
-        q_BHRD: Tensor,
-        k_BHXD: Tensor,
-        far_q_BHRD: Tensor,
-        far_k_BHYD: Tensor,
-        v_BHSD: Tensor,
-    ) -> Tensor:
-        """Values mixed for R queries, scaled already, which are the last of S keys.
-
-        Args:
-            pos_k_BN: of the keys that are among both the X last and the Y first.
-            length: how many keys the whole sequence has.
-        """
-        (b, h, r, _), s, n = q_BHRD.shape, v_BHSD.shape[2], pos_k_BN.shape[-1]
-        near = q_BHRD @ k_BHXD.transpose(-1, -2)
-        far = far_q_BHRD @ far_k_BHYD.transpose(-1, -2)
-        first = far.shape[-1] - n
-        is_near_BRN = distances(pos_q_BR, pos_k_BN) < self.near
-        either = torch.where(is_near_BRN[:, None], near[..., :n], far[..., first:])
-        logits_BHRS = torch.cat((far[..., :first], either, near[..., n:]), -1)
-        logits_BHRS[..., -r:] += additive(causal_mask(r, r, near.device), near.dtype)
-        wide = torch.promote_types(near.dtype, torch.float32)
-        weights_BHRS = logits_BHRS.softmax(-1, dtype=wide)
-        if drop is not None:
-            # The number of a row is (b H + h) S + i, as for the whole sequence.
-            heads_BH1 = torch.arange(b * h, device=near.device).view(b, h, 1) * length
-            rows_BHR = heads_BH1 + torch.arange(s - r, s, device=near.device)
-            weights_BHRS = dropout(weights_BHRS, drop, rows_BHR)
-        return weights_BHRS.to(v_BHSD.dtype) @ v_BHSD
-
-
-@once_for_all_layers
-def ascending(pos_BS: Tensor) -> bool:
-    """Whether the positions of every sequence go up, or stay."""
-    return bool((pos_BS.diff(dim=-1) >= 0).all())
-
-
-class _Remade(torch.autograd.Function):
-    """A function of tensors that is computed again in the backward, and keeps only what it is
-    given. torch.utils.checkpoint would be it, but its first call takes seconds to import."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        ctx.function = function
-        ctx.save_for_backward(*given)
-        return function(*given)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.enable_grad():
-            given = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            out = ctx.function(*given)
-        return None, *torch.autograd.grad(out, given, grad)

@@ -42,7 +42,7 @@ def slowest_by_k(dims: Dims) -> float:
     """The power of k that slows down the slowest pair k times, as a factor of the base."""
     if dims.head_dim == 2:
         raise ValueError(
-            f"{dims.widths_told}, whose only pair turns alike with every base: choose wider heads, "
-            "or pe=pi"
+            f"{dims.head_width_reason}, whose only pair turns alike with every base: choose wider "
+            "heads, or pe=pi"
         )
     return dims.head_dim / (dims.head_dim - 2)

@@ -37,8 +37,8 @@ class ReRoPE(NearFar):
     def null_values(self) -> dict[str, Any]:
         return super().null_values() | {"window": self.near}
 
-    def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.turns(torch.full_like(pos_q_BT[:, :1], self.near)), None
+    def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.factors(torch.full_like(pos_q_BT[:, :1], self.near)), None
 
 
 def half(dims: Dims) -> int:

@@ -3,14 +3,12 @@
 import math
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from pe_lab.kernels.cpu.rotary import rotate
-from pe_lab.kernels.rotary import Rotation, rotate_halves
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies, turning
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rotation import Rotation, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
@@ -37,7 +35,6 @@ class RoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    turns_alone = True
     frequencies: Tensor
 
     def __init__(
@@ -60,7 +57,7 @@ class RoPE(PositionalEncoding):
                 f"logn={logn} divides by the logarithm of the trained length, which is 0 for "
                 f"{dims.train_len} token: set logn=none or train on longer sequences"
             )
-        self.pairing, self.logn = pairing, logn
+        self.halves, self.logn = pairing == "half", logn
         self.logn_clip = logn == "test" if logn_clip is None else logn_clip
         self.train_len = dims.train_len
         self.shift_invariant = logn == "none"
@@ -72,32 +69,30 @@ class RoPE(PositionalEncoding):
     def null_values(self) -> dict[str, Any]:
         return {} if self.logn == "none" else {"logn_clip": self.logn_clip}
 
+    @by_position
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        turns = self._rotation(inputs)
-        return self.turned(q_BHTD, turns.q), self.turned(k_BHSD, turns.k)
+        rotation = self.rotation(inputs)
+        return (
+            self.rotate_pairs(q_BHTD, rotation.q, rotation.halves),
+            self.rotate_pairs(k_BHSD, rotation.k, rotation.halves),
+        )
 
-    def rotation(self, inputs: AttentionInputs) -> Rotation | None:
-        # No kernel knows of a subclass that turns them in another way.
-        return self._rotation(inputs) if type(self).turned is RoPE.turned else None
-
-    def _rotation(self, inputs: AttentionInputs) -> Rotation:
-        turn_k = self.turns(inputs.pos_k_BS)
+    def rotation(self, inputs: AttentionInputs) -> Rotation:
+        """What ``rotate`` multiplies queries and keys by."""
+        factor_k = self.factors(inputs.pos_k_BS)
         # The queries are the last of the keys.
-        turn_q = self.grown(turn_k[:, :, -inputs.q_BHTD.shape[2] :], inputs.pos_q_BT)
-        return Rotation(turn_q, turn_k, halves=self.pairing == "half")
+        last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
+        factor_q = self.scale_queries(last, inputs.pos_q_BT)
+        return Rotation(factor_q, factor_k, self.halves)
 
-    def turns(self, pos_BT: Tensor) -> Tensor:
-        """How the pairs turn at these positions, (B, 1, T, D/2), complex."""
-        return turning(pos_BT, self.frequencies)
+    def factors(self, pos_BT: Tensor) -> Tensor:
+        """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""
+        return unit_factors(pos_BT, self.frequencies)
 
-    def turned(self, x_BHTD: Tensor, turn: Tensor) -> Tensor:
-        """Queries or keys after ``turns``."""
-        return rotate(x_BHTD, turn, halves=self.pairing == "half")
-
-    def grown(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
-        """Queries, or their turns, scaled as ``logn`` has it."""
+    def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
+        """Queries, or their factors, scaled by ``logn``."""
         if self.logn == "none" or (self.logn == "test" and self.training):
             return x_BHTD
         growth_BT = (pos_q_BT.double() + 1).log() / math.log(self.train_len)
@@ -115,17 +110,6 @@ def check_pairs(dims: Dims) -> None:
     """Heads of an odd width leave a feature without a partner."""
     if dims.head_dim % 2:
         raise ValueError(
-            f"{dims.widths_told}, but rotation needs pairs: choose "
+            f"{dims.head_width_reason}, but rotation needs pairs: choose "
             + ("an even d_model / n_heads" if dims.head_width is None else "an even one")
         )
-
-
-def turn_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate features m and m + D/2 by the angle with cos[.., m] and sin[.., m]."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    return rotate_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
-
-
-def turn_neighbours(x_BHTD: Tensor, turn: Tensor) -> Tensor:
-    """Multiply features 2m and 2m + 1, read as one complex number, by the complex turn[.., m]."""
-    return rotate(x_BHTD, turn, halves=False)

@@ -4,7 +4,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import frequencies
 
 
@@ -19,7 +19,6 @@ class Sandwich(PositionalEncoding):
 
     shift_invariant = True
     both_ways = True
-    bias_by_distance = True
     frequencies: Tensor
     ratio: Tensor
 
@@ -31,6 +30,7 @@ class Sandwich(PositionalEncoding):
         self.register_buffer("frequencies", frequencies(dim, 10000), persistent=False)
         self.register_buffer("ratio", dims.n_heads / (8 * heads), persistent=False)
 
+    @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         # cos(a - b) = cos a cos b + sin a sin b: no (T, S, D') tensor.
         summed_BTS = self._waves(pos_q_BT) @ self._waves(pos_k_BS).transpose(-1, -2)

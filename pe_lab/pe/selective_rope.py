@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.conv import check_taps
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rope import check_pairs, turn_halves
+from pe_lab.pe.rope import check_pairs
+from pe_lab.pe.rotation import rotate_halves
 
 
 class SelectiveRoPE(PositionalEncoding):
@@ -59,8 +60,8 @@ class SelectiveRoPE(PositionalEncoding):
         cos, sin = angle_BHSM.cos(), angle_BHSM.sin()
         t = q_BHTD.shape[2]
         return (
-            turn_halves(q_BHTD, cos[:, :, -t:], sin[:, :, -t:]),
-            turn_halves(k_BHSD, cos, sin),
+            rotate_halves(q_BHTD, cos[:, :, -t:], sin[:, :, -t:]),
+            rotate_halves(k_BHSD, cos, sin),
         )
 
     def _angles(self, x_BSE: Tensor, n_heads: int) -> Tensor:

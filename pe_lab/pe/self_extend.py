@@ -41,9 +41,9 @@ class SelfExtend(NearFar):
     def null_values(self) -> dict[str, Any]:
         return super().null_values() | {"window": self.near, "group": self.group}
 
-    def far_turns(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+    def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shift = self.near - self.near // self.group
-        return self.turns(pos_q_BT // self.group + shift), self.turns(pos_k_BS // self.group)
+        return self.factors(pos_q_BT // self.group + shift), self.factors(pos_k_BS // self.group)
 
 
 def smallest_group(dims: Dims, window: int) -> int:

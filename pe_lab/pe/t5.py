@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import distances
 
 
@@ -24,7 +24,6 @@ class T5(PositionalEncoding):
     """
 
     shift_invariant = True
-    bias_by_distance = True
     borders: Tensor
 
     def __init__(
@@ -48,6 +47,7 @@ class T5(PositionalEncoding):
         self.register_buffer("borders", borders, persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
 
+    @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
         row_BTS = torch.bucketize(distances(pos_q_BT, pos_k_BS), self.borders, right=True)
         # Columns of (H, buckets): the backward of a row look-up would cost five times as much.

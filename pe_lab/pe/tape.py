@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rope import check_pairs, turn_neighbours
+from pe_lab.pe.rope import check_pairs
 
 
 class TAPE(PositionalEncoding):
@@ -68,7 +68,8 @@ class TAPE(PositionalEncoding):
         z_BHSD = self._planes(inputs).transpose(1, 2)
         z_BHSM = torch.view_as_complex(z_BHSD.reshape(*z_BHSD.shape[:-1], -1, 2))
         t = q_BHTD.shape[2]
-        return turn_neighbours(q_BHTD, z_BHSM[:, :, -t:]), turn_neighbours(k_BHSD, z_BHSM)
+        z_BHTM = z_BHSM[:, :, -t:]
+        return self.rotate_pairs(q_BHTD, z_BHTM), self.rotate_pairs(k_BHSD, z_BHSM)
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
         if not self.updates:

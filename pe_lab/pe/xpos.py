@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rope import check_pairs, turn_neighbours
+from pe_lab.pe.rope import check_pairs
 
 REACH = 104 * math.log(2)
 """The largest exponent of a product of two factors: float32 ends at 2^128, and 24 powers of two
@@ -65,11 +65,11 @@ class XPos(PositionalEncoding):
         pos_q_BT, pos_k_BS = inputs.pos_q_BT, inputs.pos_k_BS
         middle_B1 = (pos_q_BT.amin(-1, keepdim=True) + pos_q_BT.amax(-1, keepdim=True)) // 2
         return (
-            self._turn(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),
-            self._turn(k_BHSD, pos_k_BS, middle_B1 - pos_k_BS),
+            self._rotated(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),
+            self._rotated(k_BHSD, pos_k_BS, middle_B1 - pos_k_BS),
         )
 
-    def _turn(self, x_BHTD: Tensor, pos_BT: Tensor, exponent_BT: Tensor) -> Tensor:
+    def _rotated(self, x_BHTD: Tensor, pos_BT: Tensor, exponent_BT: Tensor) -> Tensor:
         angle = (pos_BT[..., None] * self.frequencies)[:, None]
         factor = (exponent_BT[..., None] * self.log_z).exp()[:, None]
-        return turn_neighbours(x_BHTD, torch.polar(factor, angle))
+        return self.rotate_pairs(x_BHTD, torch.polar(factor, angle))

@@ -57,9 +57,9 @@ class YaRN(RoPE):
     def null_values(self) -> dict[str, Any]:
         return super().null_values() | {"k": self.k}
 
-    def turns(self, pos_BT: Tensor) -> Tensor:
+    def factors(self, pos_BT: Tensor) -> Tensor:
         # Queries and keys alike: the logits are multiplied by its square.
-        return super().turns(pos_BT) * self.attention_factor
+        return super().factors(pos_BT) * self.attention_factor
 
 
 def kept_by_pair(dims: Dims, base: float, slow: float, fast: float) -> Tensor:

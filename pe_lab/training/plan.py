@@ -1,5 +1,6 @@
 """From a checked configuration to a plan: what can be known to be wrong before any work."""
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,12 @@ from pe_lab.common.rng import torch_seed
 from pe_lab.common.task import TRAIN, Task
 from pe_lab.config.schema import Config, plain, validated
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.pe.none import NoPE
+from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
+from pe_lab.training.encodings import build_encodings, refused
 from pe_lab.training.null_values import null_values, replaced
+
+logger = logging.getLogger("pe_lab")
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,19 @@ class Plan:
             torch.manual_seed(torch_seed(seed, "encoding"))
             encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
             torch.manual_seed(torch_seed(seed, "weights"))
-            return self.model_config.build(self.vocabulary, encodings, self.config.train.fast)
+            model = self.model_config.build(self.vocabulary, encodings)
+        if self.config.train.fast:
+            _accelerate(model)
+        return model
+
+
+def _accelerate(model: Model) -> None:
+    try:
+        from pe_lab.kernels.apply import accelerate
+    except ModuleNotFoundError as error:
+        logger.info("no kernels (%s): train.fast=true changes nothing", error)
+    else:
+        accelerate(model)
 
 
 def plan(config: Config) -> Plan:
@@ -84,8 +99,8 @@ def plan(config: Config) -> Plan:
     encodings = build_encodings(config.pe, dims, model_config.without())
     _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:
-        if told := model_config.refuses(encoding):
-            raise UsageError(f"pe={config.names.get('pe', '')} {told}")
+        if refusal := refused(model_config, encoding):
+            raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
     limited = {e.max_len: e for e in encodings if e.max_len is not None}
     longest = min(limited, default=None)
     too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
@@ -187,49 +202,3 @@ def build_task(section: dict[str, Any]) -> Task:
                 "follow: leave these keys to the task itself"
             )
     return task
-
-
-def build_encodings(
-    section: dict[str, Any], dims: Dims, without: frozenset[int] = frozenset()
-) -> list[PositionalEncoding]:
-    """One encoding for each layer; NoPE where an encoding leaves a layer alone.
-
-    Args:
-        without: layers that are to go without it.
-    """
-
-    def serves(encoding: PositionalEncoding, layer: int) -> bool:
-        return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
-
-    def served(layer: int) -> bool:
-        if layer in without and "embed" in made[0].hooks():
-            raise UsageError(
-                f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
-                "which this encoding changes: leave it true, or choose another encoding"
-            )
-        return layer not in without and serves(made[layer], layer)
-
-    made = [
-        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
-        for layer in range(dims.n_layers)
-    ]
-    serving = [layer for layer in range(dims.n_layers) if served(layer)]
-    if not serving:
-        return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
-    first = made[serving[0]]
-    common = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
-    if dims.layer_heads is not None and (first.share_layers or common):
-        raise UsageError(
-            "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "
-            "common: leave them null"
-        )
-    if first.share_layers:
-        made = [first] * dims.n_layers
-    for layer in serving:
-        for lower in serving[: serving.index(layer)]:
-            if made[layer] is not made[lower]:
-                made[layer].share(made[lower])
-    return [
-        made[layer] if layer in serving else NoPE(dims.at_layer(layer))
-        for layer in range(dims.n_layers)
-    ]

@@ -94,6 +94,3 @@ def test_what_the_kernel_cannot_take_it_leaves() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert qkv.project_qkv(x, weight, bias, 3) is None
     assert qkv.project_qkv(x.double(), weight, bias, 3) is None
-    seen = []
-    torch.func.vmap(lambda x: (seen.append(qkv.project_qkv(x, weight, bias, 3)), x)[1])(x[None])
-    assert seen == [None]

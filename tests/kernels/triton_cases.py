@@ -91,7 +91,7 @@ def by_formula(
     t, s, root = q.shape[2], k.shape[2], q.shape[3] ** 0.5
     mask = torch.ones(s, s, dtype=torch.bool, device=q.device).tril()[s - t :]
     scores = gate_q @ table.T
-    term = CountAndPick.apply(gate_q @ gate_k.mT / root, scores, mask)[0]
+    term = CountAndPick.apply(gate_q @ gate_k.mT / root, scores, mask)
     weights = (q @ k.mT / root + scale * term).masked_fill(~mask, -torch.inf).softmax(-1)
     return (weights if drop is None else drop(weights, attention_rows(weights))) @ v
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from agreement import attend_by_hooks
+from fast import plain
 from torch import Tensor
 from variants import (
     MAX_LEN,
@@ -24,7 +25,7 @@ from docs.facts import parts
 from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 def built(*given: Any, **sizes: int) -> list[PositionalEncoding]:
@@ -119,7 +120,7 @@ def test_layers_of_a_part() -> None:
 
 def test_what_changes_nothing_between_scores_and_values_stays_fused() -> None:
     def fused(transformer: Transformer) -> list[bool]:
-        return [encoding.fused() for encoding in transformer.encodings]  # type: ignore[union-attr, misc]
+        return [block.attention.sdpa for block in transformer.blocks]  # type: ignore[union-attr, misc]
 
     section = SECTIONS["combined"]
     assert fused(model({**section, "parts": parts("learned", "rope", "alibi")})) == [True] * 3
@@ -365,6 +366,6 @@ def test_a_kernel_serves_the_only_part_inside_attention(
     monkeypatch.setattr(dispatch, "cope", lambda *x: calls.append(x) or real(*x))
     assert torch.equal(combination(seen, sequential(7)), expected)
     assert len(calls) == served
-    for block in combination.blocks:
-        block.attention.fast = False  # type: ignore[union-attr]
-    torch.testing.assert_close(combination(seen, sequential(7)), expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        plain(combination)(seen, sequential(7)), expected, rtol=1e-11, atol=1e-11
+    )

@@ -12,7 +12,7 @@ from naive import sigmoid
 from torch import Tensor, nn
 from variants import SECTIONS, assert_refused, dims, move_parameters, scattered, sequential
 
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 Own = dict[str, Tensor]
 Path = Callable[[Own, int], Tensor]

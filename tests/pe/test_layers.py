@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast import plain
 from program import Here, summary, the_run, tiny
 from torch.nn.functional import scaled_dot_product_attention
 from variants import SECTIONS, TRAIN_LEN, Section, decoded, model, sequential, tokens
@@ -15,7 +16,7 @@ from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import causal_mask
 from pe_lab.pe.none import NoPE
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 WINDOW = 3
 SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "path", "fire"]
@@ -58,16 +59,14 @@ def test_windowed_fused_equals_eager_and_decoding(name: str) -> None:
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     fused = built(seen, pos)
     torch.testing.assert_close(decoded(built, seen, pos, TRAIN_LEN // 2), fused, rtol=0, atol=1e-10)
-    for block in built.blocks:
-        block.attention.fast = False  # type: ignore[union-attr]
-    torch.testing.assert_close(built(seen, pos), fused, rtol=0, atol=1e-10)
+    torch.testing.assert_close(plain(built)(seen, pos), fused, rtol=0, atol=1e-10)
 
 
 def test_a_windowed_layer_against_attention_with_that_mask() -> None:
     built = model(SECTIONS["none"], trunk={"window": WINDOW}, n_layers=1)
     x = torch.randn(2, TRAIN_LEN, 16, dtype=torch.float64)
     attention = built.blocks[0].attention
-    found, _ = attention(x, sequential(TRAIN_LEN), TRAIN_LEN, None, None)  # type: ignore[operator]
+    found, _ = attention(x, sequential(TRAIN_LEN))  # type: ignore[operator]
     qkv = attention.qkv(x).view(2, TRAIN_LEN, 3, attention.n_heads, -1)  # type: ignore[operator, union-attr, arg-type]
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     near = torch.tensor([[i - WINDOW < j <= i for j in range(TRAIN_LEN)] for i in range(TRAIN_LEN)])

@@ -1,20 +1,20 @@
 """The windowed changes of RoPE: what bounds them, and the blocks that they are computed in."""
 
-import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from agreement import first_layer
+from fast import plain
 from rope_by_hand import DISTANCES
 from torch import Tensor
 from variants import SECTIONS, model, scattered, sequential, tokens
 
+from pe_lab.kernels import near_far
+from pe_lab.kernels.near_far import NearFarKernel
 from pe_lab.models.scored_positions import ScoredPositions
-from pe_lab.pe import near_far
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.pe.near_far import NearFar
 
 
 def test_limits_of_the_windowed_ones() -> None:
@@ -51,13 +51,13 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(near_far, "LARGE", 1)
     monkeypatch.setattr(near_far, "ELEMENTS_CPU", 1)
     rows: list[int] = []
-    mix = NearFar._mix
+    mix = NearFarKernel._mix
 
-    def counted(encoding: NearFar, *given: Any) -> Tensor:
+    def counted(encoding: NearFarKernel, *given: Any) -> Tensor:
         rows.append(given[0].shape[1])
         return mix(encoding, *given)
 
-    monkeypatch.setattr(NearFar, "_mix", counted)
+    monkeypatch.setattr(NearFarKernel, "_mix", counted)
     return rows
 
 
@@ -81,9 +81,7 @@ def test_in_blocks_as_by_the_hooks(
     rows = in_blocks(monkeypatch)
     sizes = {"train_len": 24, "n_layers": 2}
     fast = model({**SECTIONS[name], **choice}, trunk={"dropout": 0.2}, **sizes).train(dropping)
-    eager = copy.deepcopy(fast)
-    for block in eager.blocks:
-        block.attention.fast = False  # type: ignore[union-attr]
+    eager = plain(fast)
     seen = tokens(2, 40)
     scored = ScoredPositions.of(np.arange(80).reshape(2, 40) % 40 > 21, torch.device("cpu"))
     for pos in (sequential(40), scattered(2, 40, 48)):
@@ -120,9 +118,7 @@ def test_blocks_leave_positions_alone_that_do_not_go_up(monkeypatch: pytest.Monk
     pos = sequential(40).flip(-1)
     found = built(tokens(1, 40), pos)
     assert rows == []
-    for block in built.blocks:
-        block.attention.fast = False  # type: ignore[union-attr]
-    torch.testing.assert_close(built(tokens(1, 40), pos), found, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(plain(built)(tokens(1, 40), pos), found, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -141,7 +137,7 @@ def test_memory_of_blocks_grows_with_the_length(monkeypatch: pytest.MonkeyPatch,
 
         inputs = AttentionInputs(v[:, 0], q, k, v, sequential(t), sequential(t))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            out = encoding.attend(*encoding.rotate(q, k, inputs), inputs, None)
+            out = NearFarKernel(encoding).attend(*encoding.rotate(q, k, inputs), inputs, None)
         assert out is not None
         sizes.append(sum(kept.values()))
     assert sizes[1] <= 2 * sizes[0]

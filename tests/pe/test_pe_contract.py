@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from fast import accelerated, plain
 from hydra.utils import get_object
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from variants import (
     MAX_LEN,
     SECTIONS,
@@ -28,13 +28,14 @@ from variants import (
 
 from docs import facts
 from pe_lab.common.instantiate import instantiate
+from pe_lab.kernels.fused import DistanceKernel
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.alibi import ALiBi
-from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.positions import Positions
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
 SOURCES: dict[str, Section] = {
@@ -171,9 +172,7 @@ def test_state_dict_round_trip(section: Section) -> None:
 @every_variant
 def test_fused_equals_eager(section: Section) -> None:
     fused = model(section, trunk={"dropout": 0.2})
-    eager = copy.deepcopy(fused)
-    for block in eager.blocks:
-        block.attention.fast = False  # type: ignore[union-attr]
+    eager = plain(fused)
     seen = tokens(2, TRAIN_LEN)
     places = itertools.product(
         (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)), (True, False)
@@ -232,28 +231,27 @@ def test_a_variant_does_not_inherit_what_stands_for_hooks_that_it_changes() -> N
     class MixedALiBi(Mixin, ALiBi):
         pass
 
-    assert MixedCoPE.attend is PositionalEncoding.attend
-    assert not MixedALiBi.bias_by_distance
-    assert (ALiBi.bias_by_distance, Absolute.bias_by_distance) == (True, False)
-    assert Renamed.attend is CoPE.attend
-    for variant in (Doubled, Absolute):
-        name = "cope" if variant is Doubled else "alibi"
-        keys = {k: v for k, v in SECTIONS[name].items() if k != "_target_"}
-        built = model(SECTIONS[name])
+    served = {CoPE: True, Renamed: True, Doubled: False, MixedCoPE: False,
+              ALiBi: True, Absolute: False, MixedALiBi: False}  # fmt: skip
+    for variant, expected in served.items():
+        section = SECTIONS["cope" if issubclass(variant, CoPE) else "alibi"]
+        keys = {k: v for k, v in section.items() if k != "_target_"}
+        built = plain(model(section))
         for layer, block in enumerate(built.blocks):
             block.attention.encoding = variant(dims().at_layer(layer), **keys)  # type: ignore[union-attr]
+        fast = accelerated(copy.deepcopy(built))
+        for block in fast.blocks:
+            assert (block.attention.kernel is not None) == expected, variant  # type: ignore[union-attr]
         seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-        fast = built(seen, pos)
-        for block in built.blocks:
-            block.attention.fast = False  # type: ignore[union-attr]
-        torch.testing.assert_close(fast, built(seen, pos), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(fast(seen, pos), built(seen, pos), rtol=1e-12, atol=1e-12)
 
 
 @every_variant
 def test_a_bias_by_distance_is_one(section: Section) -> None:
     for encoding in model(section).encodings:
         if "bias" in encoding.hooks() and encoding.bias_by_distance:
-            row_HN = encoding.bias_at_distances(TRAIN_LEN, torch.device("cpu"))
+            keys = torch.empty(1, 1, TRAIN_LEN, 1)
+            row_HN = DistanceKernel(encoding, biased=True, rotary=None).bias(keys)
             for pos in (sequential(TRAIN_LEN), sequential(TRAIN_LEN, 9)):
                 bias_HTS = encoding.bias(pos, pos)[0]  # type: ignore[index]
                 for i in range(TRAIN_LEN):
@@ -340,26 +338,6 @@ def test_dropout_before_and_after_norm(section: Section, norm_position: str) -> 
         assert parameter.grad.isfinite().all(), name
     built.eval()
     assert torch.equal(built(seen, pos), built(seen, pos))
-
-
-@every_variant
-def test_two_copies_under_vmap(section: Section) -> None:
-    copies = [model(section, seed) for seed in (0, 1)]
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    parameters, buffers = stack_module_state(copies)  # type: ignore[arg-type]
-
-    def objective(p: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
-        # tie_weights would swap a module that layers share twice, and leave it swapped.
-        return loss(functional_call(copies[0], (p, b), (seen, pos), tie_weights=False))
-
-    together = vmap(objective)(parameters, buffers)
-    grads = vmap(grad(objective))(parameters, buffers)
-    for i, built in enumerate(copies):
-        alone = loss(built(seen, pos))
-        torch.testing.assert_close(together[i], alone, rtol=1e-10, atol=1e-10)
-        alone.backward()
-        for name, parameter in own_parameters(built).items():
-            torch.testing.assert_close(grads[name][i], parameter.grad, rtol=1e-8, atol=1e-9)
 
 
 @every_variant

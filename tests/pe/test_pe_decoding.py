@@ -22,7 +22,9 @@ from variants import (
 )
 
 from pe_lab.kernels import dispatch
-from pe_lab.models.transformer import LayerConfig, Transformer
+from pe_lab.kernels.apply import accelerate
+from pe_lab.models.transformer import Transformer
+from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
 
 WINDOWS: dict[str, dict[str, Any]] = {
@@ -80,7 +82,7 @@ def test_path_over_several_chunks(name: str, length: int) -> None:
     assert_equal(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "chunked", dispatch.EAGER, None])
+@pytest.mark.parametrize("backend", ["cpu", dispatch.RECOMPUTE, dispatch.EAGER, None])
 @pytest.mark.parametrize(
     "name", ["cope", "cope-gates=sep_keys", "cope-combine=rope", "combined", "alibi", "rope"]
 )
@@ -105,8 +107,8 @@ def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
     for offset in (0, 9):
         cache = built.empty_cache()
         built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN, offset), cache)
-        keys = cache.layers[0].parts[0]
-        kept.append(keys.kept.narrow(-2, 0, keys.length))
+        keys = cache.layers[0].keys
+        kept.append(keys.memory.narrow(-2, 0, keys.length))
     assert torch.equal(*kept)
 
 
@@ -115,6 +117,7 @@ def test_turned_keys_are_those_of_their_own_sequence() -> None:
     built = model(SECTIONS["rope"]).eval()
     other = model({**SECTIONS["rope"], "base": 50.0})
     built.blocks[1].attention.encoding = other.encodings[1]  # type: ignore[union-attr]
+    accelerate(built)
     seen = tokens(2, TRAIN_LEN)
     places = [sequential(TRAIN_LEN), sequential(TRAIN_LEN, 5)]
     whole = [built(seen, pos) for pos in places]

@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, assert_refused, dims, model, scattered, sequential, tokens
 
 from pe_lab.models.transformer import Transformer
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 def plane(position: int, width: int, base: float) -> list[complex]:

@@ -6,13 +6,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
+from fast import accelerated
 from hydra.utils import get_object
 
 from docs import facts
 from pe_lab.common.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 Section = dict[str, Any]
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
@@ -130,7 +131,7 @@ def model(
     for encoding in dict.fromkeys(encodings):
         move_parameters(encoding)
     torch.manual_seed(seed + 100)
-    built = Transformer(cfg, size.vocab_size, encodings)
+    built = accelerated(Transformer(cfg, size.vocab_size, encodings))
     # Larger queries and keys: at their initial size attention is nearly uniform.
     for block in built.blocks:
         block.attention.qkv.weight.data.mul_(3)  # type: ignore[union-attr, operator]

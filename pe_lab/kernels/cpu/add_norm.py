@@ -49,7 +49,6 @@ def fused_add_norm(
     rows: Tensor | None = None,
     *,
     up: nn.Linear | None = None,
-    fast: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The sum x + dropout(out(branch)), and this sum normalised (without a norm: itself).
 
@@ -58,26 +57,26 @@ def fused_add_norm(
         branch: (.., D).
         rows: int64, (..): the numbers of the rows for dropout, if not consecutive.
         up: replaces ``branch`` by ``relu(up(branch))``.
-        fast: False: without a kernel.
     """
     maps = [p for linear in (out, up) if linear is not None for p in (linear.weight, linear.bias)]
-    if fast and branch.shape[:-1] == x.shape[:-1] and _supported(x, norm, drop, branch, *maps):
+    if branch.shape[:-1] == x.shape[:-1] and supported(x, norm, drop, branch, *maps):
         if up is not None and not bias_relu.available(x.dtype):
             branch, maps = F.relu(up(branch)), maps[:2]
         return _apply(x, norm, drop, rows, branch, *maps)
     branch = out(branch if up is None else F.relu(up(branch)))
-    x = x + branch if drop is None else dropout(branch, drop, rows, x, fast=fast)
+    x = x + branch if drop is None else dropout(branch, drop, rows, x)
     return x, x if norm is None else norm(x)
 
 
-def fused_norm(x: Tensor, norm: nn.Module, *, fast: bool = True) -> tuple[Tensor, Tensor]:
+def fused_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """x itself and x normalised. The gradients of both are added in one pass."""
-    if fast and _supported(x, norm, None):
+    if supported(x, norm, None):
         return _apply(x, norm, None, None)
     return x, norm(x)
 
 
-def _supported(x: Tensor, norm: nn.Module | None, drop: Drop | None, *others: Tensor) -> bool:
+def supported(x: Tensor, norm: nn.Module | None, drop: Drop | None, *others: Tensor) -> bool:
+    """Whether the kernel may be used on these tensors, and is available."""
     tensors = [x, *others]
     if isinstance(norm, nn.LayerNorm):
         tensors += [norm.weight, norm.bias]

@@ -21,7 +21,7 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     real_factors,
     thirds,
 )
-from pe_lab.kernels.rotary import Rotation
+from pe_lab.pe.rotation import Rotation
 
 BLOCK = 64
 # Work is split into about this many parts, whatever the number of threads, so that results do not

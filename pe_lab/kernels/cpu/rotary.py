@@ -17,8 +17,8 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     contiguous_rows,
     real_factors,
 )
-from pe_lab.kernels.rotary import rotate_eager
 from pe_lab.kernels.selfcheck import cpu_kernel_passes
+from pe_lab.pe.rotation import multiply_pairs
 
 
 class Problem(ctypes.Structure):
@@ -33,7 +33,7 @@ class Problem(ctypes.Structure):
     )
 
 
-def rotate(x_BHTD: Tensor, factors: Tensor, *, halves: bool) -> Tensor:
+def rotate(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tensor:
     """Pairs of features, read as complex numbers, times ``factors``; in the dtype of x, but
     computed at least in float32.
 
@@ -53,7 +53,7 @@ def rotate(x_BHTD: Tensor, factors: Tensor, *, halves: bool) -> Tensor:
             return _compiled(x_BHTD, factors, halves, back=False)
         out: Tensor = _Rotate.apply(x_BHTD, factors, halves)  # type: ignore[no-untyped-call]
         return out
-    return rotate_eager(x_BHTD.to(wide), factors, halves).to(x_BHTD.dtype)
+    return multiply_pairs(x_BHTD.to(wide), factors, halves).to(x_BHTD.dtype)
 
 
 def _compiled(x: Tensor, factors: Tensor, halves: bool, back: bool) -> Tensor:
@@ -86,7 +86,7 @@ def _check(dtype: torch.dtype) -> bool:
     factors = torch.polar(1 + angle / 95, angle)
 
     def same(factors: Tensor, halves: bool, back: bool) -> bool:
-        expected = rotate_eager(x, factors.conj() if back else factors, halves)
+        expected = multiply_pairs(x, factors.conj() if back else factors, halves)
         return torch.allclose(_compiled(x, factors, halves, back), expected, atol=1e-5)
 
     ways = (False, True)

@@ -1,0 +1,78 @@
+"""``accelerate``: the one call that makes a plain model fast.
+
+It gives modules of a model faster subclasses of their own classes, in place, as PyTorch's
+``fully_shard`` does: parameters, their names and all numbers stay the same (up to rounding). A
+class that is not in the table below, such as a user's subclass, stays as it is.
+"""
+
+from torch import nn
+
+from pe_lab.kernels import attention, dispatch, encoder_decoder, layers, recurrent
+from pe_lab.kernels.cpu.rotary import rotate
+from pe_lab.kernels.dropout import FusedDrop
+from pe_lab.models.attention import Attention, MultiHeadAttention
+from pe_lab.models.base import Model
+from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer, FullAttention
+from pe_lab.models.gau import GAU, SharedKeyAttention, Unit
+from pe_lab.models.linear_attention import LinearAttention
+from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
+from pe_lab.models.seq2seq_layers import Reader, Writer
+from pe_lab.models.transformer import Block, Transformer
+from pe_lab.pe.base import PositionalEncoding
+
+FAST: dict[type[nn.Module], type[nn.Module]] = {
+    MultiHeadAttention: attention.FastMultiHeadAttention,
+    SharedKeyAttention: attention.FastSharedKeyAttention,
+    LinearAttention: attention.FastLinearAttention,
+    FullAttention: encoder_decoder.FastFullAttention,
+    Block: layers.FastBlock,
+    Unit: layers.FastUnit,
+    Transformer: layers.FastTransformer,
+    GAU: layers.FastGAU,
+    EncoderLayer: encoder_decoder.FastEncoderLayer,
+    DecoderLayer: encoder_decoder.FastDecoderLayer,
+    LSTMLayer: recurrent.FastLSTMLayer,
+    GRULayer: recurrent.FastGRULayer,
+    Reader: recurrent.FastReader,
+    Writer: recurrent.FastWriter,
+}
+NORMS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LayerNorm: layers.FastLayerNorm,
+    nn.RMSNorm: layers.FastRMSNorm,
+}
+"""The final norms of a model; those of its layers are fused with what comes before them."""
+MADE_OF = {
+    Block: ("attention",),
+    Unit: ("attention",),
+    EncoderLayer: ("attention",),
+    DecoderLayer: ("attention", "cross"),
+}
+"""Layers that can be fast only if these modules of theirs are."""
+
+
+def accelerate(model: Model) -> None:
+    """Replace the modules of a model by fast equals, and dropout and rotation by kernels."""
+    model.dropout_type = FusedDrop
+    for norm in model.children():
+        if type(norm) in NORMS:
+            norm.__class__ = NORMS[type(norm)]
+    # Children first: what is made of them follows.
+    for module in reversed(list(model.modules())):
+        if isinstance(module, PositionalEncoding):
+            module.rotate_pairs = rotate
+        parts = [getattr(module, name) for name in MADE_OF.get(type(module), ())]
+        if type(module) in FAST and all(type(part) in FAST.values() for part in parts):
+            module.__class__ = FAST[type(module)]
+        if isinstance(module, attention.FastAttention):
+            module.choose_kernel()
+
+
+def backends(model: Model) -> dict[str, str] | None:
+    """The backend of each kind of attention that a kernel computes in this model; None: the model
+    is not fast, or has no attention."""
+    if model.dropout_type is not FusedDrop:
+        return None
+    found = [m for m in model.modules() if isinstance(m, Attention)]
+    kernels = [m.kernel for m in found if isinstance(m, attention.FastAttention)]
+    kinds = {kernel.kind for kernel in kernels if kernel is not None and kernel.kind is not None}
+    return dispatch.backend_names(model.device, kinds) if found else None

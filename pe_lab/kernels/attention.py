@@ -1,0 +1,207 @@
+"""Attention by the fastest code that equals the encoding's hooks: a fused kernel, PyTorch's
+scaled_dot_product_attention, or the plain code, by blocks of queries where it is long."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pe_lab.common.dropout import Drop
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu.qkv import project_qkv
+from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
+from pe_lab.models.attention import Attention, MultiHeadAttention
+from pe_lab.models.gau import SharedKeyAttention
+from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.layout import (
+    features_to_heads,
+    heads_to_features,
+    last_positions,
+    last_tokens,
+)
+from pe_lab.models.linear_attention import LinearAttention
+from pe_lab.pe.base import AttentionInputs, additive
+
+LONG = 2048 * 2048
+"""Logits of a head from which on the plain code goes by blocks of queries."""
+
+
+class FastAttention(Attention):
+    """An ``Attention`` by kernels; see ``choose_kernel`` for its attributes."""
+
+    kernel: FusedKernel | None
+    softmax: bool
+    sdpa: bool
+    learned_bias: bool
+    row_by_row: bool
+
+    def choose_kernel(self) -> None:
+        """What can be known from the encoding before the first call."""
+        hooks = self.encoding.hooks()
+        self.softmax = "normalize" not in hooks and not getattr(self, "squared", False)
+        self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
+        self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
+        # Each query depends on the keys up to it alone, as in decoding.
+        self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
+        # No kernel has windows.
+        self.kernel = kernel_of(self.encoding) if self.softmax and self.window is None else None
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        carried: Any = None,
+        cache: LayerCache | None = None,
+        drop: Drop | None = None,
+        *,
+        queries: int | None = None,
+        project_out: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """
+        Args:
+            queries: how many tokens, the last, are queries; None: all.
+            project_out: False: return what ``out`` would be applied to.
+        """
+        inputs, mixed = self.inputs(x_BTE, pos_BS, carried, queries), None
+        kernel = self.kernel if self._fits(inputs) else None
+        if kernel is not None and cache is None:
+            mixed = kernel.rotate_and_attend(inputs, drop)
+        if mixed is None:
+            q, k, inputs = self.rotate(inputs, pos_BS, cache)
+            if kernel is not None:
+                mixed = kernel.attend(q, k, inputs, drop)
+            if mixed is None and self.sdpa and drop is None:
+                mixed = self.by_sdpa(q, k, inputs)
+            if mixed is None and self.recomputes(q, k):
+                from pe_lab.kernels.recompute import by_blocks
+
+                mixed = by_blocks(self, q, k, inputs, drop)
+        carried = inputs.carried
+        if mixed is None:
+            _, weights = self.weights(q, k, inputs)
+            mixed = self.average(weights, inputs, drop)
+            carried = self.encoding.layer_state(weights, inputs)
+        features = heads_to_features(mixed)
+        carried = last_tokens(carried, x_BTE.shape[1])
+        return (self.out(features) if project_out else features), carried
+
+    def inputs(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, queries: int | None = None
+    ) -> AttentionInputs:
+        q, k, v = self.project(x_BTE, queries)
+        pos_BT = last_positions(pos_BS, x_BTE.shape[1])
+        pos_q = pos_BT if queries is None else last_positions(pos_BT, queries)
+        return AttentionInputs(x_BTE, q, k, v, pos_q, pos_BT, carried, self.window)
+
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the plain class, with the queries of the last tokens only."""
+        raise NotImplementedError
+
+    def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
+        if inputs.sees_all and self.softmax:
+            return logits_BHTS.softmax(-1)
+        return super().normalize(logits_BHTS, inputs)
+
+    def _fits(self, inputs: AttentionInputs) -> bool:
+        """Whether a kernel may serve: values as wide as keys, and not one decoded token, for which
+        PyTorch is the fastest."""
+        decoded = inputs.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
+        return not decoded and inputs.v_BHSD.shape[-1] == inputs.k_BHSD.shape[-1]
+
+    def by_sdpa(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor | None:
+        """PyTorch's fused attention; None where it is slower than the plain code."""
+        v = inputs.v_BHSD
+        if v.shape[-1] != k.shape[-1] and not q.is_cuda:
+            return None
+        if backward_is_unordered(q):
+            return None
+        sees_all, whole = inputs.sees_all, q.shape[2] == k.shape[2] and self.window is None
+        bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
+        if bias is None:
+            mask = None if whole or sees_all else inputs.mask_TS
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole)
+        # CPUs have no fused kernel with a gradient of the bias, and half precision would round the
+        # bias of far keys by up to a quarter.
+        if q.dtype != bias.dtype or (self.learned_bias and q.device.type == "cpu"):
+            return None
+        mask = bias if sees_all else bias + additive(inputs.mask_TS, bias.dtype)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    def recomputes(self, q: Tensor, k: Tensor) -> bool:
+        """Whether the plain code goes by blocks of queries."""
+        if q.shape[2] == 1 or dispatch.forced(dispatch.EAGER):
+            return False
+        long = q.shape[2] * k.shape[2] >= LONG or dispatch.forced(dispatch.RECOMPUTE)
+        return long and self.row_by_row
+
+
+class FastProjection(MultiHeadAttention):
+    """Queries, keys and values of all heads from one matrix product."""
+
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        t = x_BTE.shape[1]
+        if queries is None or queries == t:
+            # A measurement of attention alone replaces ``qkv`` by a module without weights.
+            if isinstance(self.qkv, nn.Linear):
+                parts = project_qkv(x_BTE, self.qkv.weight, self.qkv.bias, self.n_heads)
+                if parts is not None:
+                    return parts
+            q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)
+        else:
+            e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias
+            q = wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
+            k, v = wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
+        n = self.n_heads
+        return features_to_heads(q, n), features_to_heads(k, n), features_to_heads(v, n)
+
+
+class FastMultiHeadAttention(FastAttention, FastProjection):
+    """``MultiHeadAttention`` by kernels."""
+
+    project = FastProjection.project
+
+
+class FastSharedKeyAttention(FastAttention, SharedKeyAttention):
+    """``SharedKeyAttention`` by kernels."""
+
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        vz_B1TX = self.activation(wide(self.vz(x_BTE)))[:, None]
+        v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
+        z_q = z if queries is None else z[:, :, -queries:]
+        return self.gamma[0] * z_q + self.beta[0], self.gamma[1] * z + self.beta[1], v
+
+
+class FastLinearAttention(LinearAttention, FastProjection):
+    """``LinearAttention`` in chunks."""
+
+    chunk = 64
+
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(x_BTE)
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        carried: Any = None,
+        cache: LayerCache | None = None,
+        drop: Drop | None = None,
+        *,
+        queries: int | None = None,
+        project_out: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """As ``FastAttention``; all tokens are queries, as the sums need all of them."""
+        features = heads_to_features(self.summed(x_BTE, pos_BS, carried, cache))
+        return (self.out(features) if project_out else features), carried
+
+
+def wide(x: Tensor) -> Tensor:
+    """On a CPU, in at least float32: small products in half precision are slow there."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_cpu else x
+
+
+def backward_is_unordered(q: Tensor) -> bool:
+    """Whether PyTorch's fused backward would fail, as it must be deterministic: then it raises an
+    error where our own code may only warn."""
+    return q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled()

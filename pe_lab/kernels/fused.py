@@ -1,0 +1,134 @@
+"""Which fused kernel equals the hooks of an encoding.
+
+A kernel stands for functions: CoPE's for ``CoPE.logits``, the one by distance for a ``bias`` that
+is marked ``by_distance``. An encoding that overrides one of them is not computed by that kernel.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pe_lab.common.dropout import Drop
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.near_far import NearFarKernel
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.combined import Combined
+from pe_lab.pe.cope import CoPE, TablePositions
+from pe_lab.pe.functional import consecutive
+from pe_lab.pe.near_far import NearFar
+from pe_lab.pe.rope import RoPE
+
+ONLY_ROTATION_AND_BIAS = {"embed", "block_input", "rotate", "bias"}
+
+
+class FusedKernel(Protocol):
+    """All of attention from the rotated queries and keys to the averaged values."""
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of attention for which dispatch.py chooses a backend; None: it has none."""
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        """(B, H, T, D), equal to the hooks in value and gradient; None: not for these tensors.
+
+        Args:
+            q_BHTD, k_BHSD: as ``rotate`` returned them.
+            drop: dropout of the attention weights.
+        """
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        """``rotate`` and ``attend`` in one kernel; None: call them separately."""
+
+
+class DistanceKernel:
+    """Attention with a bias for each head and distance, or without one."""
+
+    kind = "distance"
+
+    def __init__(self, encoding: PositionalEncoding, biased: bool, rotary: RoPE | None) -> None:
+        self.encoding, self.biased, self.rotary = encoding, biased, rotary
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        if self.biased and not consecutive(inputs.pos_k_BS):
+            return None
+        return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, self.bias(k_BHSD), drop)
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        if self.rotary is None or (self.biased and not consecutive(inputs.pos_k_BS)):
+            return None
+        q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
+        if not dispatch.fuses_rotation(q):
+            return None
+        rotation = self.rotary.rotation(inputs)
+        return dispatch.rotary_distance(q, k, v, self.bias(k), rotation, drop)
+
+    def bias(self, k_BHSD: Tensor) -> Tensor | None:
+        """(H, S): the bias at the distances 0 .. S - 1."""
+        if not self.biased:
+            return None
+        pos_BS = torch.arange(k_BHSD.shape[2], device=k_BHSD.device)[None]
+        bias_BHTS = self.encoding.bias(pos_BS[:, -1:], pos_BS)
+        return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
+
+
+class CopeKernel:
+    """Attention with CoPE's logits, from a table of positions."""
+
+    kind = "cope"
+
+    def __init__(self, encoding: CoPE, positions: TablePositions) -> None:
+        self.encoding, self.positions = encoding, positions
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        gate_q, gate_k = self.encoding.gate_operands(q_BHTD, k_BHSD, inputs)
+        scale = q_BHTD.shape[-1] ** -0.5 if self.encoding.scale_positions else 1.0
+        table_ND = self.positions.table
+        return dispatch.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        return None
+
+
+def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
+    """The fused kernel that equals the encoding's hooks of attention; None: there is none."""
+    if isinstance(encoding, Combined):
+        encoding = encoding.only_part() or encoding
+    hooks = encoding.hooks()
+    if hooks <= ONLY_ROTATION_AND_BIAS:
+        return _by_distance(encoding)
+    if not hooks <= {*ONLY_ROTATION_AND_BIAS - {"bias"}, "logits"}:
+        return None
+    choose = BY_LOGITS.get(type(encoding).logits)
+    return None if choose is None else choose(encoding)
+
+
+def _by_distance(encoding: PositionalEncoding) -> DistanceKernel | None:
+    biased, rotary = "bias" in encoding.hooks(), None
+    if biased and not encoding.bias_by_distance:
+        return None
+    if isinstance(encoding, RoPE) and type(encoding).rotate is RoPE.rotate:
+        rotary = encoding
+    return DistanceKernel(encoding, biased, rotary)
+
+
+def _cope(encoding: CoPE) -> FusedKernel | None:
+    if encoding.relative is not None:
+        return None
+    if not encoding.counts:
+        return DistanceKernel(encoding, biased=False, rotary=None)
+    positions = encoding.position
+    return CopeKernel(encoding, positions) if type(positions) is TablePositions else None
+
+
+BY_LOGITS: dict[Callable[..., Tensor], Callable[..., FusedKernel | None]] = {
+    CoPE.logits: _cope,
+    NearFar.logits: NearFarKernel,
+}

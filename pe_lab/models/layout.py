@@ -1,0 +1,26 @@
+"""Between features and heads, and the last tokens of a tensor. Shape letters as in pe/base.py."""
+
+from typing import Any
+
+from torch import Tensor
+
+
+def features_to_heads(x_BTE: Tensor, n_heads: int) -> Tensor:
+    """(B, T, H D) to (B, H, T, D)."""
+    return x_BTE.view(*x_BTE.shape[:2], n_heads, -1).transpose(1, 2)
+
+
+def heads_to_features(x_BHTD: Tensor) -> Tensor:
+    """(B, H, T, D) to (B, T, H D)."""
+    return x_BHTD.transpose(1, 2).flatten(-2)
+
+
+def last_positions(pos_BS: Tensor, t: int) -> Tensor:
+    """Positions of the last t tokens; the same tensor where these are all, as encodings keep what
+    they computed of positions with the tensor."""
+    return pos_BS if t == pos_BS.shape[1] else pos_BS[:, -t:]
+
+
+def last_tokens(carried: Any, t: int) -> Any:
+    """What an encoding hands on, for the last t tokens: with a cache it may hold those before."""
+    return carried[:, -t:] if isinstance(carried, Tensor) else carried

@@ -1,0 +1,87 @@
+"""The sizes of a transformer's layers, alike or layer by layer."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from pydantic import PositiveInt
+
+from pe_lab.common.closed import closed
+from pe_lab.models.decoder import DecoderConfig
+from pe_lab.pe.base import Dims
+
+Activation = Literal["relu", "gelu", "swiglu"]
+
+
+@closed
+class LayerConfig:
+    """What one layer has otherwise than the others (``model.layers.<i>``); null: as they."""
+
+    n_heads: PositiveInt | None = None
+    d_ff: PositiveInt | None = None
+    activation: Activation | None = None
+    window: PositiveInt | None = None
+    encoded: bool = True
+    """False: the layer goes without the encoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSizes(DecoderConfig):
+    """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU."""
+
+    n_heads: PositiveInt
+    d_ff: PositiveInt | None
+    activation: Activation
+    layers: dict[int, LayerConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number in self.layers:
+            if not 0 <= number < self.n_layers:
+                raise ValueError(
+                    f"unknown layer layers.{number} with n_layers={self.n_layers}: layers are "
+                    f"numbered from 0 to {self.n_layers - 1}"
+                )
+        for number in range(self.n_layers):
+            n_heads = self._layer(number).n_heads
+            heads, where = n_heads or self.n_heads, f"layers.{number}." if n_heads else ""
+            if self.d_model % heads:
+                raise ValueError(
+                    f"d_model={self.d_model} is not divisible by {where}n_heads={heads}: "
+                    "choose a multiple"
+                )
+
+    def _layer(self, number: int) -> LayerConfig:
+        return self.layers.get(number, LayerConfig())
+
+    def at_layer(self, number: int) -> Self:
+        """The configuration with the values of this layer."""
+        layer = self._layer(number)
+        changed = {
+            key: value
+            for key in ("n_heads", "d_ff", "activation", "window")
+            if (value := getattr(layer, key)) is not None
+        }
+        return replace(self, **changed, layers={})
+
+    @property
+    def ff_width(self) -> int:
+        """Width of the feed-forward layer."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return round(8 * self.d_model / 3) if self.activation == "swiglu" else 4 * self.d_model
+
+    def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
+        heads = [self._layer(number).n_heads or self.n_heads for number in range(self.n_layers)]
+        return Dims(
+            self.d_model, self.n_heads, self.n_layers, vocab_size, train_len, max_len,
+            layer_heads=tuple(heads) if len({*heads, self.n_heads}) > 1 else None,
+        )  # fmt: skip
+
+    def without(self) -> frozenset[int]:
+        return frozenset(number for number, layer in self.layers.items() if not layer.encoded)
+
+    def null_values(self) -> dict[str, Any]:
+        return {"d_ff": self.ff_width}
+
+    def weights(self) -> int:
+        widths = [self.at_layer(number).ff_width for number in range(self.n_layers)]
+        return sum(4 * self.d_model**2 + 2 * self.d_model * width for width in widths)

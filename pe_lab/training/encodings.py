@@ -1,0 +1,77 @@
+"""The encodings of a model, one for each layer."""
+
+from typing import Any
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import instantiate
+from pe_lab.config.combined_parts import encoding_section, repository_of
+from pe_lab.models.base import ModelConfig
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.none import NoPE
+
+SHIPPED = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
+
+
+def build_encodings(
+    section: dict[str, Any], dims: Dims, without: frozenset[int] = frozenset()
+) -> list[PositionalEncoding]:
+    """One encoding for each layer; NoPE where an encoding leaves a layer alone.
+
+    Args:
+        without: layers that are to go without it.
+    """
+
+    def serves(encoding: PositionalEncoding, layer: int) -> bool:
+        return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
+
+    def served(layer: int) -> bool:
+        if layer in without and "embed" in made[0].hooks():
+            raise UsageError(
+                f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
+                "which this encoding changes: leave it true, or choose another encoding"
+            )
+        return layer not in without and serves(made[layer], layer)
+
+    made = [
+        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
+        for layer in range(dims.n_layers)
+    ]
+    serving = [layer for layer in range(dims.n_layers) if served(layer)]
+    if not serving:
+        return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
+    first = made[serving[0]]
+    common = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
+    if dims.layer_heads is not None and (first.share_layers or common):
+        raise UsageError(
+            "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "
+            "common: leave them null"
+        )
+    if first.share_layers:
+        made = [first] * dims.n_layers
+    for layer in serving:
+        for lower in serving[: serving.index(layer)]:
+            if made[layer] is not made[lower]:
+                made[layer].share(made[lower])
+    return [
+        made[layer] if layer in serving else NoPE(dims.at_layer(layer))
+        for layer in range(dims.n_layers)
+    ]
+
+
+def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | None:
+    """``ModelConfig.refuses`` with the names of the encodings that are not refused."""
+    text = model_config.refuses(encoding)
+    if text is None or "{fitting}" not in text:
+        return text
+    dims = model_config.dims(vocab_size=2, train_len=16, max_len=16)
+    repository = repository_of(SHIPPED)
+    names = []
+    for name in sorted(repository.get_group_options("pe")):
+        try:
+            made = build_encodings(encoding_section(name, "pe", repository), dims)
+        except UsageError:
+            # Not with these sizes, or of parts that are not named yet.
+            continue
+        if all(model_config.refuses(one) is None for one in made):
+            names.append(name)
+    return text.replace("{fitting}", ", ".join(names))

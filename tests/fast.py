@@ -1,0 +1,28 @@
+"""Fast models and their plain equals."""
+
+import copy
+from typing import TypeVar
+
+from pe_lab.common.dropout import Drop
+from pe_lab.kernels.apply import FAST, NORMS, accelerate
+from pe_lab.models.base import Model
+
+Built = TypeVar("Built", bound=Model)
+PLAIN = {fast: plain for plain, fast in {**FAST, **NORMS}.items()}
+
+
+def accelerated(model: Built, fast: bool = True) -> Built:
+    """The same model, made fast."""
+    if fast:
+        accelerate(model)
+    return model
+
+
+def plain(model: Built) -> Built:
+    """A copy of a fast model, as it was before."""
+    made = copy.deepcopy(model)
+    made.dropout_type = Drop
+    for module in made.modules():
+        module.__class__ = PLAIN.get(type(module), type(module))
+        module.__dict__.pop("rotate_pairs", None)
+    return made
