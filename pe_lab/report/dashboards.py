@@ -7,7 +7,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.common.metrics import COSTS, IN_DOMAIN, metric_name
+from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED, metric_name
 from pe_lab.experiment.wandb_labels import LENGTH_COLUMNS, MEAN_OOD
 
 MAX_RUNS = 1000
@@ -40,7 +40,7 @@ def workspace(
         pictures: whether some runs have pictures.
     """
     errors = [MEAN_OOD, *(metric_name(s, "error") for s in splits if s != IN_DOMAIN)]
-    in_domain = [metric_name(IN_DOMAIN, kind) for kind in ("error", "error_seq", "loss")]
+    in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in TITLED]
     closing = [in_domain[0], *errors]
     sections = [
         ("Closing error, mean and standard deviation over seeds", _bars(closing), True),

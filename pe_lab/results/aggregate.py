@@ -7,9 +7,9 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES
+from pe_lab.common.metrics import PREFIXES, metric_name, metric_prefix
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.frame import compared_keys, prefixes
+from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_interval
 from pe_lab.results.query import unknown
 from pe_lab.results.reader import text
@@ -53,13 +53,13 @@ def grouped(
             pl.lit(split).alias("split"),
             pl.col("seed").alias("_seed"),
             pl.col("setting").alias("_setting"),
-            pl.struct("_data", _number(runs, f"{prefix}/n_seq")).hash().alias("_data"),
-            _number(runs, f"{prefix}/{metric}").alias("_value"),
-            _number(runs, f"{prefix}/guess").alias("_guess"),
-            _number(runs, f"{prefix}/error").is_not_null().alias("_measured"),
+            pl.struct("_data", _number(runs, metric_name(split, "n_seq"))).hash().alias("_data"),
+            _number(runs, metric_name(split, metric)).alias("_value"),
+            _number(runs, metric_name(split, "guess")).alias("_guess"),
+            _number(runs, metric_name(split, "error")).is_not_null().alias("_measured"),
         )
         for task in finished["task"].unique().sort()
-        for split, prefix in _prefixes(runs, task, metric, splits).items()
+        for split in _selected_splits(runs, task, metric, splits)
     ).collect()
     return summarized(values, [*group, "split"], ("task", "split"), metric)
 
@@ -145,21 +145,21 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 
-def _prefixes(
+def _selected_splits(
     runs: pl.DataFrame, task: str, metric: str, splits: Sequence[str] | None
-) -> dict[str, str]:
-    """split -> the prefix of its metrics, for the selected splits of a task, in their order."""
-    every = {prefix.removeprefix("ood/"): prefix for prefix in prefixes(runs)}
+) -> list[str]:
+    """The selected splits of a task, in their order."""
+    every = splits_of(runs)
     for split in splits or ():
         if split not in every:
             raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, every)}")
+    places = set(map(metric_prefix, every))
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
-    kinds = {kind for prefix, _, kind in names if prefix in every.values()}
-    if metric not in kinds:
-        raise UsageError(f"metric={metric}: {did_you_mean(metric, kinds)}")
-    measured = prefixes(runs.filter(task=task))
-    selected = [every[split] for split in splits] if splits else measured
-    return {prefix.removeprefix("ood/"): prefix for prefix in selected if prefix in measured}
+    metrics = {name for prefix, _, name in names if prefix in places}
+    if metric not in metrics:
+        raise UsageError(f"metric={metric}: {did_you_mean(metric, metrics)}")
+    measured = splits_of(runs.filter(task=task))
+    return [split for split in splits or measured if split in measured]
 
 
 def _number(runs: pl.DataFrame, name: str) -> pl.Expr:

@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import TABLED, metric_prefix
+from pe_lab.common.metrics import TABLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
@@ -93,27 +93,26 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
     was too long for the encoding."""
     finished = frame.filter(pl.col("state") == "finished")
     parts = []
-    for prefix in prefixes(frame):
-        split = prefix.removeprefix("ood/")
+    for split in splits_of(frame):
         numbers = [
             pl.col(name).cast(pl.Float64).alias(kind)
-            if (name := f"{prefix}/{kind}") in frame.columns
+            if (name := metric_name(split, kind)) in frame.columns
             else pl.lit(None, pl.Float64).alias(kind)
             for kind in TABLED
         ]
         parts.append(
             finished.filter(pl.col("splits").list.contains(split)).select(
                 "path", "task", "pe", "seed", "setting",
-                pl.lit(split).alias("split"), pl.lit(prefix).alias("place"), *numbers,
+                pl.lit(split).alias("split"), pl.lit(metric_prefix(split)).alias("place"), *numbers,
             )
         )  # fmt: skip
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def prefixes(frame: pl.DataFrame) -> list[str]:
-    """The prefixes of the splits' metrics: in_domain, ood/sparse, .., in the order measured."""
-    splits = dict.fromkeys(split for splits in frame["splits"].to_list() for split in splits or ())
-    return list(map(metric_prefix, splits))
+def splits_of(frame: pl.DataFrame) -> list[str]:
+    """The splits of these runs: in_domain, sparse, .., in the order measured."""
+    lists = frame["splits"].to_list()
+    return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,8 @@ import polars as pl
 import yaml
 
 from pe_lab.common.errors import UsageError
-from pe_lab.results.frame import compared_keys, prefixes
+from pe_lab.common.metrics import metric_name
+from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
@@ -169,15 +170,15 @@ def _tests(
     names: dict[str, str],
 ) -> list[list[Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for prefix in prefixes(runs.filter(task=of_a[0]["task"])):
-        name = f"{prefix}/error"
+    for split in splits_of(runs.filter(task=of_a[0]["task"])):
+        name = metric_name(split, "error")
         both = [
             (x["seed"], x[name], y[name])
             for x, y in zip(of_a, of_b, strict=True)
             if x[name] is not None and y[name] is not None
         ]
         seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
-        found[prefix.removeprefix("ood/")] = {"seeds": seeds, **seed_by_seed(*errors)}
+        found[split] = {"seeds": seeds, **seed_by_seed(*errors)}
     for kind in ("p_t", "p_flips"):
         corrected = holm([test[kind] for test in found.values()])
         for test, p in zip(found.values(), corrected, strict=True):
