@@ -2,23 +2,18 @@
 
 import csv
 import io
-import itertools
 import json
-import math
 import re
 import statistics
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from made import errors_of, made, unfinished
 from program import ROOT, Here
 
-from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import read_runs
-from pe_lab.results.paired import holm, paired, seed_by_seed
 from pe_lab.results.published import Published, published
 from pe_lab.results.vs_published import compared
 
@@ -173,178 +168,6 @@ def test_nothing_of_ours(here: Here) -> None:
     assert done.status == 0, done.err
     assert "other protocol" not in done.out
     assert "pe-lab -m experiment=paper/counting" in done.out
-
-
-# By hand: differences -1, -2, -3 (in tenths): mean -0.2, sd 0.1, t = -2 sqrt 3, df 2.
-A, B = [0.1, 0.2, 0.3], [0.2, 0.4, 0.6]
-
-
-def test_paired_numbers_by_hand_and_by_scipy() -> None:
-    from scipy import stats
-
-    found = seed_by_seed(A, B)
-    assert found["difference"] == pytest.approx(-0.2)
-    half = 4.302653 * 0.1 / math.sqrt(3)
-    assert (found["low"], found["high"]) == pytest.approx((-0.2 - half, -0.2 + half))
-    # P(|T_2| > t) = 1 - t / sqrt(2 + t^2).
-    t = 2 * math.sqrt(3)
-    assert found["p_t"] == pytest.approx(1 - t / math.sqrt(2 + t * t))
-    assert found["p_t"] == pytest.approx(stats.ttest_rel(A, B).pvalue)
-    # All signs alike: the farthest of the 8 ways, and its mirror.
-    assert (found["p_flips"], found["p_least"]) == (0.25, 0.25)
-
-
-@quick
-@given(st.lists(st.tuples(*[st.integers(0, 50)] * 2), min_size=2, max_size=7))
-def test_sign_flips_are_counted(pairs: list[tuple[int, int]]) -> None:
-    differences = [x - y for x, y in pairs]
-    found = seed_by_seed([x / 50 for x, _ in pairs], [y / 50 for _, y in pairs])
-    sums = [
-        sum(sign * d for sign, d in zip(signs, differences, strict=True))
-        for signs in itertools.product((1, -1), repeat=len(pairs))
-    ]
-    seen = sum(differences)
-    tail = min(sum(s >= seen for s in sums), sum(s <= seen for s in sums)) / len(sums)
-    assert found["p_flips"] == pytest.approx(min(1.0, 2 * tail))
-    assert found["low"] - 1e-12 <= found["difference"] <= found["high"] + 1e-12
-    assert (found["p_t"] is None) == (len(set(differences)) == 1)
-
-
-def test_many_seeds_are_drawn_at_random() -> None:
-    found = seed_by_seed([0.1 + n / 1000 for n in range(20)], [0.2] * 20)
-    assert 0 < found["p_flips"] < 0.001
-    assert (
-        found["p_flips"] == seed_by_seed([0.1 + n / 1000 for n in range(20)], [0.2] * 20)["p_flips"]
-    )
-
-
-def test_holm() -> None:
-    # By hand: sorted 0.01, 0.03, 0.04 times 3, 2, 1, made to rise.
-    assert holm([0.04, 0.01, None, 0.03]) == pytest.approx([0.06, 0.03, None, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([None]) == [None]
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0, 1, allow_subnormal=False))))
-def test_holm_never_lowers_and_keeps_the_order(ps: list[float | None]) -> None:
-    corrected = holm(ps)
-    both = [(p, c) for p, c in zip(ps, corrected, strict=True) if p is not None]
-    assert all(p <= c <= 1 for p, c in both if c is not None)
-    assert [c for _, c in sorted(both)] == sorted(c for _, c in both)
-    assert [p is None for p in ps] == [c is None for c in corrected]
-
-
-def test_paired_over_the_shared_seeds() -> None:
-    errors_of("cope", [*A, 0.9])
-    errors_of("rope", B)
-    made("rope", 7)
-    tests = paired(read_runs(), "cope", "rope")
-    assert tests["split"].to_list() == ["in_domain", "sparse"]
-    flat, sparse = tests.rows(named=True)
-    assert (sparse["n"], sparse["seeds"]) == (3, [0, 1, 2])
-    assert sparse["mean_a"] == pytest.approx(0.2)
-    assert sparse["p_t_holm"] == sparse["p_t"] == pytest.approx(seed_by_seed(A, B)["p_t"])
-    assert sparse["p_flips_holm"] == 0.5
-    # No difference at any seed: nothing for a t-test.
-    assert (flat["difference"], flat["p_t"], flat["p_t_holm"], flat["p_flips"]) == (
-        0,
-        None,
-        None,
-        1,
-    )
-    turned = paired(read_runs(), "rope", "cope").rows(named=True)[1]
-    assert turned["difference"] == pytest.approx(-sparse["difference"])
-
-
-def test_a_split_that_one_of_them_lacks_is_told(here: Here) -> None:
-    for seed in range(3):
-        long, dense = None if seed else 0.1, 0.2 + seed / 10
-        made("cope", seed, errors={"in_domain": 0.1, "dense": dense, "long": long})
-        made("rope", seed, errors={"in_domain": 0.2, "dense": None, "long": 0.3})
-    tests = {row["split"]: row for row in paired(read_runs(), "cope", "rope").rows(named=True)}
-    assert (tests["dense"]["n"], tests["dense"]["seeds"], tests["dense"]["p_t"]) == (0, [], None)
-    assert (tests["long"]["n"], tests["long"]["seeds"]) == (1, [0])
-    assert tests["long"]["difference"] == pytest.approx(-0.2)
-    # With one test left, there is nothing to correct.
-    assert tests["in_domain"]["p_flips"] == tests["in_domain"]["p_flips_holm"] == 0.25
-    out = here("compare", "a=cope", "b=rope").out
-    assert re.search(r"dense +│ +n/a │ +n/a │ +n/a", out)
-    assert "long n=1" in out
-    assert "Seeds 0,1,2" in out
-
-
-def test_the_encodings_own_rate_is_no_difference() -> None:
-    errors_of("cope", A)
-    errors_of("t5", B, **{"train.lr": 6e-3})  # conf/preset/rate/flipflop_t5.yaml
-    assert len(paired(read_runs(), "cope", "t5")) == 2
-    errors_of("alibi", B, **{"train.lr": 6e-3})
-    with pytest.raises(UsageError, match=r"differ in train\.lr \(preset; 0\.006\)"):
-        paired(read_runs(), "cope", "alibi")
-
-
-@pytest.mark.parametrize(
-    ("runs", "told"),
-    [
-        ({}, "no finished run of pe=cope"),
-        ({"cope": {}}, "no finished run of pe=rope"),
-        ({"cope": {}, "rope": {"train.steps": 9}}, "the nearest differ in train.steps (400; 9)"),
-        ({"cope": {}, "rope": {"seed": 3}}, "share no seed in equal settings: cope has 0, "),
-    ],
-)
-def test_what_cannot_be_paired_is_one_sentence(
-    here: Here, runs: dict[str, dict[str, int]], told: str
-) -> None:
-    for pe, changes in runs.items():
-        made(pe, **{"seed": 0, **changes})
-    done = here("compare", "a=cope", "b=rope")
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert told in done.err
-
-
-def test_several_settings_of_one_encoding_want_a_choice(here: Here) -> None:
-    for npos in (8, 16):
-        errors_of("cope", A, **{"pe.npos": npos})
-    errors_of("rope", B)
-    done = here("compare", "a=cope", "b=rope")
-    assert done.status == 2
-    (where,) = re.findall(r"where='(.*)'", done.err)
-    assert "pe=cope has 2 settings here that differ in pe.npos" in done.err
-    assert here("compare", "a=cope", "b=rope", f"where={where}").status == 0
-
-
-def test_every_pair_of_settings_has_a_table(here: Here) -> None:
-    for lr in (0.01, 0.02):
-        for pe in ("cope", "rope"):
-            errors_of(pe, A if pe == "cope" else B, **{"train.lr": lr})
-    out = here("compare", "a=cope", "b=rope").out
-    titles = [line.strip() for line in out.splitlines() if "seed by seed" in line]
-    assert [title.rpartition(", ")[2] for title in titles] == ["train.lr=0.01", "train.lr=0.02"]
-
-
-def test_the_paired_table(here: Here) -> None:
-    errors_of("cope", A)
-    errors_of("rope", B)
-    out = here("compare", "a=cope", "b=rope").out
-    assert "flipflop: error in %, cope against rope, seed by seed" in out
-    assert re.search(r"sparse +│ 20.00 │ 40.00 │ -20.00 \(-44.84..\+4.84\) │ 0.0742 │ 0.0742", out)
-    assert re.search(r"in_domain │ +0.00 │ +0.00 │ +\+0.00 at every seed │ +- │ +- │ +1 │ +1 ", out)
-    assert "With 3 seeds sign flips cannot go below p = 0.25" in out
-    both = here("compare", "pe=cope,rope").out
-    assert "seed by seed" in both
-    assert "Golovneva 2024" in both
-    rows = list(csv.DictReader(io.StringIO(here("compare", "a=cope", "b=rope", "format=csv").out)))
-    assert [row["seeds"] for row in rows] == ["0 1 2", "0 1 2"]
-    content = json.loads(here("compare", "pe=cope,rope", "format=json").out)
-    assert content["paired"][1]["p_flips"] == 0.25
-
-
-def test_one_seed_is_no_test(here: Here) -> None:
-    errors_of("cope", [0.1])
-    errors_of("rope", [0.3])
-    row = paired(read_runs(), "cope", "rope").row(1, named=True)
-    assert (row["n"], row["p_t"], row["p_flips"], row["low"]) == (1, None, None, None)
-    assert row["difference"] == pytest.approx(-0.2)
-    assert "One seed: nothing can be tested" in here("compare", "a=cope", "b=rope").out
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,24 @@
 """``pe-lab results``: the numbers in the tables, the marks, the formats and the words."""
 
-import contextlib
 import csv
 import io
 import json
 import re
 import statistics
-import tempfile
 from pathlib import Path
 
-import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
 from program import Here, tiny
-from rich.console import Console
 
-from pe_lab.cli.main import main
 from pe_lab.common.errors import UsageError
-from pe_lab.results.aggregate import grouped, pooled
-from pe_lab.results.formats import Cell, Table, latex, markdown, plain, terminal
+from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.run_folder import RunFolder
 
 # Importing scipy takes longer than a deadline.
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-SHARES = st.integers(0, 1013).map(lambda wrong: wrong / 1013)
 
 
 def table(out: str, title: str) -> dict[str, dict[str, str]]:
@@ -139,101 +130,6 @@ def test_a_killed_run_is_told_from_a_running_one(here: Here) -> None:
     assert "seed0-01234567" not in here("results").out
 
 
-def best(**rows: list[float]) -> set[str]:
-    """The encodings that are marked, of these with their errors by seed."""
-    for pe, values in rows.items():
-        errors_of(pe, values)
-    runs = grouped(read_runs(), splits=["sparse"])
-    return set(runs.filter("best")["pe"])
-
-
-@pytest.mark.parametrize(
-    ("rows", "marked"),
-    [
-        # t_{0.975, 2} sd / sqrt 3 = 2.484 sd: 0.1 +- 0.0248 against 0.2 +- 0.0248.
-        ({"a": [0.09, 0.1, 0.11], "b": [0.19, 0.2, 0.21]}, {"a"}),
-        # 0.1 +- 0.0248 against 0.14 +- 0.0248: they overlap.
-        ({"a": [0.09, 0.1, 0.11], "b": [0.13, 0.14, 0.15]}, set()),
-        ({"a": [0.09, 0.1, 0.11], "b": [0.19, 0.2, 0.21], "c": [0.12, 0.1, 0.11]}, set()),
-        ({"a": [0.1], "b": [0.2, 0.21]}, set()),
-        ({"a": [0.1, 0.1], "b": [0.2]}, {"a"}),
-        ({"a": [0.09, 0.1, 0.11], "b": [0.12]}, set()),
-        ({"a": [0.1, 0.1]}, set()),
-        ({"a": [0, 0], "b": [0, 0], "c": [0.5, 0.51]}, {"a", "b"}),
-        ({"a": [0, 0], "b": [0, 0]}, set()),
-        ({"a": [0.1, 0.3], "b": [0.2, 0.2], "c": [0.9, 0.9]}, set()),
-        ({"a": [0, 0], "b": [0], "c": [0.5, 0.51]}, set()),
-        # Equal means, 0.2, of seeds that differ: not the same result.
-        ({"a": [0.19, 0.21], "b": [0.2, 0.2], "c": [0.9, 0.9]}, set()),
-    ],
-)
-def test_best_is_marked_where_the_interval_allows(
-    here: Here, rows: dict[str, list[float]], marked: set[str]
-) -> None:
-    assert best(**rows) == marked
-
-
-def test_best_is_among_what_was_measured_on_the_same_data(here: Here) -> None:
-    errors_of("a", [0.1, 0.1])
-    errors_of("b", [0.5, 0.5], **{"task.length": 128})
-    assert not grouped(read_runs(), splits=["sparse"])["best"].any()
-    errors_of("b", [0.5, 0.5])
-    assert grouped(read_runs(), splits=["sparse"]).filter("best")["pe"].to_list() == ["a"]
-
-
-def test_no_best_among_pooled_settings(here: Here) -> None:
-    for steps in (400, 800):
-        errors_of("a", [0.1, 0.1], **{"train.steps": steps})
-    errors_of("b", [0.5, 0.5])
-    assert not grouped(read_runs(), ["pe"], splits=["sparse"])["best"].any()
-    chosen = read_runs(**{"train.steps": 400})
-    assert grouped(chosen, ["pe"], splits=["sparse"])["best"].any()
-
-
-def test_the_mark_in_every_format(here: Here) -> None:
-    errors_of("some_pe", [0.1, 0.1])
-    errors_of("other", [0.5, 0.51])
-    words = ("results", "splits=sparse", "spread=sd")
-    assert "10.0 ± 0.0 *" in here(*words).out
-    assert "*: the lowest mean" in here(*words).out
-    assert r"| some\_pe | 2 | 0,1 | **10.0 ± 0.0** |" in here(*words, "format=markdown").out
-    shown = here(*words, "format=latex").out
-    assert r"some\_pe & 2 & 0,1 & \textbf{10.0 $\pm$ 0.0} \\" in shown
-    assert r"other & 2 & 0,1 & 50.5 $\pm$ 0.7 \\" in shown
-    assert (
-        r"\caption{flipflop: error in \%. Mean $\pm$ standard deviation over seeds. Bold:" in shown
-    )
-    rows = list(csv.DictReader(io.StringIO(here(*words, "format=csv").out)))
-    assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
-    assert "lowest" not in here(*words, "pe=other").out
-
-
-def test_what_a_group_pools_is_told(here: Here) -> None:
-    for steps in (400, 800):
-        errors_of("a", [0.1, 0.3], **{"train.steps": steps})
-        errors_of("b", [0.2, 0.4], **{"train.steps": steps, "pe.npos": steps})
-    runs = read_runs()
-    assert pooled(runs, ["pe"]) == {"train.steps": [400, 800], "pe.npos": [400, 800]}
-    assert pooled(runs, ["train.steps"]) == {"pe": ["a", "b"]}
-    assert pooled(runs, ["pe", "train.steps"]) == {}
-    assert pooled(runs, ["pe", "setting"]) == {}
-    row = grouped(runs, ["pe"], splits=["sparse"]).row(0, named=True)
-    assert (row["n"], row["seeds"], row["settings"]) == (4, [0, 1], 2)
-    assert row["mean"] == pytest.approx(0.2)
-    out = here("results", "by=pe").out
-    assert "by=pe pools runs that differ in train.steps (400, 800)" in out
-    assert "over runs" in out
-    assert "pools" not in here("results", "by=pe,train.steps").out
-    assert "pools" not in here("results").out
-
-
-def test_tasks_are_never_pooled(here: Here) -> None:
-    errors_of("a", [0.1, 0.2])
-    errors_of("a", [0.5, 0.6], task="counting")
-    rows = grouped(read_runs(), ["pe"], splits=["sparse"]).select("task", "mean").rows()
-    assert dict(rows) == pytest.approx({"flipflop": 0.15, "counting": 0.55})
-
-
 def test_splits_metric_sort_and_spread(here: Here) -> None:
     for pe, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
         made(pe, errors={"in_domain": 0.05, "sparse": value, "dense": None if pe == "a" else value})
@@ -262,61 +158,6 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
     row = grouped(read_runs(), metric="loss", splits=["sparse"]).row(0, named=True)
     assert (row["n"], row["not_finite"], row["mean"], row["best"]) == (1, 1, None, False)
     assert table(here("results", "metric=loss").out, "flip")["a"]["sparse"] == "not finite"
-
-
-def test_machine_formats_are_clean(here: Here) -> None:
-    errors_of("a", [0.1, 0.2])
-    errors_of("a", [0.3, 0.4], **{"train.steps": 9})
-    unfinished("failed", "b")
-    for form in ("csv", "markdown", "latex"):
-        done = here("results", f"format={form}", "by=pe")
-        assert done.status == 0
-        assert "failed" not in done.out
-        assert "pools" not in done.out
-        assert "failed at step 3 of 9: what went wrong" in done.err
-        assert "by=pe pools" in done.err
-    done = here("results", "format=json", "by=pe")
-    assert done.err == ""
-    content = json.loads(done.out)
-    assert [run["state"] for run in content["unfinished"]] == ["failed"]
-    assert content["unfinished"][0]["message"] == "what went wrong"
-    assert "train.steps" in content["notes"][0]
-    assert {row["split"] for row in content["rows"]} == {"in_domain", "sparse"}
-
-
-@settings(quick, max_examples=20)
-@given(st.lists(st.lists(SHARES, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_csv_and_json_hold_the_very_numbers(values: list[list[float]]) -> None:
-    with tempfile.TemporaryDirectory() as runs:
-        for number, errors in enumerate(values):
-            errors_of(f"e{number}", errors, runs_dir=runs)
-        want = grouped(read_runs(runs))
-        read = {}
-        for form in ("csv", "json"):
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                main(["results", f"runs_dir={runs}", f"format={form}"])
-            read[form] = out.getvalue()
-    kinds = ["mean", "sd", "low", "high"]
-    rows = pl.read_csv(io.StringIO(read["csv"]), schema_overrides=dict.fromkeys(kinds, pl.Float64))
-    assert rows.select(kinds).rows() == want.select(kinds).rows()
-    told = [tuple(row[kind] for kind in kinds) for row in json.loads(read["json"])["rows"]]
-    assert told == want.select(kinds).rows()
-
-
-@pytest.mark.parametrize("form", ["table", "csv", "json", "markdown", "latex"])
-def test_nothing_to_show(here: Here, form: str) -> None:
-    Path("runs").mkdir()
-    told = "no runs in runs: pe-lab task=flipflop pe=cope makes one"
-    done = here("results", f"format={form}")
-    assert (done.status, told in done.out + done.err) == (0, True)
-    unfinished("failed", "b")
-    done = here("results", f"format={form}")
-    assert done.status == 0
-    assert "what went wrong" in done.out + done.err
-    done = here("results", f"format={form}", "pe=a")
-    assert "no runs in runs pe=a" in done.out + done.err
-    if form in ("csv", "markdown", "latex"):
-        assert done.out == ""
 
 
 @pytest.mark.parametrize(
@@ -353,49 +194,6 @@ def test_a_notebook_has_the_same_numbers(here: Here) -> None:
         grouped(read_runs(), metric="eror")
 
 
-NASTY = r"a_b & 50% | *x* $y$ #1 {z} ~^\ <t> [u] `v`"
-
-
-def test_words_are_escaped() -> None:
-    table = Table(
-        "T_1", ["a_b", "n"], 1, [[Cell(NASTY), Cell("1.0", True)]], closing=[[Cell("g"), Cell("")]]
-    )
-    assert latex(table).splitlines()[7] == (
-        r"a\_b \& 50\% \textbar{} *x* \$y\$ \#1 \{z\} \textasciitilde{}\textasciicircum{}"
-        r"\textbackslash{} \textless{}t\textgreater{} [u] `v` & \textbf{1.0} \\"
-    )
-    line = markdown(table).splitlines()[4]
-    assert line == (r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u\] \`v\` | **1.0** |")
-    assert plain(table).splitlines()[2].endswith("1.0 *")
-    row = latex(Table("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[7]
-    assert row == r"{}[a,b] & 1.0 \\"
-
-
-# 46 columns for the words, 17 for each number, 2 for the star; 300 hold all in one line.
-@pytest.mark.parametrize(
-    ("width", "tables"), [(70, 7), (80, 4), (100, 3), (166, 2), (167, 1), (300, 1)]
-)
-def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
-    names = ["encoding", "where they differ", "seeds", *(f"split_{n}" for n in range(7))]
-    differs = "train.lr=0.003 model.d_model=128"
-    numbers = [f"{n + 1}1.2 ± 2.5 ({n + 1}0.00..{n + 1}5.00)" for n in range(7)]
-    row = [Cell("multiplicative"), Cell(differs), Cell("0,1,2"), *map(Cell, numbers[:-1])]
-    row.append(Cell(numbers[-1], best=True))
-    parts = terminal(Table("flipflop", names, 3, [row], closing=[row]), width)
-    out = io.StringIO()
-    Console(file=out, width=width).print(*parts, sep="\n")
-    shown = out.getvalue()
-    assert max(map(len, shown.splitlines())) <= width
-    assert "…" not in shown
-    words = [*numbers, *differs.split(), *names[3:]]
-    assert all(whole in shown for word in words for whole in word.split(" ("))
-    assert (numbers[0] in shown) == (width == 300)
-    assert shown.count("multiplicative") == 2 * len(parts)
-    assert shown.count("*") == 2
-    assert len(parts) == tables
-    assert shown.count("(continued)") == tables - 1
-
-
 def test_what_only_an_unfinished_run_has_is_not_told(here: Here) -> None:
     errors_of("a", [0.1, 0.2])
     errors_of("a", [0.1, 0.2], **{"model.d_model": 32, "train.stop_below": 0.1})
@@ -405,10 +203,3 @@ def test_what_only_an_unfinished_run_has_is_not_told(here: Here) -> None:
         "model.d_model=64 train.stop_below=null",
         "model.d_model=32 train.stop_below=0.1 train.patience=3 eval.every=100",
     }
-
-
-def test_many_rows_are_all_there(here: Here) -> None:
-    for width in range(70):
-        made("a", **{"model.d_model": width})
-    lines = here("results").out.splitlines()
-    assert sum("model.d_model=" in line for line in lines) == 70

@@ -1,0 +1,198 @@
+"""Filters and conditions over the table of runs."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made import made, unfinished
+
+from pe_lab.cli.results import ResultsOptions
+from pe_lab.common.errors import UsageError
+from pe_lab.common.options import parse
+from pe_lab.results.frame import read_runs
+from pe_lab.results.query import condition
+from pe_lab.results.selection import selected
+
+# Importing scipy or polars takes longer than a deadline.
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "seeds"),
+    [
+        ("seed=1", [1]),
+        ("seed == 1.0", [1]),
+        ("seed!=1", [0, 2, 3]),
+        ("seed < 1", [0]),
+        ("seed<=1", [0, 1]),
+        ("seed >1", [2, 3]),
+        ("seed>=1e0", [1, 2, 3]),
+        ("seed in (0, 2)", [0, 2]),
+        ("seed not in (0,2)", [1, 3]),
+        ("not seed=1 and seed<3", [0, 2]),
+        ("not (seed=1 or seed=2)", [0, 3]),
+        ("seed=0 or seed=1 and pe=none", [0]),
+        ("(seed=0 or seed=1) and pe=rope", [0, 1]),
+        ("sead=0", None),
+        ("seed=9 and pe=none or seed=1", [1]),
+        ("seed=0 AND pe=rope", [0]),
+        ("pe.base = null", [3]),
+        ("pe.base != null", [0, 1, 2]),
+        ("pe.base=auto", [2]),
+        ("pe.base=5e2", [1]),
+        ("pe.base > 400", [1]),
+        ("pe.base != 500", [0, 2, 3]),
+        ("pe.name='two words'", [0, 1, 2, 3]),
+        ('pe.name="two words"', [0, 1, 2, 3]),
+        ("'seed'=1", [1]),
+        ("model.tied_embeddings=false", [0, 1, 2, 3]),
+        ("model.tied_embeddings=true", []),
+        ("ood/sparse/error<0.2", [0, 1]),
+        ("splits=sparse", [0, 1, 2, 3]),
+        ("pe.dashed-key=a-b.c", [0, 1, 2, 3]),
+        ("train.lr=3e-3", [0, 1, 2, 3]),
+        ("train.betas=[0.9,0.999]", [0, 1, 2, 3]),
+        ("train.betas=[0.9, 0.99]", []),
+    ],
+)
+def test_where(where: str, seeds: list[int] | None) -> None:
+    for seed, base in enumerate(["5", 500, "auto", None]):
+        keys = {"pe.base": base, "pe.name": "two words", "pe.dashed-key": "a-b.c"}
+        made("rope", seed, errors={"in_domain": 0.0, "sparse": seed / 10}, **keys)
+    if seeds is None:
+        with pytest.raises(UsageError, match="none of the runs has a key sead: did you mean seed"):
+            read_runs(where=where)
+    else:
+        assert read_runs(where=where)["seed"].to_list() == seeds
+
+
+def test_what_is_not_known_yet_stays() -> None:
+    made("none", errors={"in_domain": 0.5})
+    unfinished("failed", seed=1, **{"train.steps": 9})
+    Path("runs/flipflop/none/seed2-01234567").mkdir()
+    assert read_runs(where="in_domain/error<0.1")["seed"].to_list() == [1, 2]
+    assert read_runs(where="not in_domain/error<0.1")["seed"].to_list() == [0, 1, 2]
+    assert read_runs(**{"train.steps": 400})["seed"].to_list() == [0, 2]
+    assert read_runs(seed="0,1")["seed"].to_list() == [0, 1]
+
+
+WORDS = st.from_regex(r"[a-z][a-z0-9_.-]{0,5}", fullmatch=True).filter(
+    lambda w: w not in ("and", "or", "not", "in", "null", "nan", "inf", "infinity")
+)
+
+
+@st.composite
+def conditions(draw: st.DrawFn, depth: int = 3) -> tuple[str, set[int]]:
+    """A condition over the column n of 0..9, and the rows for which it holds."""
+    kind = draw(st.sampled_from(["compare", "in", "not", "and", "or"] if depth else ["compare"]))
+    space = draw(st.sampled_from(["", " ", "  "]))
+    if kind == "compare":
+        sign = draw(st.sampled_from(["=", "==", "!=", "<", "<=", ">", ">="]))
+        value = draw(st.integers(-1, 10))
+        written = draw(st.sampled_from([f"{value}", f"{value}.0", f"{value}e0"]))
+        holds = {n for n in range(10) if eval(f"{n} {'==' if sign == '=' else sign} {value}")}
+        return f"n{space}{sign}{space}{written}", holds
+    if kind == "in":
+        values = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+        return f"n in ({f',{space}'.join(map(str, values))})", set(values)
+    if kind == "not":
+        text, holds = draw(conditions(depth - 1))
+        return f"not ({text})", set(range(10)) - holds
+    (one, left), (two, right) = draw(conditions(depth - 1)), draw(conditions(depth - 1))
+    return f"({one}) {kind}{space} ({two})", left & right if kind == "and" else left | right
+
+
+@quick
+@given(conditions())
+def test_where_is_logic(case: tuple[str, set[int]]) -> None:
+    text, holds = case
+    frame = pl.DataFrame({"n": range(10), "state": "finished", "setting": "a"})
+    assert set(frame.filter(condition(frame, text))["n"]) == holds
+
+
+@quick
+@given(st.text(max_size=30))
+def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:
+    frame = pl.DataFrame({"n": [1], "pe": ["a"], "state": "finished", "setting": "a"})
+    with suppress(UsageError):
+        frame.filter(condition(frame, text))
+
+
+@quick
+@given(WORDS)
+def test_where_keeps_words(word: str) -> None:
+    frame = pl.DataFrame({"pe": [word, word + "x"], "state": "finished", "setting": "a"})
+    for written in (word, f"'{word}'", f'"{word}"'):
+        assert frame.filter(condition(frame, f"pe={written}"))["pe"].to_list() == [word]
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("", "where is empty"),
+        ("pe=", "character 4: a value is missing"),
+        ("pe", "character 3: after pe one of = == != < <= > >= in is missing"),
+        ("pe=rope and", "character 12: a key is missing"),
+        ("pe=rope or or", "character 12: a key is missing"),
+        ("pe=rope pe=cope", "character 9: pe is out of place: join conditions by and, or"),
+        ("(pe=rope", "character 9: a closing parenthesis is missing"),
+        ("pe=rope)", r"character 8: \) is out of place"),
+        ("pe in rope", r"character 7: in wants \(A, B\)"),
+        ("pe in (rope", "a closing parenthesis is missing"),
+        ("seed>nan", "> compares numbers, and seed>nan has none"),
+        ("pe in ()", "character 8: a value is missing"),
+        ("pe='rope", "character 4: ' is out of place"),
+        (
+            "train.stps=3",
+            r"character 1: none of the runs has a key train.stps: did you mean",
+        ),
+        ("train.steps=abc", "train.steps holds numbers, and abc is none"),
+        ("train.steps>abc", "> compares numbers"),
+        ("pe<rope", "< compares numbers"),
+        ("train.steps='400'", "train.steps holds numbers, and '400', in quotes, is none"),
+        ("train.steps>'400'", "> compares numbers, and train.steps>'400' has none"),
+        ("model.tied_embeddings=1", "model.tied_embeddings is true or false, not 1"),
+        ("pe=rope & seed=1", "character 9"),
+    ],
+)
+def test_where_tells_the_place(where: str, told: str) -> None:
+    made("rope")
+    with pytest.raises(UsageError, match=told):
+        read_runs(where=where)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tas=flipflop"], "results tas=flipflop: did you mean task"),
+        (["train.stepz=3"], "none of the runs has a key train.stepz: did you mean train.steps"),
+        (["ood/spars/error=0"], "ood/spars/error"),
+        (["train.steps=many"], "train.steps=many: train.steps holds numbers, and many is none"),
+        (["seed="], "seed= names no value"),
+        (["pe=a", "pe=b"], "pe is given twice"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+        (["pe"], "give key=value"),
+    ],
+)
+def test_words_that_select(words: list[str], told: str) -> None:
+    made("rope")
+    with pytest.raises(UsageError) as refused:
+        selected(parse(ResultsOptions, words))
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_filters_and_the_commands_own_keys() -> None:
+    made("rope", 0)
+    made("rope", 1, runs_dir="other")
+    options = parse(ResultsOptions, ["by=pe", "seed=1", "runs_dir=other"])
+    assert selected(options)["seed"].to_list() == [1]
+    assert (options.by, options.runs_dir, options.filters) == (["pe"], "other", ["seed=1"])
