@@ -36,10 +36,7 @@ def all_rows_once(folder: Path) -> None:
     assert {"splits.nrows", "lengths.nrows"} <= tables.keys()
 
 
-@pytest.mark.parametrize("killed", ["the run", "the run and wandb"])
-def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
-    here: Here, tmp_path: Path, killed: str
-) -> None:
+def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path: Path) -> None:
     words = tiny(OFFLINE, "train.steps=300", "train.checkpoint_every=50", "eval.every=100")
     process = start_process(*words, cwd=tmp_path)
     runs = tmp_path / "runs"
@@ -50,8 +47,7 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
     core = core_of(process.process.pid)
     (before,) = map(start, files(folder))
     process.send(signal.SIGSTOP)
-    if killed == "the run and wandb":
-        os.kill(core, signal.SIGKILL)
+    os.kill(core, signal.SIGKILL)
     process.send(signal.SIGKILL)
     assert process.status == -signal.SIGKILL
 
@@ -64,10 +60,23 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(
     assert whole(file)["state"] == "finished"
 
 
-def test_jobs_side_by_side_are_one_group_of_whole_runs(here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([], id="basic"),
+        pytest.param(
+            ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+            marks=pytest.mark.slow,
+            id="joblib",
+        ),
+    ],
+)
+def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
+    here: Here, tmp_path: Path, launcher: list[str]
+) -> None:
     line = ["-m", *tiny(OFFLINE, "pe=rope,none", "seed=1", "train.steps=4", "eval.every=2")]
-    done = command(*line, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    first = here(*line, *launcher)
+    assert first.status == 0, first.err
     folders = sorted((tmp_path / "runs").glob("flipflop/*/seed?-????????"))
     assert len(folders) == 2
     before = start(files(folders[0])[0])

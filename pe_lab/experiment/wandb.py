@@ -57,7 +57,7 @@ class WandbLog:
     logged again and its files, which may be incomplete, are deleted.
 
     Args:
-        folder: the run folder; its metrics.jsonl has the rows of before.
+        folder: the run folder; its metrics.jsonl holds the rows so far.
         arguments: those of wandb.init. A random suffix is added to ``id``, so that equal runs
             in two folders stay two runs.
     """
