@@ -92,7 +92,8 @@ def test_every_folder_with_a_yaml_or_a_module_is_a_package() -> None:
     assert wanted - set(listed) == set()
     assert len(listed) == len(set(listed))
     for name in listed:
-        mapped = name.removeprefix("pe_lab.") if ".conf" in name or ".tasks" in name else name
+        top = name.partition(".")[2].partition(".")[0]
+        mapped = name.removeprefix("pe_lab.") if top in ("conf", "tasks") else name
         assert (ROOT / mapped.replace(".", "/")).is_dir(), name
 
 
@@ -124,7 +125,7 @@ def test_a_checkout_runs_uninstalled_in_another_folder(checkout: Path, elsewhere
 
 def test_help_imports_nothing_slow_and_shows_examples() -> None:
     code = (
-        "import sys; from pe_lab.cli import main; status = main(['--help']); "
+        "import sys; from pe_lab.cli.main import main; status = main(['--help']); "
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)\n"
         "sys.exit(status)"
     )
@@ -139,7 +140,7 @@ def test_help_imports_nothing_slow_and_shows_examples() -> None:
 
 def test_completion_and_configuration_import_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from pe_lab.cli import main; status = main(sys.argv[1:]); "
+        "import sys; from pe_lab.cli.main import main; status = main(sys.argv[1:]); "
         "sys.exit(status or 10 * ('torch' in sys.modules or 'wandb' in sys.modules))"
     )
     line = {"COMP_LINE": "pe-lab pe=r", "COMP_POINT": "11"}
