@@ -28,7 +28,7 @@ from pe_lab.pe.base import Dims
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.loss import summed_loss
-from pe_lab.training.optimizer import Adam
+from pe_lab.training.optimizer import make_optimizer
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),
@@ -88,7 +88,7 @@ def flipflop(length: int, batch: int, counted: str) -> tuple[Batch, int]:
 
 def our_stepper(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
     """A whole training step on a batch, given the places that count."""
-    optimizer = Adam(cfg, model.parameters())
+    optimizer = make_optimizer(cfg, model.parameters())
     model.train()
 
     def step(batch: Batch, counted: Bools) -> None:

@@ -68,8 +68,8 @@ def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> M
     tokens, targets = torch.from_numpy(data.tokens), torch.from_numpy(data.targets)
 
     cfg = config.train
-    weights, (lr, betas, decay) = model.parameters(), (cfg.lr, cfg.betas, cfg.weight_decay)
-    optimizer = torch.optim.AdamW(weights, lr, betas, weight_decay=decay, fused=True)
+    weights, keys = model.parameters(), cfg.optimizer_keys
+    optimizer = torch.optim.AdamW(weights, cfg.lr, **keys, fused=True)
     model.train()
 
     def run() -> None:

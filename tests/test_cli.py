@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import ROOT, Here, command, rows, state, summary, the_run, tiny
+from program import ROOT, Here, rows, state, summary, the_run, tiny
 
 from pe_lab.cli.main import VERBS
 from pe_lab.common.options import Options
@@ -148,66 +148,6 @@ def test_a_failing_job_does_not_stop_a_sweep(here: Here, tmp_path: Path) -> None
     )
     states = [state(path)["state"] for path in (tmp_path / "runs").glob("flipflop/none/seed*")]
     assert sorted(states) == ["failed", "finished"]
-
-
-MINE = '''
-from dataclasses import dataclass
-import torch
-from pydantic import PositiveInt
-from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.common.task import Batch, Task
-import numpy as np
-
-class Waves(PositionalEncoding):
-    """Mine."""
-    def __init__(self, dims: Dims, period: PositiveInt):
-        super().__init__()
-        self.period = period
-        self.table = torch.nn.Parameter(torch.randn(period, dims.d_model))
-    def embed(self, x, tokens, pos):
-        return x + self.table[pos % self.period]
-
-@dataclass(frozen=True, kw_only=True)
-class Parity(Task):
-    """Also mine."""
-    length: PositiveInt
-    @property
-    def vocab(self):
-        return "0", "1"
-    @property
-    def n_tokens(self):
-        return self.length
-    def sample(self, rng, n):
-        tokens = rng.integers(0, 2, (n, self.length))
-        return Batch(tokens, tokens.cumsum(1) % 2, np.ones((n, self.length), bool))
-'''
-
-
-def test_somebodys_encoding_and_task(tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "mine.py").write_text(MINE)
-    for group, text in (
-        ("pe", "_target_: mine.Waves\nperiod: 3\n"),
-        ("task", "_target_: mine.Parity\nlength: 6\nsplits: {longer: {length: 9}}\n"),
-    ):
-        (tmp_path / "yamls" / group).mkdir(parents=True)
-        (tmp_path / "yamls" / group / f"my_{group}.yaml").write_text(text)
-    path = {"PYTHONPATH": str(tmp_path / "lib")}
-    words = ["--config-dir", "yamls", *tiny("pe=my_pe", "task=my_task")]
-    ended = command(*words, "pe.period=4", cwd=tmp_path, env=path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
-    folder = the_run(tmp_path / "runs")
-    assert folder.parts[-3:-1] == ("my_task", "my_pe")
-    result = summary(folder)
-    assert result["metrics"]["params/encoding"] == 4 * 16
-    assert list(result["splits"]) == ["in_domain", "longer"]
-    # Piped: tables without escapes.
-    assert "│ longer " in ended.stdout
-    assert ESCAPE not in ended.stdout
-    wrong = command(*words, "pe.period=0", cwd=tmp_path, env=path)
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "pe.period=0" in wrong.stderr
 
 
 # Runs its arguments on a terminal and copies what they write there.

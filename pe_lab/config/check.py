@@ -15,12 +15,13 @@ from pydantic import ValidationError
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import message, normalize, refuse_booleans
+from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Task
 from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
-from pe_lab.config.schema import Config, plain, validated
+from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, plain, validated
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions
@@ -69,8 +70,19 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
         "pe": _check_encoding(config.pe, "pe"),
         "positions": normalize(config.positions, "positions", Positions),
         "model": normalize(config.model, "model", ModelConfig),
+        "train": plain(config)["train"] | _check_optimizer(config.train),
     }
     return validated({**plain(config), **open_groups})
+
+
+def _check_optimizer(train: TrainConfig) -> dict[str, Any]:
+    """The optimizer's own keys of ``train``, normalized."""
+    section = optimizer_section(train.optimizer, train.optimizer_keys)
+    try:
+        checked = normalize(section, "train", Optimizer, leading=1, also=sorted(TRAIN_KEYS))
+    except UsageError as error:
+        raise UsageError(str(error).replace("train._target_=", "train.optimizer=")) from None
+    return {key: checked[key] for key in train.optimizer_keys}
 
 
 def _check_encoding(section: dict[str, Any], key: str, also: Sequence[str] = ()) -> dict[str, Any]:
@@ -109,4 +121,4 @@ def _known(path: Sequence[int | str]) -> list[str]:
     for part in path:
         schema = get_type_hints(schema).get(str(part)) if is_dataclass(schema) else None
     keys = get_type_hints(schema) if is_dataclass(schema) else {}
-    return [key for key in keys if key != "names"]
+    return [key for key in keys if key not in ("names", "optimizer_keys")]

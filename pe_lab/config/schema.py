@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -73,10 +72,10 @@ class TrainConfig:
     length: PositiveInt | None
     batch_size: PositiveInt
     accumulate: PositiveInt
-    optimizer: Literal["adamw", "adam"]
+    optimizer: str
+    optimizer_keys: dict[str, Any]
+    """The other keys of ``train``: arguments of the optimizer's class."""
     lr: PositiveFloat
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
-    weight_decay: NonNegativeFloat
     warmup: NonNegativeInt
     schedule: Literal["constant", "linear", "cosine"]
     clip: PositiveFloat | None
@@ -151,14 +150,22 @@ class Config:
 
 
 _CONFIG = TypeAdapter(Config)
+TRAIN_KEYS = set(TrainConfig.__annotations__) - {"optimizer_keys"}
+"""The keys of ``train`` that are not the optimizer's own."""
 
 
 def validated(resolved: dict[str, Any]) -> Config:
     """The resolved configuration, checked; raises pydantic's ValidationError."""
+    train = resolved.get("train")
+    if isinstance(train, dict):
+        ours = {key: train[key] for key in TRAIN_KEYS & train.keys()}
+        others = {key: value for key, value in train.items() if key not in TRAIN_KEYS}
+        resolved = {**resolved, "train": {**ours, "optimizer_keys": others}}
     return _CONFIG.validate_python(resolved)
 
 
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as nested mappings, as resolved, types settled."""
     resolved: dict[str, Any] = _CONFIG.dump_python(config)
+    resolved["train"] |= resolved["train"].pop("optimizer_keys")
     return resolved

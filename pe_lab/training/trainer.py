@@ -19,7 +19,7 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
 from pe_lab.training.evaluator import Evaluator, autocast
 from pe_lab.training.loss import Microbatch, summed_loss
-from pe_lab.training.optimizer import Adam
+from pe_lab.training.optimizer import make_optimizer
 from pe_lab.training.plan import Plan
 from pe_lab.training.schedule import learning_rate
 
@@ -61,7 +61,7 @@ class Trainer:
         self.folder, self.stopping = folder, stopping
         self.device = device
         self.model = plan.model().to(device)
-        self.optimizer = Adam(self.config, self.model.parameters())
+        self.optimizer = make_optimizer(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.positions_rng = generator(plan.config.seed, "train positions", 0)
         self.evaluator = Evaluator(plan, self.model, sets, self._poll)

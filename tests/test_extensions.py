@@ -1,0 +1,120 @@
+"""An encoding, a task and an optimizer from outside: each is one file and one yaml."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from program import Here, command, summary, the_run, tiny
+
+Add = Callable[[str, str, str, str], None]
+"""Of a module and its code, and of a yaml below the configuration's folder and its text."""
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+
+    def write(module: str, code: str, name: str, text: str) -> None:
+        for path, content in ((f"lib/{module}.py", code), (f"mine/{name}.yaml", text)):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(content)
+
+    return write
+
+
+WAVES = '''
+import torch
+from pydantic import PositiveInt
+from pe_lab.pe.base import Dims, PositionalEncoding
+
+class Waves(PositionalEncoding):
+    """A table that repeats."""
+    def __init__(self, dims: Dims, period: PositiveInt):
+        super().__init__()
+        self.period = period
+        self.table = torch.nn.Parameter(torch.randn(period, dims.d_model))
+    def embed(self, x, tokens, pos):
+        return x + self.table[pos % self.period]
+'''
+
+PARITY = '''
+from dataclasses import dataclass
+import numpy as np
+from pydantic import PositiveInt
+from pe_lab.common.task import Batch, Task
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Task):
+    """The parity of the bits read so far."""
+    length: PositiveInt
+    @property
+    def vocab(self):
+        return "0", "1"
+    @property
+    def n_tokens(self):
+        return self.length
+    def sample(self, rng, n):
+        tokens = rng.integers(0, 2, (n, self.length))
+        return Batch(tokens, tokens.cumsum(1) % 2, np.ones((n, self.length), bool))
+'''
+
+LION = '''
+from typing import Annotated
+import torch
+from pydantic import Field
+from pe_lab.common.optimizer import Optimizer
+
+class Lion(Optimizer):
+    """Chen 2023 (2302.06675), with one beta."""
+    def __init__(self, parameters, beta: Annotated[float, Field(ge=0, lt=1)]):
+        super().__init__(parameters)
+        self.beta = beta
+        self.state = {"mean": torch.zeros_like(self.values)}
+    def step(self, lr):
+        mean = self.state["mean"].lerp_(self.gradient, 1 - self.beta)
+        self.values.sub_(lr * mean.sign())
+'''
+
+
+def test_an_encoding(add: Add, here: Here, tmp_path: Path) -> None:
+    add("waves", WAVES, "pe/waves", "_target_: waves.Waves\nperiod: 3\n")
+    words = ["--config-dir", "mine", *tiny("pe=waves", "train.steps=2")]
+    assert here(*words, "pe.period=4").status == 0
+    folder = the_run(tmp_path / "runs")
+    assert folder.parts[-3:-1] == ("flipflop", "waves")
+    assert summary(folder)["metrics"]["params/encoding"] == 4 * 16
+    wrong = here(*words, "pe.period=0")
+    assert (wrong.status, wrong.err.count("\n")) == (2, 1)
+    assert "pe.period=0" in wrong.err
+
+
+def test_a_task(add: Add, tmp_path: Path) -> None:
+    text = "_target_: parity.Parity\nlength: 6\nsplits: {longer: {length: 9}}\n"
+    add("parity", PARITY, "task/parity", text)
+    words = ["--config-dir", "mine", *tiny("task=parity", "train.steps=2")]
+    ended = command(*words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "lib")})
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    assert list(summary(the_run(tmp_path / "runs"))["splits"]) == ["in_domain", "longer"]
+    # Piped: tables without escapes.
+    assert "│ longer " in ended.stdout
+    assert "\x1b" not in ended.stdout
+
+
+def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
+    text = "# @package train\noptimizer: lion.Lion\nbeta: 0.9\n"
+    add("lion", LION, "train/optimizer/lion", text)
+    words = ["--config-dir", "mine", *tiny("train/optimizer=lion", "train.steps=4")]
+    assert here(*words, "train.beta=0.5").status == 0
+    train = summary(the_run(tmp_path / "runs"))["config"]["train"]
+    assert (train["optimizer"], train["beta"]) == ("lion.Lion", 0.5)
+    assert "betas" not in train
+    for word, told in (
+        ("train.beta=1", "train.beta=1"),
+        ("+train.betas=[0.9,0.9]", "train.betas=[0.9, 0.9] is no key of train"),
+        ("train.optimizer=lino", "train.optimizer=lino is not allowed: set it to adamw, adam or"),
+        ("train.optimizer=lino.Lion", "train.optimizer=lino.Lion cannot be imported"),
+    ):
+        ended = here(*words, word)
+        assert ended.status == 2
+        assert told in ended.err
