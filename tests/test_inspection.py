@@ -26,7 +26,7 @@ from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.data import Answer, Head
-from pe_lab.inspection.page import page, unpacked
+from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, page
 from pe_lab.inspection.text import lines
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import find_run
@@ -85,7 +85,7 @@ def test_every_encoding_is_looked_into(name: str, fake: Fake) -> None:
         text.plain for text in lines(inspection, inspection.heads[0], None, 100, False)
     )
     assert "attention" in printed
-    assert len(page(inspection)) < 100_000
+    assert len(page(inspection, alone=False)) < 100_000
 
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -156,7 +156,7 @@ def refusal(here: Here, *words: str) -> str:
     [
         (["sample=32"], "sample=32 is beyond the 32 sequences of in_domain: give 0 to 31"),
         (["sample=-1"], "sample=-1 is beyond the 32 sequences"),
-        (["sample=three"], "sample=three is not allowed: give a whole number"),
+        (["sample=three"], "sample=three is not allowed: set it to a whole number"),
         (["sample=1", "sample=2"], "sample is given twice"),
         (["split=spare"], "did you mean sparse?"),
         (["layer=2"], "layer=2 is beyond the 2 layers: give 0 to 1"),
@@ -214,11 +214,10 @@ def test_a_model_that_cannot_be_made_again_is_refused(
     assert "do not fit the model of this version" in changed(npos=3)
 
 
-def test_a_run_made_before_a_key_of_the_tracker_was_there(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "old"
+def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "gpu"
     shutil.copytree(run, folder)
     summary = json.loads((folder / "summary.json").read_text())
-    summary["config"]["tracker"] = {"wandb": {"mode": "online"}}
     summary["config"]["device"] = "cuda"
     (folder / "summary.json").write_text(json.dumps(summary))
     assert load(folder).answers("in_domain").measured()["n"] > 0
@@ -349,21 +348,43 @@ class Parsed(HTMLParser):
             self.text += data
 
 
+def chart_in(text: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The parsed page, and the values of its chart's data and signals."""
+    parsed = Parsed(text)
+    (spec,) = parsed.data
+    data = {source["name"]: source.get("values") for source in spec["data"]}
+    return parsed, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
+
+
 def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
     inspection = inspect_run(run, "long_x4", 1)
-    parsed = Parsed(page(inspection))
-    (data,) = parsed.data
+    parsed, data, signals = chart_in(page(inspection, alone=False))
     assert parsed.ids == []
-    assert data["tokens"] == inspection.tokens
+    assert [row["token"] for row in data["tokens"]] == inspection.tokens
     assert inspection.summary in parsed.text
-    for head, told in zip(inspection.heads, data["heads"], strict=True):
-        assert told["name"] == head.name
-        for name, packed in told["maps"].items():
-            step = (packed["high"] - packed["low"]) / (2 ** packed["bits"] - 1)
-            assert step <= 0.07
-            for row, query in zip(unpacked(packed, data["queries"]), data["queries"], strict=True):
-                expected = head.maps[name][query, : query + 1]
-                np.testing.assert_allclose(row, expected, atol=step / 2 + 1e-5)
+    rows = {(row["head"], row["query"]): row for row in data["rows"]}
+    assert len(rows) == len(data["rows"])
+    assert rows.keys() == {(h.name, q) for h in inspection.heads for q in inspection.queries}
+    for head in inspection.heads:
+        for name, values in head.maps.items():
+            step = signals["heads"][head.name][name]["step"]
+            assert step <= min(MAX_STEP, max(1, np.abs(values).max()) / LEVELS)
+            for query in inspection.queries:
+                shown = step * np.array(rows[head.name, query]["maps"][name])
+                expected = values[query, : query + 1]
+                np.testing.assert_allclose(shown, expected, atol=step / 2 + 1e-5)
+
+
+def test_a_chart_is_drawn_without_a_browser() -> None:
+    import vl_convert
+
+    inspection = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
+    drawn = vl_convert.vega_to_svg(chart(inspection, inspection.heads, list(range(7))))
+    told = re.findall(r'aria-label="(\d: [^"]+)"', drawn)
+    assert told[1] == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
+    assert len(told) == 7
+    assert "Query 6, a, attends to b at 1 (1.00)." in drawn
+    assert "wrong, it holds a likeliest." in drawn
 
 
 def test_a_page_of_paper_size_is_small() -> None:
@@ -378,20 +399,20 @@ def test_a_page_of_paper_size_is_small() -> None:
     queries = list(range(0, 512, 4))
     answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
     inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
-    text = page(inspection)
-    (data,) = Parsed(text).data
+    text = page(inspection, alone=False)
+    _, _, signals = chart_in(text)
     assert len(text.encode()) < 300_000
-    assert len(data["heads"]) == 8
-    assert len(data["queries"]) > 8
-    assert f"Shown are 8 of 48 heads and {len(data['queries'])} of 512 queries" in text
+    assert len(signals["heads"]) == 8
+    assert len(signals["queries"]) >= 7
+    assert f"Shown are 8 of 48 heads and {len(signals['queries'])} of 512 queries" in text
 
 
 def test_a_token_cannot_end_the_page() -> None:
     evil = "</script><b>&amp;"
     inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], title=evil)
-    text = page(inspection)
-    (data,) = Parsed(text).data
-    assert data["tokens"][0] == evil
+    text = page(inspection, alone=False)
+    _, data, _ = chart_in(text)
+    assert data["tokens"][0]["token"] == evil
     assert evil not in text
 
 
@@ -402,8 +423,10 @@ def test_a_model_that_gives_no_numbers_is_shown_as_one(fake: Fake) -> None:
     checkpoint.save(folder / "checkpoint.pt", {"model": state["model"]})
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
-    (data,) = Parsed(page(inspection)).data
-    assert {tuple(answer[1:2]) for answer in data["answers"].values()} == {(None,)}
+    _, data, _ = chart_in(page(inspection, alone=False))
+    answers = [row["answer"] for row in data["rows"] if row["answer"]]
+    assert all("(probability not a number): wrong" in answer for answer in answers)
+    assert answers
     printed = [text.plain for text in lines(inspection, inspection.heads[-1], None, 100, True)]
     assert inspection.heads[-1].layer == 1
     assert any(text.startswith("attention") and "nan" in text for text in printed)

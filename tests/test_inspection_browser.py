@@ -11,6 +11,7 @@ import pytest
 from inspections import made
 from program import ROOT
 
+from pe_lab.common.vega import vega_script
 from pe_lab.inspection.page import page, script, style
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -19,10 +20,11 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: make brow
 ARTEFACTS = ROOT / "test-artefacts"
 
 
-def policy(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    allowed = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
-    return f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+def policy(*texts: str) -> str:
+    hashes = (hashlib.sha256(text.encode()).digest() for text in texts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes)
+    rules = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +36,16 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-def test_a_map_fits_light_and_dark(browser: Any, tmp_path: Path) -> None:
-    """A page, or a printer, changes the scheme under a map that is painted once."""
+def test_a_page_alone_draws_itself(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(made("_b_a|", [0, 1, 0, 0.9, 0.02], 1)))
-    painted = []
-    for scheme in ("light", "dark"):
-        opened = browser.new_page(color_scheme=scheme)
-        opened.goto((tmp_path / "page.html").as_uri())
-        opened.locator("select").nth(1).select_option("position score")
-        painted.append(
-            opened.locator("canvas").evaluate(
-                "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
-            )
-        )
-        opened.close()
-    assert painted[0] == painted[1]
-    assert painted[0][:4] == [217, 130, 43, 255]
-    assert painted[0][4:8] == [0, 0, 0, 0]  # beyond the query: the page's own ground
+    opened = browser.new_page()
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.wait_for_selector(".pe-inspect[data-drawn=true]")
+    opened.locator("select").nth(1).select_option("position score")
+    cells = opened.locator(".mark-rect.cell path")
+    assert cells.count() == 15
+    assert cells.first.get_attribute("fill") == "var(--pe-less)"
+    opened.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -58,41 +53,44 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     first = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
     second = made("x__y|", [0.5, 0, 0, 0.6, 0], 3)
     fragments = page(first, alone=False) + page(second, alone=False)
-    # Twice, as when each fragment brings it along.
-    scripts = 2 * f"<script>{script()}</script>"
+    vega, own = vega_script(), script()
+    # Twice, as if each fragment brought it along.
+    scripts = f"<script>{vega}</script>" + 2 * f"<script>{own}</script>"
     head = f"<meta charset=utf-8><style>:root{{color-scheme:light dark}}{style()}</style>"
-    whole = f"<!doctype html><html lang=en><head>{policy(script())}{head}<title>t</title></head>"
+    whole = f"<!doctype html><html lang=en><head>{policy(vega, own)}{head}<title>t</title></head>"
     (tmp_path / "page.html").write_text(f"{whole}<body>{fragments}{scripts}</body></html>")
     said: list[str] = []
     opened = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme=scheme)
     opened.on("console", lambda message: said.append(message.text))
     opened.on("pageerror", lambda error: said.append(str(error)))
     opened.goto((tmp_path / "page.html").as_uri())
+    for number in range(2):
+        opened.locator(".pe-inspect[data-drawn=true]").nth(number).wait_for()
     one, two = (opened.locator(".pe-inspect").nth(n) for n in range(2))
-    assert one.locator(".pe-inspect-tokens").count() == 1
-    chosen = one.locator("button[aria-pressed=true]")
-    assert chosen.locator("b").inner_text() == "a"  # the wrong answer, at the end
-    told = one.locator("button").nth(1).get_attribute("aria-label")
-    assert told == "1: b, attention 1.00, position score -2.50, gate 1.00, position 3.72"
-    shade = "e => getComputedStyle(e).backgroundColor"
-    grounds = [one.locator("button").nth(n).evaluate(shade) for n in range(4)]
-    assert grounds[0] == grounds[2] != grounds[1] != grounds[3]
+    assert one.locator("svg").count() == 1
+    head_choice, map_choice, query_choice = (one.locator("select").nth(n) for n in range(3))
+    assert query_choice.input_value() == "6"  # the wrong answer, at the end
+    assert (head_choice.input_value(), map_choice.input_value()) == ("layer 1 head 0", "gate")
+    told = one.locator("[aria-label^='1: b']").get_attribute("aria-label")
+    assert told == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
+    tokens = one.locator(".mark-rect.token path")
+    shades = [tokens.nth(n).get_attribute("fill-opacity") for n in range(4)]
+    assert shades[0] == shades[2] != shades[1] != shades[3]
 
-    chosen.press("ArrowLeft")
-    opened.keyboard.press("ArrowLeft")
-    assert chosen.locator("b").inner_text() == "|"
-    assert opened.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    assert "Query 4, |, attends to b at 1 (1.00)." in one.inner_text()
-    one.locator("button").nth(3).click()
-    assert "Query 3, a, attends to b at 1 (1.00)." in one.inner_text()
-    assert "after the query" in str(one.locator("button").nth(5).get_attribute("aria-label"))
-    one.locator("select").nth(1).select_option("position score")
-    assert "Map of position score in layer 1 head 0" in str(
-        one.locator("canvas").get_attribute("aria-label")
+    query_choice.focus()
+    opened.keyboard.press("ArrowUp")
+    opened.keyboard.press("ArrowUp")
+    sync_api.expect(one).to_contain_text("Query 4, |, attends to b at 1 (1.00).")
+    one.locator("[aria-label^='3: a']").click()
+    sync_api.expect(one).to_contain_text("Query 3, a, attends to b at 1 (1.00).")
+    assert one.locator("[aria-label='5: b, after the query']").count() == 1
+    map_choice.select_option("position score")
+    sync_api.expect(one.locator("[aria-label^='Map of position score in layer 1']")).to_have_count(
+        1
     )
     assert "Query 4, |, attends to y at 3 (1.00)." in two.inner_text()
-    two.locator("canvas").click(position={"x": 3, "y": 3})
-    assert "Query 0, x," in two.inner_text()
+    two.locator("[aria-label^='Map of gate']").click(position={"x": 40, "y": 8})
+    sync_api.expect(two).to_contain_text("Query 0, x,")
 
     ARTEFACTS.mkdir(exist_ok=True)
     opened.screenshot(path=ARTEFACTS / f"inspection-{scheme}.png", full_page=True)

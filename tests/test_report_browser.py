@@ -188,8 +188,8 @@ def test_nothing_is_cut_off_or_runs_into_its_neighbour(show: Open) -> None:
     paths = page.locator(".plain tbody th code")
     assert paths.count() > 0
     assert paths.evaluate_all(beyond.replace("OUTER", "th")) == []
-    colours = "e => [getComputedStyle(e).color, getComputedStyle(e.parentElement).color]"
-    on_shade = page.locator(".pe-inspect-tokens button small").first.evaluate(colours)
+    colours = "e => [getComputedStyle(e).fill, getComputedStyle(e.closest('.pe-inspect')).color]"
+    on_shade = page.locator(".pe-inspect .mark-text.number text").first.evaluate(colours)
     assert on_shade[0] == on_shade[1]
 
 

@@ -1,62 +1,74 @@
-"""An inspection as a fragment of HTML: tokens to choose a query from, heads, and a map of each.
+"""An inspection as a fragment of HTML: a Vega chart of its heads, maps and queries.
 
-Nothing is loaded and no element has an id, so that any number of fragments fit on one page; one
-script serves them all, reading the data that each holds. The maps are embedded in 8 bits (16
-where the range needs it), each row up to its query; a fragment stays below 300 KB by keeping the
-most telling heads and the scored queries only, which it says.
+A fragment has no ids and loads nothing, so that any number of them fit on one page, served by one
+copy of ``script`` and of Vega. It stays below 300 KB by leaving out low-ranked heads and queries,
+which it says.
 """
 
-import base64
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import yaml
 
-from pe_lab.inspection.data import Head, Inspection, Map
+from pe_lab.common.vega import vega_script
+from pe_lab.inspection.data import Answer, Head, Inspection, Map, full_scale
 
-MOST_BYTES = 180_000
-"""Of all maps of a fragment, before they are written as text, four thirds as long."""
-MOST_HEADS = 8
-"""Where not all can be kept."""
-ROOM_FOR_8_BITS = 16.0
-"""A map with a wider range takes 16 bits: steps of 0.06 are too coarse to read a position."""
+MAX_VALUES = 63_000
+"""In all maps of a fragment."""
+MAX_HEADS = 8
+"""If not all fit."""
+LEVELS = 250
+"""A map is stored in whole steps of its full scale / LEVELS, but of MAX_STEP at most."""
+MAX_STEP = 0.06
+TOKEN_WIDTH, CHARACTER_WIDTH = 36, 10
+EXPLANATION = (
+    "Choose the query in the list, or click its row of the map or its token. The map has a row for "
+    "each query from the top and a column for each key; the grey end of a row marks the query. "
+    "Below, the tokens: outlined the query, shaded by the chosen map (blue positive, orange "
+    "negative), the bar is attention, underlined where the answer is scored."
+)
 
 
 def style() -> str:
-    """The text of the style sheet of fragments."""
+    """The style sheet of fragments."""
     return (resources.files("pe_lab.inspection") / "inspection.css").read_text()
 
 
 def script() -> str:
-    """The text of the script that brings fragments to life; loading it twice does no harm."""
+    """The script that draws all fragments of a page; it needs ``vega_script`` before it."""
     return (resources.files("pe_lab.inspection") / "inspection.js").read_text()
 
 
 def page(inspection: Inspection, *, alone: bool = True) -> str:
-    """The fragment; ``alone`` puts style and script beside it."""
-    title = inspection.heading
-    heads, rows = _chosen(inspection)
-    data = json.dumps(_data(inspection, heads, rows), separators=(",", ":"), allow_nan=False)
+    """The fragment.
+
+    Args:
+        alone: with style and scripts; False if the page has them already.
+    """
+    title = escape(inspection.heading)
+    heads, rows = _selection(inspection)
+    spec = json.dumps(chart(inspection, heads, rows), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
-        data = data.replace(character, f"\\u{ord(character):04x}")
+        spec = spec.replace(character, f"\\u{ord(character):04x}")
     parts = [
         f"<style>{style()}</style>" if alone else "",
-        f'<section class="pe-inspect{" pe-inspect-alone" if alone else ""}" '
-        f'aria-label="{escape(title)}">',
-        f"<h3>{escape(title)}</h3>",
+        f'<section class="pe-inspect{" pe-inspect-alone" if alone else ""}" aria-label="{title}">',
+        f"<h3>{title}</h3>",
         f"<p>{escape(inspection.summary)}</p>",
         _left_out(inspection, heads, rows),
-        '<div class="pe-inspect-view"><noscript>Choosing heads and queries needs a browser that '
-        "runs scripts.</noscript></div>",
+        '<div class="pe-inspect-choices"></div>',
+        '<div class="pe-inspect-chart"><noscript>The chart needs a browser that runs '
+        "scripts.</noscript></div>",
+        f"<p><small>{EXPLANATION}</small></p>",
         _answers(inspection),
-        f'<script type="application/json">{data}</script>',
+        f'<script type="application/json">{spec}</script>',
         "</section>",
-        f"<script>{script()}</script>" if alone else "",
+        f"<script>{vega_script()}</script><script>{script()}</script>" if alone else "",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -87,82 +99,126 @@ def _answers(inspection: Inspection) -> str:
     )
 
 
-def _chosen(inspection: Inspection) -> tuple[list[Head], list[int]]:
-    """The heads and the rows that fit."""
+def _selection(inspection: Inspection) -> tuple[list[Head], list[int]]:
+    """The heads and the rows that fit into a fragment."""
     heads, rows = inspection.heads, list(range(len(inspection.queries)))
 
-    def size() -> int:
+    def fits() -> bool:
         keys = sum(inspection.queries[row] + 1 for row in rows)
-        return keys * sum(_bits(m) // 8 for head in heads for m in head.maps.values())
+        return keys * sum(len(head.maps) for head in heads) <= MAX_VALUES
 
-    if size() > MOST_BYTES:
+    if not fits():
         rows = inspection.scored_rows
-    if size() > MOST_BYTES:
-        heads = heads[:MOST_HEADS]
-    asked, wrong = rows, {answer.position for answer in inspection.answers if not answer.correct}
-    first_wrong = [row for row in asked if inspection.queries[row] in wrong][:1]
-    for n in range(len(asked), 1, -1):
-        if size() <= MOST_BYTES:
+    if not fits():
+        heads = heads[:MAX_HEADS]
+    scored, wrong = rows, {a.position for a in inspection.answers if not a.correct}
+    first_wrong = [row for row in scored if inspection.queries[row] in wrong][:1]
+    for n in range(len(scored), 1, -1):
+        if fits():
             break
-        evenly = np.linspace(0, len(asked) - 1, n).round().astype(int)
-        rows = sorted({*first_wrong, *(asked[i] for i in evenly)})
-    while size() > MOST_BYTES and len(heads) > 1:
+        evenly = np.linspace(0, len(scored) - 1, n).round().astype(int)
+        rows = sorted({*first_wrong, *(scored[i] for i in evenly)})
+    while not fits() and len(heads) > 1:
         heads = heads[:-1]
     return heads, rows
 
 
-def _data(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) -> dict[str, Any]:
-    return {
-        "tokens": inspection.tokens,
-        "queries": [inspection.queries[row] for row in rows],
-        "answers": {
-            a.position: [a.target, _number(a.target_probability), a.prediction, a.correct]
-            for a in inspection.answers
-        },
-        "heads": [
-            {
-                "name": head.name,
-                "shown": head.default_map,
-                "maps": {
-                    name: _packed([m[row, : inspection.queries[row] + 1] for row in rows], _bits(m))
-                    for name, m in head.maps.items()
-                },
-            }
-            for head in heads
-        ],
+def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) -> dict[str, Any]:
+    """The Vega specification, chart.yaml with the data of these heads and rows."""
+    text = (resources.files("pe_lab.inspection") / "chart.yaml").read_text()
+    spec: dict[str, Any] = yaml.safe_load(text)
+    tokens, queries = inspection.tokens, [inspection.queries[row] for row in rows]
+    answers = {answer.position: answer for answer in inspection.answers}
+    maps = list(dict.fromkeys(name for head in heads for name in head.maps))
+    scales = {head.name: {name: _scale(m, name) for name, m in head.maps.items()} for head in heads}
+    scored = [query for query in queries if query in answers]
+    wrong = [query for query in scored if not answers[query].correct]
+    values = {
+        "head": heads[0].name,
+        "shade": heads[0].default_map,
+        "query": [*wrong, *scored, queries[0]][0],
+        "heads": scales,
+        "queries": queries,
+        "tokenWidth": max(TOKEN_WIDTH, 8 + CHARACTER_WIDTH * max(map(len, tokens))),
+        "length": len(tokens),
     }
+    options: dict[str, dict[str, Any]] = {
+        "head": {"options": [head.name for head in heads]},
+        "shade": {"options": maps},
+        "query": {"options": queries, "labels": [f"{q}: {tokens[q]}" for q in queries]},
+    }
+    for signal in spec["signals"]:
+        name = signal["name"]
+        if name in values:
+            signal["value"] = values[name]
+        if name in options:
+            signal["bind"] = {"input": "select", "name": f"{name} ", **options[name]}
+    data = {source["name"]: source for source in spec["data"]}
+    data["rows"]["values"] = [
+        {
+            "head": head.name,
+            "query": query,
+            "row": number,
+            "attends": _attends(inspection, head, row),
+            "answer": _answer(inspection, query),
+            "maps": {
+                name: _steps(values[row, : query + 1], scales[head.name][name]["step"])
+                for name, values in head.maps.items()
+            },
+        }
+        for head in heads
+        for number, (row, query) in enumerate(zip(rows, queries, strict=True))
+    ]
+    data["tokens"]["values"] = [
+        {"key": key, "token": token, "answer": _verdict(answers.get(key))}
+        for key, token in enumerate(tokens)
+    ]
+    data["keys"]["transform"][-1]["expr"] = _description(maps)
+    return spec
 
 
-def _number(share: float) -> float | None:
-    """JSON has no nan."""
-    return round(share, 3) if math.isfinite(share) else None
+def _scale(values: Map, name: str) -> dict[str, Any]:
+    full = full_scale(values, name)
+    digits = ".2f" if full < 9.995 else ".1f" if full < 999.5 else ".0f"
+    return {"full": full, "step": min(full / LEVELS, MAX_STEP), "format": digits}
 
 
-def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """0 where a broken model has no number."""
-    finite: npt.NDArray[Any] = np.nan_to_num(values, nan=0, posinf=0, neginf=0)
-    return finite
+def _steps(values: Map, step: float) -> list[int]:
+    """The values in whole steps; 0 for what is not finite."""
+    finite = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
+    steps: list[int] = np.round(finite / step).astype(int).tolist()
+    return steps
 
 
-def _bits(values: Map) -> int:
-    return 16 if np.ptp(_finite(values)) > ROOM_FOR_8_BITS else 8
+def _attends(inspection: Inspection, head: Head, row: int) -> str:
+    """The query and the keys that it attends to most, in words."""
+    query, tokens = inspection.queries[row], inspection.tokens
+    weights = head.maps["attention"][row, : query + 1]
+    top = np.argsort(-weights, kind="stable")[:3]
+    seen = [f"{tokens[key]} at {key} ({weights[key]:.2f})" for key in top if weights[key] >= 0.005]
+    return f"Query {query}, {tokens[query]}, attends to {', '.join(seen) or 'nothing'}."
 
 
-def _packed(rows: Sequence[Map], bits: int) -> dict[str, Any]:
-    """Least, greatest, bits and what lies between as whole numbers, little-endian base64."""
-    flat = _finite(np.concatenate(list(rows)).astype(np.float64))
-    low, high = float(flat.min()), float(flat.max())
-    steps = 2**bits - 1
-    whole = np.round((flat - low) * (steps / (high - low) if high > low else 0))
-    text = base64.b64encode(whole.astype(f"<u{bits // 8}").tobytes()).decode()
-    return {"low": low, "high": high, "bits": bits, "data": text}
+def _answer(inspection: Inspection, query: int) -> str:
+    """The answer at this position, in words; empty if it is not scored."""
+    answer = next((a for a in inspection.answers if a.position == query), None)
+    if answer is None:
+        return ""
+    share = answer.target_probability
+    probability = f"{share:.2f}" if math.isfinite(share) else "not a number"
+    verdict = "right." if answer.correct else f"wrong, it holds {answer.prediction} likeliest."
+    return f"It is to answer {answer.target} (probability {probability}): {verdict}"
 
 
-def unpacked(packed: dict[str, Any], queries: Sequence[int]) -> Iterator[Map]:
-    """The rows again, as the script reads them: each up to its query."""
-    whole = np.frombuffer(base64.b64decode(packed["data"]), f"<u{packed['bits'] // 8}")
-    step = (packed["high"] - packed["low"]) / (2 ** packed["bits"] - 1)
-    start = 0
-    for query in queries:
-        yield (packed["low"] + step * whole[start : start + query + 1]).astype(np.float32)
-        start += query + 1
+def _verdict(answer: Answer | None) -> str:
+    return "" if answer is None else "right" if answer.correct else "wrong"
+
+
+def _description(maps: Sequence[str]) -> str:
+    """A Vega expression: a key of the chosen query in words, with the value of every map."""
+    values = "".join(
+        f" + (maps[{name}] ? ', ' + {name} + ' ' + format(datum.maps[{name}][datum.key] * "
+        f"maps[{name}].step, maps[{name}].format) : '')"
+        for name in map(json.dumps, maps)
+    )
+    return f"datum.key + ': ' + datum.token{values}"

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import TITLED
+from pe_lab.common.vega import vega_script
 from pe_lab.report.bands import Band
 from pe_lab.report.facts import Counts, Settings
 from pe_lab.report.inspected import Inspected
@@ -55,9 +56,6 @@ class Page:
 
 def render(page: Page) -> str:
     """The HTML of the page."""
-    # Imported here: it starts a JavaScript engine.
-    import vl_convert
-
     environment = Environment(
         loader=PackageLoader("pe_lab.report", "."),
         autoescape=True,
@@ -72,8 +70,7 @@ def render(page: Page) -> str:
         "breakable": breakable,
     }
     source = resources.files("pe_lab.report")
-    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    scripts = [vega, *((source / name).read_text() for name in SCRIPTS)]
+    scripts = [vega_script(), *((source / name).read_text() for name in SCRIPTS)]
     if page.inspected.script:
         scripts.append(page.inspected.script)
     return environment.get_template("page.html").render(
