@@ -28,7 +28,7 @@ from pe_lab.report.facts import provenance, settings, unfinished
 from pe_lab.report.inspected import inspected
 from pe_lab.report.page import Page, Part, render
 from pe_lab.report.sections import Section, sections
-from pe_lab.report.series import drawn, groups
+from pe_lab.report.series import charted_settings, groups
 from pe_lab.results.frame import by_split
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import replace_file
@@ -113,8 +113,8 @@ def make(
 
 def _part(section: Section) -> Part:
     if section.note:
-        return Part(section, against_length(section), len(drawn(section)), None)
-    return Part(section, groups(section), len(drawn(section)), settings(section.runs))
+        return Part(section, against_length(section), len(charted_settings(section)), None)
+    return Part(section, groups(section), len(charted_settings(section)), settings(section.runs))
 
 
 def _task(section: Section) -> str:

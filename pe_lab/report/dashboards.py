@@ -35,8 +35,8 @@ def workspace(
 
     Args:
         splits: the task's, whose errors are charts and columns.
-        keys: of the configuration, in which the runs differ beside encoding and seed.
-        filters: further keys of the configuration, and the values that a run may have there.
+        keys: configuration keys, besides encoding and seed, in which the runs differ.
+        filters: further configuration keys, and the values that a run may have.
         pictures: whether some runs have pictures.
     """
     errors = [MEAN_OOD, *(metric_name(s, "error") for s in splits if s != IN_DOMAIN)]

@@ -70,8 +70,8 @@ def _group(
         spec = lines(key, "error (%)", "log2" if wide else "linear", xs)
         fixed = ", ".join(f"{other} = {value}" for other, value in others if other in several)
         guesses = [section.guess[point.split] for point in points if point.split]
-        known = [guess for guess in guesses if guess is not None]
-        guess = sum(known) / len(known) if known else None
+        numbers = [guess for guess in guesses if guess is not None]
+        guess = sum(numbers) / len(numbers) if numbers else None
         panels.append(Panel(fixed or "all splits", spec, points, guess=guess))
     note = "Each point is a split; the model was trained at one of them, in_domain."
     return Group(f"against-{key}", f"Error against {title}", note, panels)

@@ -7,7 +7,7 @@ from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, sections
-from pe_lab.report.series import drawn
+from pe_lab.report.series import charted_settings
 from pe_lab.results.evaluation_tables import scales
 from pe_lab.results.evaluations import recorded, shown_encoding, title
 from pe_lab.results.labels import labels
@@ -53,10 +53,10 @@ def evaluated(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
 
 
 def against_length(section: Section) -> list[Group]:
-    """The error against the length, a line for each setting that is drawn."""
+    """The error against the length, one line per charted setting."""
     points = [
         Point(rank, int(length), band, length)
-        for rank, setting in drawn(section).items()
+        for rank, setting in charted_settings(section).items()
         for length in section.splits
         if (band := setting.cells["error"].get(length)) is not None
     ]

@@ -1,4 +1,4 @@
-"""What the page shows beside the numbers: settings, unfinished runs and provenance."""
+"""The settings, unfinished runs and provenance on the page."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from pe_lab.results.frame import FACTS
 from pe_lab.results.reader import text
 
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
-VALUES = 12
-"""Listed of a key; the rest are counted."""
+MAX_VALUES = 12
+"""Maximum of values listed per key; the rest are counted."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Counts:
     def of(cls, counted: Counter[str]) -> "Counts":
         """The most frequent of these; equally frequent ones in alphabetical order."""
         ranked = sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
-        return cls(ranked[:VALUES], max(0, len(ranked) - VALUES))
+        return cls(ranked[:MAX_VALUES], max(0, len(ranked) - MAX_VALUES))
 
 
 @dataclass(frozen=True)

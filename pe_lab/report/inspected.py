@@ -7,9 +7,9 @@ from pathlib import Path
 from pe_lab.common.errors import PeLabError
 from pe_lab.report.sections import Section
 
-MOST = 8
-"""By default, runs of all tasks together; at most EACH per task."""
-EACH = 4
+MAX_RUNS = 8
+MAX_RUNS_PER_TASK = 4
+"""Limits on the runs that are inspected by default."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Inspected:
     refused: Sequence[str] = ()
 
 
-def inspected(sections: Sequence[Section], asked: str | None) -> Inspected:
+def inspected(sections: Sequence[Section], runs: str | None) -> Inspected:
     """Inspect the given runs; by default one run of the best encodings of each task.
 
     Args:
-        asked: folders of runs joined by commas, or "none".
+        runs: their folders, separated by commas, or "none".
 
     Raises:
-        UsageError: a run asked for cannot be looked into.
+        UsageError: one of ``runs`` cannot be inspected.
     """
-    paths = _best(sections) if asked is None else [] if asked == "none" else asked.split(",")
+    paths = _best(sections) if runs is None else [] if runs == "none" else runs.split(",")
     if not paths:
         return Inspected()
     # Imported here: this is the only part that needs torch.
@@ -44,24 +44,24 @@ def inspected(sections: Sequence[Section], asked: str | None) -> Inspected:
         try:
             fragments.append(page(inspect_run(path), alone=False))
         except PeLabError as error:
-            if asked is not None:
+            if runs is not None:
                 raise
             refused.append(str(error))
     return Inspected(fragments, style(), script(), refused)
 
 
 def _best(sections: Sequence[Section]) -> list[str]:
-    """For each task the first seed that has its weights, of the best setting of each of the
-    first encodings."""
-    each = min(EACH, max(1, MOST // max(1, len(sections))))
+    """Runs with weights: per task, the lowest seed of the best setting of each of the best
+    encodings."""
+    each = min(MAX_RUNS_PER_TASK, max(1, MAX_RUNS // max(1, len(sections))))
     paths: list[str] = []
-    for section in sections[:MOST]:
+    for section in sections[:MAX_RUNS]:
         found: dict[str, str] = {}
         for setting in section.settings:
             if len(found) == each:
                 break
-            runs = section.runs.filter(setting=setting.name).sort("seed")["path"]
-            with_weights = (path for path in runs if (Path(path) / "checkpoint.pt").is_file())
+            folders = section.runs.filter(setting=setting.name).sort("seed")["path"]
+            with_weights = (path for path in folders if (Path(path) / "checkpoint.pt").is_file())
             if setting.pe not in found and (path := next(with_weights, None)):
                 found[setting.pe] = path
         paths += found.values()

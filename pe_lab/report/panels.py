@@ -1,4 +1,4 @@
-"""What a chart is made of: points in panels, panels in groups."""
+"""Charts as data: points in panels, panels in groups."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,12 @@ from pe_lab.report.charts import Spec
 
 @dataclass(frozen=True)
 class Point:
-    """``setting`` is its rank in the section; ``split`` is given where a panel has several."""
+    """A point of a chart.
+
+    Args:
+        setting: its rank in the section.
+        split: None if the panel has only one.
+    """
 
     setting: int
     x: float
@@ -18,7 +23,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart; ``split`` is the one it shows, None where points have their own or none."""
+    """One chart.
+
+    Args:
+        split: the one it shows; None if points have splits of their own, or none.
+        guess: the error of guessing.
+    """
 
     title: str
     spec: Spec
@@ -29,7 +39,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Group:
-    """Panels under one heading; in ``share`` y is a share, shown in %."""
+    """Panels under one heading.
+
+    Args:
+        share: whether y is a share, shown in %.
+    """
 
     name: str
     title: str
@@ -39,5 +53,5 @@ class Group:
 
     @property
     def guessed(self) -> bool:
-        """Whether a panel shows what guessing would get."""
+        """Whether a panel shows the error of guessing."""
         return any(panel.guess is not None for panel in self.panels)

@@ -10,24 +10,24 @@ from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, Setting
 from pe_lab.results.frame import breakdowns, curves
 
-DRAWN = 60
+MAX_SETTINGS = 60
 """Maximum of settings in the charts of a task; tables have all."""
-STEPS = 60
+MAX_STEPS = 60
 """Maximum of points in a learning curve."""
 
 
-def drawn(section: Section) -> dict[int, Setting]:
+def charted_settings(section: Section) -> dict[int, Setting]:
     """The settings in the charts, by rank: the best of each encoding, then the best of the
     rest."""
     ranked = dict(enumerate(section.settings))
     first = {setting.pe: rank for rank, setting in reversed(ranked.items())}.values()
-    best = sorted(ranked, key=lambda rank: (rank not in first, rank))[:DRAWN]
+    best = sorted(ranked, key=lambda rank: (rank not in first, rank))[:MAX_SETTINGS]
     return {rank: ranked[rank] for rank in sorted(best)}
 
 
 def groups(section: Section) -> list[Group]:
     """All charts of a task."""
-    shown = drawn(section)
+    shown = charted_settings(section)
     ranks = {setting.name: rank for rank, setting in shown.items()}
     runs = section.runs.filter(pl.col("setting").is_in(list(ranks)))
     found = [
@@ -95,7 +95,7 @@ def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> li
 
 
 def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> pl.DataFrame | None:
-    """The column at no more than STEPS steps: means over equal intervals, at their ends.
+    """The column at no more than MAX_STEPS steps: means over equal intervals, at their ends.
     ``closing`` holds the last step of each run."""
     if column not in rows.columns:
         return None
@@ -105,9 +105,9 @@ def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> p
     part = part.drop_nulls(column)
     if part.is_empty():
         return None
-    if part["step"].n_unique() <= STEPS:
+    if part["step"].n_unique() <= MAX_STEPS:
         return part
-    width = -(-part["step"].max() // STEPS)  # type: ignore[operator]
+    width = -(-part["step"].max() // MAX_STEPS)  # type: ignore[operator]
     stretch = (-(-pl.col("step") // width)) * width
     return part.group_by("path", "setting", stretch).agg(pl.col(column).mean())
 
