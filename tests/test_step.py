@@ -14,7 +14,7 @@ from pe_lab.common.dropout import Drop
 from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
-from pe_lab.kernels.apply import FAST, NORMS
+from pe_lab.kernels.apply import FAST
 from pe_lab.models.transformer import Transformer
 from pe_lab.training.batches import TrainData
 from pe_lab.training.loss import summed_loss
@@ -126,6 +126,6 @@ def test_fast_is_made_of_fast_modules(monkeypatch: pytest.MonkeyPatch, pe: str) 
     fast = planned(monkeypatch, *words).model()
     plain = planned(monkeypatch, *words, "train.fast=false").model()
     assert fast.state_dict().keys() == plain.state_dict().keys()
-    assert not {type(module) for module in plain.modules()} & {*FAST.values(), *NORMS.values()}
+    assert not {type(module) for module in plain.modules()} & {*FAST.values()}
     assert plain.dropout_type is Drop
     assert not {type(module) for module in fast.modules()} & FAST.keys()

@@ -8,60 +8,42 @@ class that is not in the table below, such as a user's subclass, stays as it is.
 from torch import nn
 
 from pe_lab.kernels import attention, dispatch, encoder_decoder, layers, recurrent
-from pe_lab.kernels.cpu.rotary import rotate
 from pe_lab.kernels.dropout import FusedDrop
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
-from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer, FullAttention
+from pe_lab.models.decoder import Layer
+from pe_lab.models.encoder_decoder_layers import FullAttention
 from pe_lab.models.gau import GAU, SharedKeyAttention, Unit
 from pe_lab.models.linear_attention import LinearAttention
 from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
 from pe_lab.models.seq2seq_layers import Reader, Writer
-from pe_lab.models.transformer import Block, Transformer
-from pe_lab.pe.base import PositionalEncoding
+from pe_lab.models.transformer import Block, FeedForward, Transformer
 
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     MultiHeadAttention: attention.FastMultiHeadAttention,
     SharedKeyAttention: attention.FastSharedKeyAttention,
     LinearAttention: attention.FastLinearAttention,
     FullAttention: encoder_decoder.FastFullAttention,
+    FeedForward: layers.FastFeedForward,
     Block: layers.FastBlock,
     Unit: layers.FastUnit,
     Transformer: layers.FastTransformer,
     GAU: layers.FastGAU,
-    EncoderLayer: encoder_decoder.FastEncoderLayer,
-    DecoderLayer: encoder_decoder.FastDecoderLayer,
     LSTMLayer: recurrent.FastLSTMLayer,
     GRULayer: recurrent.FastGRULayer,
     Reader: recurrent.FastReader,
     Writer: recurrent.FastWriter,
 }
-NORMS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.LayerNorm: layers.FastLayerNorm,
-    nn.RMSNorm: layers.FastRMSNorm,
-}
-"""The final norms of a model; those of its layers are fused with what comes before them."""
-MADE_OF = {
-    Block: ("attention",),
-    Unit: ("attention",),
-    EncoderLayer: ("attention",),
-    DecoderLayer: ("attention", "cross"),
-}
-"""Layers that can be fast only if these modules of theirs are."""
 
 
 def accelerate(model: Model) -> None:
-    """Replace the modules of a model by fast equals, and dropout and rotation by kernels."""
+    """Replace the modules of a model by fast equals, and its dropout by a kernel."""
     model.dropout_type = FusedDrop
-    for norm in model.children():
-        if type(norm) in NORMS:
-            norm.__class__ = NORMS[type(norm)]
     # Children first: what is made of them follows.
     for module in reversed(list(model.modules())):
-        if isinstance(module, PositionalEncoding):
-            module.rotate_pairs = rotate
-        parts = [getattr(module, name) for name in MADE_OF.get(type(module), ())]
-        if type(module) in FAST and all(type(part) in FAST.values() for part in parts):
+        # A fast layer calls its attention otherwise than a plain one.
+        plain = isinstance(module, Layer) and type(module.attention) not in FAST.values()
+        if type(module) in FAST and not plain:
             module.__class__ = FAST[type(module)]
         if isinstance(module, attention.FastAttention):
             module.choose_kernel()

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import dispatch
-from pe_lab.kernels.cpu.qkv import project_qkv
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.gau import SharedKeyAttention
@@ -137,16 +136,11 @@ class FastAttention(Attention):
 
 
 class FastProjection(MultiHeadAttention):
-    """Queries, keys and values of all heads from one matrix product."""
+    """Queries of the last tokens only, and half precision widened on a CPU."""
 
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         t = x_BTE.shape[1]
         if queries is None or queries == t:
-            # A measurement of attention alone replaces ``qkv`` by a module without weights.
-            if isinstance(self.qkv, nn.Linear):
-                parts = project_qkv(x_BTE, self.qkv.weight, self.qkv.bias, self.n_heads)
-                if parts is not None:
-                    return parts
             q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)
         else:
             e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias

@@ -186,8 +186,8 @@ def _attend(kind: str, inputs: Inputs, *rest: Any) -> Tensor | None:
     return None
 
 
-def cpu_kernels_may_read(x: Tensor, *others: Tensor | None, drop: Drop | None = None) -> bool:
-    """Whether a C++ kernel other than attention may be used on these tensors."""
+def cpu_kernels_may_read(x: Tensor) -> bool:
+    """Whether a C++ kernel other than attention may be used on such tensors."""
     return x.is_cpu and x.dtype in FULL and any(backend.name == "cpu" for backend in allowed("cpu"))
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import dispatch
+from pe_lab.kernels.cpu import dropout as cpu
 from pe_lab.kernels.selfcheck import cpu_kernel_passes
 
 
@@ -15,28 +16,23 @@ class FusedDrop(Drop):
     """``Drop`` by the kernel."""
 
     def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        return dropout(x, self, rows)
+        return cpu.dropout(x, self, rows) if _supported(x) else super().__call__(x, rows)
 
 
-def dropout(
-    x: Tensor, drop: Drop, rows: Tensor | None = None, residual: Tensor | None = None
+def add_dropout(
+    residual: Tensor, x: Tensor, drop: Drop | None, rows: Tensor | None = None
 ) -> Tensor:
-    """``drop(x, rows)``, added to ``residual`` if there is one."""
-    if residual is not None:
-        x = x.to(residual.dtype)
-    if _supported(drop, x, rows, residual):
-        from pe_lab.kernels.cpu import dropout as cpu
-
+    """``residual + drop(x, rows)``; None: without dropout."""
+    if drop is None:
+        return residual + x
+    x = x.to(residual.dtype)
+    if _supported(x):
         return cpu.dropout(x, drop, rows, residual)
-    if residual is None:
-        return Drop.__call__(drop, x, rows)
     # One pass forward, and one back.
     kept = drop.kept_of(x, rows).view(torch.uint8).to(x.dtype)
     return torch.addcmul(residual, x, kept, value=drop.scale)
 
 
-def _supported(drop: Drop, x: Tensor, *others: Tensor | None) -> bool:
-    from pe_lab.kernels.cpu.dropout import check
-
-    readable = dispatch.cpu_kernels_may_read(x, *others, drop=drop)
-    return readable and cpu_kernel_passes("dropout", x.dtype, check)
+def _supported(x: Tensor) -> bool:
+    readable = dispatch.cpu_kernels_may_read(x)
+    return readable and cpu_kernel_passes("dropout", x.dtype, cpu.check)

@@ -1,20 +1,26 @@
-"""Layers of decoder-only models with fused residual additions, dropout and norms.
-
-The last layer computes only the tokens that are scored.
-"""
+"""Layers of decoder-only models; the last one computes only the tokens that are scored."""
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pe_lab.common.dropout import Drop, dropout
-from pe_lab.kernels.cpu.add_norm import fused_add_norm, fused_norm, supported
+from pe_lab.kernels.cpu.bias_relu import feed_forward
+from pe_lab.kernels.dropout import add_dropout
 from pe_lab.models.decoder import Decoder, Layer
 from pe_lab.models.gau import GAU, Unit
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.layout import last_positions
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import Block, FeedForward, Transformer
+
+
+class FastFeedForward(FeedForward):
+    """``FeedForward`` with fused bias and ReLU."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        fused = feed_forward(h, self.up, self.out) if self.activation == "relu" else None
+        return super().forward(h) if fused is None else fused
 
 
 class FastLayer(Layer):
@@ -52,20 +58,20 @@ class FastBlock(FastLayer, Block):
         drop: Drop | None = None,
         scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        encoding, out, t = self.attention.encoding, self.attention.out, x.shape[1]
-        drops = (None,) * 3 if drop is None else tuple(drop.at(place) for place in (1, 2, 3))
+        encoding, t, rows = self.attention.encoding, x.shape[1], None
+        drops = [drop and drop.at(place) for place in (1, 2, 3)]
         x = encoding.block_input(x, last_positions(pos_BS, t))
-        x, h = fused_norm(x, self.norm_attention) if self.pre else (x, x)
-        branch, carried = self.attend(h, pos_BS, carried, cache, drops[0], scored)
-        rows = None
+        h = self.norm_attention(x) if self.pre else x
+        a, carried = self.attend(h, pos_BS, carried, cache, drops[0], scored)
         if scored is not None:
-            rows, x, branch = scored.at_N, scored.pick(x), scored.pick(branch, t)
+            rows, x, a = scored.at_N, scored.pick(x), scored.pick(a, t)
+        x = add_dropout(x, self.attention.out(a), drops[1], rows)
         if self.pre:
-            x, h = fused_add_norm(x, branch, out, self.norm_ff, drops[1], rows)
-            x, _ = add_feed_forward(x, h, self.ff, None, drops[2], rows)
+            h = self.norm_ff(x)
+            x = add_dropout(x, self.ff(h), drops[2], rows)
         else:
-            _, h = fused_add_norm(x, branch, out, self.norm_attention, drops[1], rows)
-            _, x = add_feed_forward(h, h, self.ff, self.norm_ff, drops[2], rows)
+            h = self.norm_attention(x)
+            x = self.norm_ff(add_dropout(h, self.ff(h), drops[2], rows))
         return x, carried if scored is not None else encoding.update_state(carried, h)
 
 
@@ -81,46 +87,16 @@ class FastUnit(FastLayer, Unit):
         drop: Drop | None = None,
         scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        t = x.shape[1]
-        drops = (None,) * 2 if drop is None else (drop.at(1), drop.at(2))
+        t, rows = x.shape[1], None
+        drops = [drop and drop.at(place) for place in (1, 2)]
         x = self.attention.encoding.block_input(x, last_positions(pos_BS, t))
-        x, h = fused_norm(x, self.norm) if self.pre else (x, x)
+        h = self.norm(x) if self.pre else x
         mixed, carried = self.attend(h, pos_BS, carried, cache, drops[0], scored)
-        rows = None
         if scored is not None:
             rows, mixed = scored.at_N, scored.pick(mixed, t)
             x, h = scored.pick(x), scored.pick(h)
-        gated, after = self.activation(self.gate(h)) * mixed, None if self.pre else self.norm
-        _, x = fused_add_norm(x, gated, self.out, after, drops[1], rows)
-        return x, carried
-
-
-def add_feed_forward(
-    x: Tensor,
-    h: Tensor,
-    ff: FeedForward,
-    norm: nn.Module | None,
-    drop: Drop | None,
-    rows: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """``fused_add_norm`` of the feed-forward of h."""
-    if ff.activation == "relu":
-        return fused_add_norm(x, h, ff.out, norm, drop, rows, up=ff.up)
-    return fused_add_norm(x, ff.hidden(h), ff.out, norm, drop, rows)
-
-
-class FastLayerNorm(nn.LayerNorm):
-    """``LayerNorm`` by a kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return fused_norm(x, self)[1] if supported(x, self, None) else super().forward(x)
-
-
-class FastRMSNorm(nn.RMSNorm):
-    """``RMSNorm`` by a kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return fused_norm(x, self)[1] if supported(x, self, None) else super().forward(x)
+        x = add_dropout(x, self.out(self.activation(self.gate(h)) * mixed), drops[1], rows)
+        return x if self.pre else self.norm(x), carried
 
 
 class FastDecoder(Decoder):

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pe_lab.pe.rotation import rotate_pairs
-
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -142,9 +140,6 @@ class PositionalEncoding(nn.Module):
 
     A subclass takes a ``Dims`` first and its yaml keys after it.
     """
-
-    rotate_pairs = staticmethod(rotate_pairs)
-    """Multiplies pairs of features; ``kernels.apply.accelerate`` puts a faster equal here."""
 
     max_len: int | None = None
     """Longest sequence it can encode; None: any."""

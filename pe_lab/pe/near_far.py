@@ -9,6 +9,7 @@ from torch import Tensor
 from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.functional import distances
 from pe_lab.pe.rope import LogN, Pairing, RoPE
+from pe_lab.pe.rotation import rotate_pairs
 
 
 class NearFar(RoPE):
@@ -38,9 +39,9 @@ class NearFar(RoPE):
         factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
         far_k = inputs.k_BHSD
         if factor_k is not None:
-            far_k = self.rotate_pairs(far_k, factor_k, self.halves)
+            far_k = rotate_pairs(far_k, factor_k, self.halves)
         factor_q = self.scale_queries(factor_q, inputs.pos_q_BT)
-        return self.rotate_pairs(inputs.q_BHTD, factor_q, self.halves), far_k
+        return rotate_pairs(inputs.q_BHTD, factor_q, self.halves), far_k
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rotation import Rotation, unit_factors
+from pe_lab.pe.rotation import Rotation, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
@@ -75,8 +75,8 @@ class RoPE(PositionalEncoding):
     ) -> tuple[Tensor, Tensor]:
         rotation = self.rotation(inputs)
         return (
-            self.rotate_pairs(q_BHTD, rotation.q, rotation.halves),
-            self.rotate_pairs(k_BHSD, rotation.k, rotation.halves),
+            rotate_pairs(q_BHTD, rotation.q, rotation.halves),
+            rotate_pairs(k_BHSD, rotation.k, rotation.halves),
         )
 
     def rotation(self, inputs: AttentionInputs) -> Rotation:

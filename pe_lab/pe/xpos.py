@@ -10,6 +10,7 @@ from torch import Tensor
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs
+from pe_lab.pe.rotation import rotate_pairs
 
 REACH = 104 * math.log(2)
 """The largest exponent of a product of two factors: float32 ends at 2^128, and 24 powers of two
@@ -72,4 +73,4 @@ class XPos(PositionalEncoding):
     def _rotated(self, x_BHTD: Tensor, pos_BT: Tensor, exponent_BT: Tensor) -> Tensor:
         angle = (pos_BT[..., None] * self.frequencies)[:, None]
         factor = (exponent_BT[..., None] * self.log_z).exp()[:, None]
-        return self.rotate_pairs(x_BHTD, torch.polar(factor, angle))
+        return rotate_pairs(x_BHTD, torch.polar(factor, angle))

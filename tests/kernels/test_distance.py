@@ -12,7 +12,7 @@ from torch import Tensor
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import dispatch, reference
 from pe_lab.kernels.cpu import distance
-from pe_lab.kernels.rotary import Rotation
+from pe_lab.pe.rotation import Rotation
 
 pytestmark = needs_compiler
 

@@ -1,10 +1,13 @@
-"""The C++ kernel of bias + ReLU, in place, and its backward; one pass over the matrix each."""
+"""The C++ kernel of bias + ReLU, and the feed-forward that uses it."""
 
 import ctypes
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from pe_lab.kernels import dispatch
 from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import address, call
 from pe_lab.kernels.selfcheck import cpu_kernel_passes
@@ -19,71 +22,84 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         ("fork", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("threads", "rows", "columns", "parts", "relu")),
+        *((name, ctypes.c_int64) for name in ("threads", "rows", "columns", "parts")),
         *((name, ctypes.c_void_p) for name in ("x", "bias", "out", "grad_bias")),
     )
 
 
-def available(dtype: torch.dtype) -> bool:
-    """Whether the kernel passes its self-check, for tensors of this type that it may read."""
-    return cpu_kernel_passes("bias_relu", dtype, _check)
+def feed_forward(x: Tensor, up: nn.Linear, out: nn.Linear) -> Tensor | None:
+    """out(relu(up(x))), (.., E); None for tensors that the kernel does not support."""
+    tensors = x, up.weight, up.bias, out.weight, out.bias
+    alike = all(v.dtype == x.dtype for v in tensors) and not torch.is_autocast_enabled("cpu")
+    # For a single token, in decoding, the call costs more than the passes.
+    decoded = torch.is_inference_mode_enabled() and x.numel() == x.shape[-1]
+    readable = alike and not decoded and dispatch.cpu_kernels_may_read(x)
+    if not (readable and cpu_kernel_passes("bias_relu", x.dtype, check)):
+        return None
+    mapped: Tensor = _FeedForward.apply(*tensors)  # type: ignore[no-untyped-call]
+    return mapped
 
 
-def bias_relu(x: Tensor, bias: Tensor) -> None:
+class _FeedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        hidden = rows @ weight.t()
+        bias_relu_(hidden, bias)
+        ctx.save_for_backward(rows, weight, hidden, out_weight)
+        ctx.shape = x.shape
+        mapped = torch.addmm(out_bias, hidden, out_weight.t())
+        return mapped.view(*x.shape[:-1], len(out_weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        rows, weight, hidden, out_weight = ctx.saved_tensors
+        grad = grad.reshape(-1, grad.shape[-1])
+        grad_hidden = grad @ out_weight
+        grad_bias = bias_relu_backward_(grad_hidden, hidden)
+        return (
+            (grad_hidden @ weight).view(ctx.shape),
+            grad_hidden.t() @ rows,
+            grad_bias,
+            grad.t() @ hidden,
+            grad.sum(0),
+        )
+
+
+def bias_relu_(x: Tensor, bias: Tensor) -> None:
     """x (rows, C) becomes relu(x + bias)."""
-    _add(x, bias, relu=True)
-
-
-def bias_relu_backward(grad: Tensor, out: Tensor) -> Tensor:
-    """The gradient of ``out`` = relu(x + bias) becomes that of x; returns that of the bias."""
-    return _sum(grad, out)
-
-
-def add_bias(x: Tensor, bias: Tensor) -> None:
-    """x (rows, C) becomes x + bias."""
-    _add(x, bias, relu=False)
-
-
-def bias_gradient(grad: Tensor) -> Tensor:
-    """The gradient of the bias, (C), from that of ``x + bias``: the sum of its rows."""
-    return _sum(grad, None)
-
-
-def _add(x: Tensor, bias: Tensor, relu: bool) -> None:
-    problem = _problem(x, relu)
-    bias = bias.contiguous()
+    problem, bias = _problem(x), bias.contiguous()
     problem.bias = address(bias)
     call("bias_relu", "bias_relu", x.dtype, problem)
 
 
-def _sum(grad: Tensor, out: Tensor | None) -> Tensor:
-    problem = _problem(grad, out is not None)
-    grad_bias = grad.new_empty(PARTS, grad.shape[1])
-    problem.out = None if out is None else out.data_ptr()
-    problem.grad_bias = grad_bias.data_ptr()
+def bias_relu_backward_(grad: Tensor, out: Tensor) -> Tensor:
+    """The gradient of ``out`` = relu(x + bias) becomes that of x; returns that of the bias."""
+    problem, grad_bias = _problem(grad), grad.new_empty(PARTS, grad.shape[1])
+    problem.out, problem.grad_bias = address(out), grad_bias.data_ptr()
     call("bias_relu", "bias_relu", grad.dtype, problem)
     return grad_bias.sum(0)
 
 
-def _problem(x: Tensor, relu: bool) -> Problem:
-    problem = Problem(build.fork(), torch.get_num_threads(), *x.shape, PARTS, int(relu))
-    problem.x = x.data_ptr()
+def _problem(x: Tensor) -> Problem:
+    problem = Problem(build.fork(), torch.get_num_threads(), *x.shape, PARTS)
+    problem.x = address(x)
     return problem
 
 
-def _check(dtype: torch.dtype) -> bool:
+def check(dtype: torch.dtype) -> bool:
+    """Whether the kernel equals PyTorch on small tensors."""
     x = torch.arange(33 * 37, dtype=dtype).sin().view(33, 37)
     bias = torch.arange(37, dtype=dtype).cos()
     expected, found, grad = (x + bias).relu(), x.clone(), x.clone()
-    bias_relu(found, bias)
-    grad_bias = bias_relu_backward(grad, found)
+    bias_relu_(found, bias)
+    grad_bias = bias_relu_backward_(grad, found)
     expected_grad = x * (expected > 0)
-    plain = x.clone()
-    add_bias(plain, bias)
     return (
         torch.equal(found, expected)
-        and torch.equal(plain, x + bias)
-        and torch.allclose(bias_gradient(x), x.sum(0), atol=1e-5)
         and torch.equal(grad, expected_grad)
         and torch.allclose(grad_bias, expected_grad.sum(0), atol=1e-5)
     )

@@ -1,4 +1,4 @@
-// Bias, with or without ReLU, of the rows of a matrix, in place; and the backward pass.
+// Bias and ReLU of the rows of a matrix, and the backward pass; both in place.
 
 #include <algorithm>
 
@@ -9,14 +9,13 @@ struct BiasRelu {
   Fork fork;
   int64_t threads, rows, columns;
   int64_t parts;     // of the rows, the unit of parallel work
-  int64_t relu;      // 0: the bias alone
   void* x;           // (rows, columns), overwritten; in the backward pass the gradient
   const void* bias;  // (columns); null: the backward pass
-  const void* out;   // (rows, columns), with relu in the backward pass: the forward's result
+  const void* out;   // (rows, columns): the forward's result; in the backward pass
   void* grad_bias;   // (parts, columns)
 };
 
-template <class T, bool relu>
+template <class T>
 void forward(const BiasRelu& p, long row) {
   constexpr long N = Lanes<T>::count;
   T* const x = static_cast<T*>(p.x) + row * p.columns;
@@ -24,36 +23,33 @@ void forward(const BiasRelu& p, long row) {
   long c = 0;
   for (; c + N <= p.columns; c += N) {
     const Vector<T> y = load(x + c) + load(bias + c);
-    store(x + c, relu && Vector<T>{} > y ? Vector<T>{} : y);
+    store(x + c, Vector<T>{} > y ? Vector<T>{} : y);
   }
   for (; c < p.columns; ++c) {
     const T y = x[c] + bias[c];
-    x[c] = relu && 0 > y ? 0 : y;
+    x[c] = 0 > y ? 0 : y;
   }
 }
 
 // ``sum`` (columns) is added to.
-template <class T, bool relu>
+template <class T>
 void backward(const BiasRelu& p, long row, T* sum) {
   constexpr long N = Lanes<T>::count;
   T* const grad = static_cast<T*>(p.x) + row * p.columns;
-  const T* const out = static_cast<const T*>(p.out) + (relu ? row * p.columns : 0);
+  const T* const out = static_cast<const T*>(p.out) + row * p.columns;
   long c = 0;
   for (; c + N <= p.columns; c += N) {
-    Vector<T> through = load(grad + c);
-    if (relu) {
-      through = load(out + c) <= 0 ? Vector<T>{} : through;
-      store(grad + c, through);
-    }
+    const Vector<T> through = load(out + c) <= 0 ? Vector<T>{} : load(grad + c);
+    store(grad + c, through);
     store(sum + c, load(sum + c) + through);
   }
   for (; c < p.columns; ++c) {
-    if (relu && out[c] <= 0) grad[c] = 0;
+    if (out[c] <= 0) grad[c] = 0;
     sum[c] += grad[c];
   }
 }
 
-template <class T, bool relu>
+template <class T>
 int run(const BiasRelu& p) {
   const auto worker = [&](Tasks& tasks) {
     for (long part; (part = tasks.next()) >= 0;) {
@@ -62,22 +58,17 @@ int run(const BiasRelu& p) {
       if (p.bias == nullptr) std::fill_n(sum, p.columns, T(0));
       for (long row = first; row < last; ++row)
         if (p.bias != nullptr)
-          forward<T, relu>(p, row);
+          forward<T>(p, row);
         else
-          backward<T, relu>(p, row, sum);
+          backward<T>(p, row, sum);
     }
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};
   return in_parallel(pool, p.parts, worker) ? 0 : 1;
 }
 
-template <class T>
-int with_or_without(const BiasRelu& p) {
-  return p.relu ? run<T, true>(p) : run<T, false>(p);
-}
-
 // 0, or 1 if there was too little memory.
 extern "C" {
-int bias_relu_float(const BiasRelu* p) { return with_or_without<float>(*p); }
-int bias_relu_double(const BiasRelu* p) { return with_or_without<double>(*p); }
+int bias_relu_float(const BiasRelu* p) { return run<float>(*p); }
+int bias_relu_double(const BiasRelu* p) { return run<double>(*p); }
 }
