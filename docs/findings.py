@@ -2,7 +2,8 @@
 
 The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
 an interrupted command goes on. Tables are those of ``pe-lab results``. The first table of README.md
-and its picture, the report's heat map, are made of the same runs.
+and its picture, the report's heat map, are made of the same runs;
+``pe-lab extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 """
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -22,7 +24,8 @@ from benchmarks.cpu import cpu_name
 from docs import facts
 from docs.markdown import table
 
-README = facts.ROOT / "README.md"
+README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapolation.md"
+BEGIN, END = "<!-- make findings -->", "<!-- end -->"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
 
@@ -77,13 +80,20 @@ def over_seeds(errors: list[float]) -> str:
     return f"{mean:.1f}" if high - low < 0.05 else f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
-def write_readme() -> None:
-    """Put the first table into README.md, between its two comments."""
-    text = README.read_text("utf-8")
-    begin, end = "<!-- make findings -->\n", "<!-- end -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    README.write_text(f"{before}{begin}{first_table()}\n{end}{after}", "utf-8")
+def extrapolated() -> str:
+    """The tables of ``pe-lab extrapolate``; trains and measures what is missing."""
+    return pe_lab(
+        "extrapolate", "task=text", f"runs_dir={RUNS}", "format=markdown",
+        "tracker.wandb.mode=disabled", capture=True,
+    ).strip()  # fmt: skip
+
+
+def insert(page: Path, text: str) -> None:
+    """Put the text between the two comments of a page."""
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
+    print(f"wrote {page.relative_to(facts.ROOT)}")
 
 
 def main() -> None:
@@ -102,11 +112,14 @@ def main() -> None:
             words = shlex.split(line)
             pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
                    "tracker.wandb.mode=disabled")  # fmt: skip
+        print(f"ran {name}")
     head = written["head"].format(date=date.today().isoformat(), cpu=cpu_name())
     sections = [section(finding) for finding in written["findings"].values()]
     PAGE.write_text("\n\n".join([head.strip(), *sections]) + "\n", "utf-8")
-    write_readme()
-    print(f"wrote {PAGE.relative_to(facts.ROOT)} and the table of README.md")
+    print(f"wrote {PAGE.relative_to(facts.ROOT)}")
+    insert(README, first_table())
+    if not args.names:
+        insert(EXTRAPOLATION, extrapolated())
 
 
 if __name__ == "__main__":
