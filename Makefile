@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 
-.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost cost-recipes browser docs findings clean
+.PHONY: help install run test test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost browser docs findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,18 +60,15 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(PEERS) ## how fast all is, beside its goals; less: BENCH=--quick
+bench: $(PEERS) ## how fast it is (docs/performance.md); less: BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)
 
-bench-gpu: $(STAMP) ## on a machine with a GPU: kernels, steps, seeds, the paper's flip-flop (docs/gpu.md)
+bench-gpu: $(STAMP) ## training steps on a GPU, a few minutes
 	$(BIN)/python -m benchmarks.gpu $(BENCH)
 
 cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then the pages
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
-
-cost-recipes: $(STAMP) ## what each recipe costs, measured into its header: a quarter of an hour
-	$(BIN)/python -m benchmarks.recipes --write
 
 docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate

@@ -1,5 +1,6 @@
-"""Measurements of speed and memory. ``python -m benchmarks`` (`make bench`) takes its parts in
-turn, prints tables and what was asked for, and writes a dated file to runs/bench/. Beside them
-stand modules that are run by themselves: what each encoding costs, what a recipe costs, how long
-``pe-lab results`` takes over many runs, a line of finished jobs.
+"""Measurements of speed and memory.
+
+``python -m benchmarks`` (``make bench``) prints a table for each of its parts and writes
+runs/bench/<date>.json; ``benchmarks.encodings`` (``make cost``) measures the cost of each encoding
+for docs/encodings.md, ``benchmarks.gpu`` (``make bench-gpu``) a GPU. See docs/performance.md.
 """

@@ -1,100 +1,64 @@
-"""Attention forward and backward by itself: ours against its formula in plain PyTorch.
+"""CoPE's attention, forward and backward: pe-lab against the listing of its paper.
 
-Ours has freed memory kept, as a run has it; the formula is run twice, in a process as glibc ships
-and in one with freed memory kept ("tuned"). CoPE's formula is its paper's listing.
+Processor time for 4096 tokens at each length, the listing both with glibc's allocator as shipped
+and with freed memory kept ("tuned"), as runs of pe-lab keep it; and the memory of one layer: what
+the process grows by during its first step at this length, and the peak bytes of tensors.
 """
 
 from typing import Any
 
-from benchmarks import flops
-from benchmarks.alternating import Side, alternated
-from benchmarks.formulas import FORMULAS
-from benchmarks.found import Asked, Found, Goal, table
-from benchmarks.ours import sized, transformer
+from benchmarks.parts import Measured, Scope, table
+from benchmarks.sides import Side, alternated
 
-ASKED = {128: (4.0, 5.0), 256: (5.5, 9.0), 512: (15.0, 20.0)}
-"""CoPE, paper size, as shipped: at least, and the aim."""
-ASKED_TUNED = {512: (8.0, 10.0)}
+DROPOUT = 0.1
 
 
-def rows_to_take(asked: Asked) -> list[tuple[str, int, float, str]]:
-    """Size, length, dropout, encoding."""
-    every = [128, 256, 512, 1024]
-    kinds = asked.pick(
-        [("tiny", 0.1, [16])],
-        [("paper", 0.1, [512])],
-        [("paper", 0.1, every), ("small", 0.0, [128, 512])],
-        [(size, p, every) for size in ("paper", "small") for p in (0.1, 0.0)],
-    )
-    encodings = asked.pick(["cope", "t5"], ["cope", "rope"], list(FORMULAS))
-    return [
-        (s, n, p, e)
-        for s, p, lengths in kinds
-        for e in encodings
-        if asked.wants(e)
-        for n in lengths
-    ]
-
-
-def measure(asked: Asked) -> Found:
-    """One row for each size, length, dropout and encoding, all of as many tokens."""
-    tokens = asked.pick(32, 4096, 4096)
-    found = Found()
+def measure(scope: Scope) -> Measured:
+    """A row for each length."""
+    tokens, size = scope.pick(64, 4096, 4096), scope.pick("tiny", "paper", "paper")
+    rows = []
     with Side("ours") as ours, Side("shipped") as shipped, Side("tuned") as tuned:
-        for size, length, dropout, encoding in rows_to_take(asked):
-            batch = max(1, tokens // length)
-            given = {
-                "encoding": encoding,
-                "size": size,
-                "length": length,
-                "batch": batch,
-                "dropout": dropout,
-            }
+        for length in scope.pick([16], [512], [128, 256, 512, 1024, 2048]):
+            shape = {"size": size, "length": length, "batch": tokens // length, "dropout": DROPOUT}
             runners = {
-                "ours": ours.make("ours.attention", **given, also=[]),
-                "shipped": shipped.make("formulas.attention", **given),
-                "tuned": tuned.make("formulas.attention", **given),
-                "products": ours.make("flops.products", size=size, length=length, batch=1),
+                "ours": ours.make("ours.attention", encoding="cope", **shape),
+                "shipped": shipped.make("listing.attention", **shape),
+                "tuned": tuned.make("listing.attention", **shape),
             }
-            times = alternated(runners, asked.seconds, asked.fewest)
-            cfg = transformer(sized(encoding, size, dropout))
-            work = flops.attention(cfg, encoding, length, batch) / cfg.n_layers
-            limit = work / runners["products"].facts["flop"]
-            row = given | times.kept() | {"gflop": 1e-9 * work, **runners["ours"].facts}
-            row |= {name: times.ratio(name, "ours") for name in ("shipped", "tuned")}
-            row["limits"] = times.ratio("ours", "products") / limit
-            found.rows.append(row)
-            found.goals += _goals(row)
+            times = alternated(runners, scope.seconds, scope.rounds)
+            row = {**shape, **times.kept(), **runners["ours"].facts}
+            row["ratios"] = {name: times.ratio(name, "ours") for name in ("shipped", "tuned")}
+            row["memory"] = {
+                "ours": peak_memory("ours", "ours.attention", encoding="cope", **shape),
+                "listing": peak_memory("shipped", "listing.attention", **shape),
+            }
+            rows.append(row)
             for side in (ours, shipped, tuned):
                 side.clear()
-    found.tables = [_table(found.rows)]
-    return found
+    cells = [
+        [
+            str(row["length"]),
+            str(row["batch"]),
+            *(f"{row['cpu_ms'][name]:.1f}" for name in ("ours", "shipped", "tuned")),
+            *(f"{row['ratios'][name]:.2f}" for name in ("shipped", "tuned")),
+            *(f"{row['memory'][name]['process'] / 2**20:.0f}" for name in ("ours", "listing")),
+            *(f"{row['memory'][name]['tensors'] / 2**20:.0f}" for name in ("ours", "listing")),
+        ]
+        for row in rows
+    ]
+    columns = ["length", "batch", "ms ours", "listing", "tuned", "listing / ours", "tuned / ours"]
+    columns += ["MiB of process: ours", "listing", "MiB of tensors: ours", "listing"]
+    return Measured(table("CoPE's attention, forward + backward", columns, cells), rows)
 
 
-def _goals(row: dict[str, Any]) -> list[Goal]:
-    if (row["encoding"], row["size"], row["dropout"]) != ("cope", "paper", 0.1):
-        return []
-    length, what = row["length"], f"cope attention, L {row['length']}, listing / ours"
-    goals = []
-    for name, known in (("shipped", ASKED), ("tuned", ASKED_TUNED)):
-        if length in known:
-            least, aim = known[length]
-            goals.append(Goal(f"{what}, {name}", row[name], least=least, aim=aim))
-    return goals
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    title = (
-        "attention forward + backward: processor ms, the formula in plain PyTorch / ours, and ours "
-        "over the float32 limit of its products"
-    )
-    cells = []
-    for row in rows:
-        missed = any(goal.missed for goal in _goals(row))
-        first = [row["encoding"], row["size"], str(row["length"]), str(row["batch"])]
-        ms = [f"{row['cpu_ms'][name]:.1f}" for name in ("ours", "shipped", "tuned")]
-        ratios = [f"{row[name]:.2f}" for name in ("shipped", "tuned", "limits")]
-        ratios[0] += " !" if missed else ""
-        cells.append([*first, f"{row['dropout']:g}", *ms, *ratios])
-    names = ["encoding", "size", "length", "batch", "dropout", "ours", "shipped", "tuned"]
-    return table(title, [*names, "x shipped", "x tuned", "x limit"], cells)
+def peak_memory(setting: str, what: str, **arguments: Any) -> dict[str, int]:
+    """Bytes that a step needs in a fresh process: growth of the process, and tensors."""
+    with Side(setting) as side:
+        # A short sequence first, so that loaded libraries do not count.
+        side.make(what, **{**arguments, "length": 8, "batch": 1}).run(1)
+        runner = side.make(what, **arguments)
+        side.ask("reset peak")
+        before, _ = side.ask("resident")
+        runner.run(1)
+        _, peak = side.ask("resident")
+        return {"process": peak - before, "tensors": runner.peak()}

@@ -1,35 +1,25 @@
-"""Generating with a key cache against generating without one, both ours.
+"""Generation with a key cache against generation without one.
 
-256 tokens after a prompt of 256, each the likeliest, one row: the last is written with 511 before
-it. Without a cache every token is a pass over all before it, as the model is evaluated. Whether
-both begin with the same tokens is told.
+The likeliest token each time, one sequence, half of the length written after a prompt of the other
+half. Without a cache every token is a forward pass over all tokens before it.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.alternating import Side, alternated
-from benchmarks.found import Asked, Found, Goal, table
-from benchmarks.ours import Made, backends_used, dims, sized, transformer
-from pe_lab.kernels.apply import accelerate
+from benchmarks.ours import VOCABULARY, Built, model_of, sized
+from benchmarks.parts import Measured, Scope, table
+from benchmarks.sides import Side, alternated
 from pe_lab.models.base import Model
-from pe_lab.models.transformer import Transformer
-from pe_lab.training.encodings import build_encodings
 from pe_lab.training.generate import written
 
-VOCABULARY = 64
-LEAST = 10
 COMPARED = 32
-"""Tokens of both that are held against each other."""
-PAPER = [(e, "paper", 512) for e in ("rope", "cope", "alibi", "none")]
-SMALL = [(e, "small", 512) for e in ("rope", "cope", "alibi", "none")]
-TINY = [("rope", "tiny", 16)]
+"""Tokens that must agree on both sides."""
+ENCODINGS = ("rope", "cope", "alibi", "none")
 
 
 @torch.inference_mode()
-def without(model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int) -> Tensor:
+def written_without_cache(model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int) -> Tensor:
     """As ``generate.written``, without a cache."""
     for _ in range(n):
         hidden = model(tokens_BT, pos_BS[:, : tokens_BT.shape[1]])
@@ -38,74 +28,40 @@ def without(model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int) -> Tensor:
     return tokens_BT[:, -n:]
 
 
-def writing(encoding: str, size: str, length: int, cached: bool) -> Made:
+def writing(encoding: str, size: str, length: int, cached: bool) -> Built:
     """Half of the length written after the other half."""
-    config = sized(encoding, size, 0.0)
-    cfg = transformer(config)
-    torch.manual_seed(0)
-    encodings = build_encodings(config.pe, dims(cfg, VOCABULARY, length))
-    model = Transformer(cfg, VOCABULARY, encodings).eval()
-    if config.train.fast:
-        accelerate(model)
+    model = model_of(sized(encoding, size, 0.0), length).eval()
     n = length // 2
     prompt, pos = torch.randint(0, VOCABULARY, (1, n)), torch.arange(length)[None]
-    write = written if cached else without
+    write = written if cached else written_without_cache
     first = write(model, prompt, pos, min(n, COMPARED))
-    facts = {"tokens": first[0].tolist(), **backends_used()}
-
-    def run() -> None:
-        write(model, prompt, pos, n)
-
-    return Made(run, facts)
+    return Built(lambda: write(model, prompt, pos, n), {"tokens": first[0].tolist()})
 
 
-def measure(asked: Asked) -> Found:
+def measure(scope: Scope) -> Measured:
     """A row for each encoding and size."""
-    found = Found()
+    usual = [(e, size, 512) for size in ("paper", "small") for e in ENCODINGS]
+    rows = []
     with Side("ours") as side:
-        for encoding, size, length in asked.pick(TINY, [PAPER[0], SMALL[0]], PAPER + SMALL):
-            if not asked.wants(encoding):
-                continue
-            given = {"encoding": encoding, "size": size, "length": length}
+        for encoding, size, length in scope.pick([("rope", "tiny", 16)], usual[:2], usual):
+            shape = {"encoding": encoding, "size": size, "length": length}
             runners = {
-                name: side.make("decoding.writing", **given, cached=name == "with")
+                name: side.make("decoding.writing", **shape, cached=name == "with")
                 for name in ("with", "without")
             }
             one, other = (runner.facts.pop("tokens") for runner in runners.values())
-            times = alternated(runners, 2 * asked.seconds, asked.fewest)
+            times = alternated(runners, 2 * scope.seconds, scope.rounds)
             ratio = times.ratio("without", "with")
-            row = given | times.kept() | {"same": one == other, "ratio": ratio}
-            found.rows.append(row)
-            found.goals += goals(row)
+            rows.append({**shape, **times.kept(), "same_tokens": one == other, "ratio": ratio})
             side.clear()
-    found.tables = [shown(found.rows)]
-    return found
-
-
-def goals(row: dict[str, Any]) -> list[Goal]:
-    """What was asked of this row; of the small model, whose tokens cost next to nothing but calls,
-    nothing was."""
-    if row["size"] != "paper":
-        return []
-    what = f"{row['encoding']}, generating at length {row['length']}, without a cache / with one"
-    return [Goal(what, row["ratio"], least=LEAST)]
-
-
-def shown(rows: list[dict[str, Any]]) -> Any:
-    cells = []
-    for row in rows:
-        missed = any(goal.missed for goal in goals(row))
-        ms = [row["cpu_ms"][name] for name in ("with", "without")]
-        n = row["length"] // 2
-        cells.append(
-            [
-                *(str(row[key]) for key in ("encoding", "size", "length")),
-                *(f"{value:.0f}" for value in ms),
-                *(f"{value / n:.2f}" for value in ms),
-                "same" if row["same"] else "others",
-                f"{row['ratio']:.1f}{' !' if missed else ''}",
-            ]
-        )
-    names = ["encoding", "size", "length", "with ms", "without ms", "a token", "without"]
-    title = "generating half of the length after the other half, with a key cache and without"
-    return table(title, [*names, "tokens", "without / with"], cells)
+    cells = [
+        [
+            *(str(row[key]) for key in ("encoding", "size", "length")),
+            *(f"{row['cpu_ms'][name] / (row['length'] / 2):.2f}" for name in ("with", "without")),
+            f"{row['ratio']:.1f}",
+            "same" if row["same_tokens"] else "different",
+        ]
+        for row in rows
+    ]
+    columns = ["encoding", "size", "length", "ms a token, cache", "without", "without / with"]
+    return Measured(table("generation", [*columns, f"first {COMPARED} tokens"], cells), rows)

@@ -1,19 +1,18 @@
-"""What each encoding costs: parameters, time and memory of a training step, relative to none.
+"""``make cost``: parameters, time and memory of a training step with each encoding, over none's.
 
 The default model (2 layers, 4 heads, d 64) on random tokens, float32, one thread: forward,
-cross-entropy at every position, backward, clipping, fused AdamW; length 128 in batches of 32,
-length 512 in batches of 8.
+cross-entropy at every position, backward, clipping, AdamW; length 128 in batches of 32, length 512
+in batches of 8.
 
 - time: blocks of steps alternate with blocks of the same model without an encoding, each round in
-  the other order. A round gives one ratio of processor times, its two blocks a fraction of a
-  second apart, so that a machine which drifts from minute to minute cancels; reported are the
-  median and the quartiles of these ratios.
-- memory: the most bytes of tensors alive at one time during a step, beyond what was alive before
-  it (weights, the optimiser's state, the batch), as PyTorch's profiler counts every allocation.
+  the reverse order. A round gives one ratio of processor times, so that a drifting clock cancels;
+  reported are the median and the quartiles of these ratios.
+- memory: peak bytes of tensors during a step, beyond those that exist before it (weights, the
+  optimizer's state, the batch), as PyTorch's profiler counts every allocation.
 - parameters: counted.
 
-The result goes to docs/encodings.cost.json, which the pages show. ``--encodings`` measures some
-anew and keeps the others, if this machine is the one that measured them.
+The result goes to docs/encodings.cost.json, which the page shows. ``--encodings`` measures some
+again and keeps the others, if they were measured on this machine.
 """
 
 import argparse
@@ -28,16 +27,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.cpu import cpu_name
-from benchmarks.gauges import Step, clocks, peak
-from benchmarks.ours import composed, our_stepper
+from benchmarks.gauges import Step, clocks, cpu_name, peak
+from benchmarks.ours import composed, training_step
 from docs import facts
 from docs.costs import FILE
 from pe_lab.common.console import console
 from pe_lab.common.task import Batch
 from pe_lab.config.schema import TrainConfig
 from pe_lab.experiment.machine import environment, keep_freed_memory
-from pe_lab.models.transformer import Transformer
+from pe_lab.kernels.apply import accelerate
+from pe_lab.models.base import Vocabulary
 from pe_lab.training.encodings import build_encodings
 
 BATCHES = {128: 32, 512: 8}
@@ -48,11 +47,12 @@ def step_of(name: str, length: int, cfg: TrainConfig) -> tuple[Step, int]:
     """A training step with an encoding, and the parameters that the encoding adds."""
     torch.manual_seed(0)
     encodings = build_encodings(facts.section(name), facts.dims(length))
-    model = Transformer(facts.small_model(), facts.VOCAB, encodings)
+    model = facts.small_model().build(Vocabulary(facts.VOCAB), encodings)
+    accelerate(model)
     batch = BATCHES[length]
     drawn = np.random.default_rng(0).integers(facts.VOCAB, size=(batch, length + 1))
     data = Batch(drawn[:, :-1], drawn[:, 1:], np.ones((batch, length), dtype=bool))
-    step = our_stepper(cfg, model)
+    step = training_step(cfg, model)
     return lambda: step(data, data.scored), facts.parameters(encodings)
 
 
@@ -90,14 +90,14 @@ def measure(name: str, length: int, cfg: TrainConfig, rounds: int) -> dict[str, 
 
 
 def machine() -> dict[str, Any]:
-    """On what it was measured; results of two machines do not go into one table."""
+    """The machine; results of two machines are not mixed in one table."""
     known, _ = environment(1, "cpu")
     kept = {key: known[key] for key in ("python", "cpu_capability", "threads")}
     return {"cpu": cpu_name(), "torch": known["versions"]["torch"], **kept}
 
 
 def earlier(chosen: list[str]) -> dict[str, Any]:
-    """What other encodings cost on this machine, from the last measurement."""
+    """The rows of the other encodings from the last measurement on this machine."""
     if set(chosen) >= set(facts.names()) or not FILE.exists():
         return {}
     found = json.loads(FILE.read_text("utf-8"))
@@ -111,7 +111,7 @@ def earlier(chosen: list[str]) -> dict[str, Any]:
 
 
 def write(rows: dict[str, Any]) -> None:
-    """One line an encoding, so that a diff tells which was measured anew."""
+    """One line for each encoding, so that a diff shows which was measured again."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
     head = f'{{\n "machine": {json.dumps(machine())},\n "batches": {json.dumps(BATCHES)},\n'
     FILE.write_text(f'{head} "encodings": {{\n{lines}\n }}\n}}\n', "utf-8")

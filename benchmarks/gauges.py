@@ -1,18 +1,19 @@
-"""What a step takes: processor time, time on the wall, bytes of tensors, resident memory."""
+"""Measures of one step: processor time, wall time, peak bytes of tensors, resident memory."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 def clocks(steps: Sequence[Step]) -> tuple[float, float]:
-    """Milliseconds a step: of the processor, and on the wall."""
+    """Processor time and wall time, in milliseconds a step."""
     cpu, wall = time.process_time(), time.perf_counter()
     for step in steps:
         step()
@@ -22,7 +23,7 @@ def clocks(steps: Sequence[Step]) -> tuple[float, float]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the profiler writes to stderr from C++ at each start and stop."""
+    """Suppress what the profiler writes to stderr from C++ when it starts and stops."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -34,8 +35,8 @@ def quiet() -> Iterator[None]:
 
 
 def peak(step: Step) -> int:
-    """The most bytes of tensors alive during a step, beyond those alive before it, as PyTorch's
-    profiler counts every allocation."""
+    """Peak bytes of tensors during a step beyond those that exist before it, as PyTorch's profiler
+    counts every allocation."""
     with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     assert seen.profiler is not None
@@ -49,13 +50,22 @@ def peak(step: Step) -> int:
 
 
 def resident() -> tuple[int, int]:
-    """Bytes of this process that are in memory, now and at most so far (Linux)."""
+    """Resident memory of this process in bytes, now and at its peak (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     known = dict(line.split(":", 1) for line in lines)
     now, most = (1024 * int(known[key].split()[0]) for key in ("VmRSS", "VmHWM"))
     return now, most
 
 
-def forget_most() -> None:
-    """Have ``resident`` count its most from here on (Linux)."""
+def reset_peak() -> None:
+    """Restart the peak of ``resident`` (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+def cpu_name() -> str:
+    """The model name of the processor (Linux; elsewhere what Python knows)."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,100 +1,128 @@
-"""``make bench-gpu``: how fast everything is on one GPU (docs/gpu.md).
+"""``make bench-gpu``: training steps and CoPE's attention on one GPU, in a few minutes.
 
-    python -m benchmarks.gpu [--part PART ..] [--encodings PE ..] [--dry]
+    python -m benchmarks.gpu [--dry]
 
-Each part takes less than ten minutes; what it measures is printed, and written with the card's name
-to runs/bench/gpu-<date>.json. ``paper`` trains for longer than that: give it again, and it goes on.
+For rope, cope and alibi at two sizes: milliseconds a step in float32 and bfloat16, with kernels and
+with ``train.fast=false``, and the peak memory. Numbers and the device's name are printed and
+written to runs/bench/gpu-<date>.json. ``--dry`` runs tiny sizes on the CPU, to see that it works.
 """
 
 import argparse
 import json
-import sys
-import tempfile
+import statistics
 import time
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks import gpu_attention, gpu_runs, gpu_step
-from benchmarks.found import Found, goal_table
-from benchmarks.gpu_clock import Clock
+from benchmarks import ours
+from benchmarks.gauges import Step
+from benchmarks.parts import table
 from pe_lab.common.console import console
 from pe_lab.experiment.machine import environment
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = {
-    "cope": "CoPE's attention: ours, by its formula, and plain attention",
-    "step": "the training step of each encoding, small",
-    "paper_step": "the training step of each encoding, as large as the paper's",
-    "paper": "the paper's flip-flop, three seeds each of learned, rope, cope",
+ENCODINGS = ("rope", "cope", "alibi")
+SHAPES = (("small", 64, 32), ("paper", 256, 64), ("paper", 1024, 16))
+VARIANTS = {
+    "float32": [],
+    "bfloat16": ["train.precision=bfloat16"],
+    "float32, fast=false": ["train.fast=false"],
+    "bfloat16, fast=false": ["train.fast=false", "train.precision=bfloat16"],
 }
-SECONDS = 480
-"""After which a part begins nothing more."""
+ROUNDS, BLOCK_MS = 5, 50
 
 
-def measured(part: str, device: torch.device, encodings: list[str], dry: bool, runs: Path) -> Found:
-    """What a part finds."""
-    clock = Clock(device, 1, 0) if dry else Clock(device, 5, 50)
-    match part:
-        case "cope":
-            return gpu_attention.measure(clock, dry)
-        case "step" | "paper_step":
-            size = "tiny" if dry else "small" if part == "step" else "paper"
-            return gpu_step.measure([size], clock, encodings, SECONDS)
-        case _:
-            return gpu_runs.paper(device.type, dry, SECONDS, runs)
+def block_ms(step: Step, device: str, n: int) -> float:
+    """Milliseconds a step over n steps in a row."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(n):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / n
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(f"{name:<12}{what}" for name, what in PARTS.items()),
-    )
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
-    parser.add_argument(
-        "--encodings", nargs="+", choices=gpu_step.ENCODINGS, default=list(gpu_step.ENCODINGS),
-        metavar="PE", help="of the steps",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dry", action="store_true", help="on a CPU, tiny: that it runs, not how fast"
-    )
-    return parser.parse_args()
+def medians_ms(steps: dict[str, Step], device: str, rounds: int) -> dict[str, float]:
+    """Median milliseconds a step; the sides alternate in blocks."""
+    counts = {}
+    for name, step in steps.items():
+        block_ms(step, device, 3)
+        counts[name] = max(1, round(BLOCK_MS / block_ms(step, device, 1)))
+    spent: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            spent[name].append(block_ms(step, device, counts[name]))
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def peak_mib(step: Step, device: str) -> float | None:
+    """Peak memory of a step beyond what is allocated before it; None on a CPU."""
+    if device != "cuda":
+        return None
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measure(device: str, dry: bool) -> list[dict[str, Any]]:
+    """A row for each encoding, shape and variant."""
+    rows = []
+    for size, length, batch in (("tiny", 16, 2),) if dry else SHAPES:
+        for encoding in ENCODINGS:
+            steps = {
+                name: ours.step(
+                    encoding, size, length, batch, 0.1, "all", overrides, device=device
+                ).step
+                for name, overrides in VARIANTS.items()
+            }
+            ms = medians_ms(steps, device, 1 if dry else ROUNDS)
+            rows += [
+                {
+                    "encoding": encoding, "size": size, "length": length, "batch": batch,
+                    "variant": name, "ms": ms[name], "peak_mib": peak_mib(step, device),
+                }
+                for name, step in steps.items()
+            ]  # fmt: skip
+    return rows
 
 
 def main() -> None:
     """Measure, print, write."""
-    args = arguments()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
+    parser.add_argument("--to", type=Path, default=ROOT / "runs" / "bench", help="output folder")
+    args = parser.parse_args()
     if not args.dry and not torch.cuda.is_available():
         raise SystemExit(
-            "benchmarks.gpu measures a GPU and torch sees none: give it on a machine that has one, "
-            "or with --dry to see that it runs"
+            "benchmarks.gpu needs a GPU and torch finds none: run it on a machine with one, or "
+            "with --dry to see that it works"
         )
-    device = torch.device("cpu" if args.dry else "cuda")
-    facts, _ = environment(1, device.type)
-    facts["versions"]["triton"] = metadata.version("triton")
-    facts["dry"] = args.dry
-    path = ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.json"
+    device = "cpu" if args.dry else "cuda"
+    facts, _ = environment(1, device, gpu_index=None if args.dry else torch.cuda.current_device())
+    rows = measure(device, args.dry)
+    cells = [
+        [
+            *(str(row[key]) for key in ("encoding", "size", "length", "batch", "variant")),
+            f"{row['ms']:.2f}",
+            "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+        ]
+        for row in rows
+    ]
+    columns = ["encoding", "size", "length", "batch", "variant", "ms a step", "peak MiB"]
+    console().print(table(f"training steps on {facts['gpu'] or 'the CPU'}", columns, cells))
+    path = args.to / f"gpu-{datetime.now():%Y-%m-%d_%H-%M-%S}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    out, kept = console(), {}
-    with tempfile.TemporaryDirectory() as scratch:
-        runs = Path(scratch) if args.dry else ROOT / "runs" / "gpu"
-        for part in args.part:
-            print(f"measuring {PARTS[part]} ..", file=sys.stderr)
-            began = time.monotonic()
-            found = measured(part, device, args.encodings, args.dry, runs)
-            kept[part] = {"seconds": round(time.monotonic() - began, 1), **found.kept()}
-            # After every part: the next may fail, and time on a GPU is dear.
-            path.write_text(json.dumps({**facts, "parts": kept}, indent=1))
-            for shown in found.tables:
-                out.print(shown)
-            if found.goals:
-                out.print(goal_table(found.goals))
-    out.print(f"written to  {path}", soft_wrap=True)
+    path.write_text(json.dumps({**facts, "dry": args.dry, "rows": rows}, indent=1))
+    console().print(f"written to  {path}", soft_wrap=True)
 
 
 if __name__ == "__main__":

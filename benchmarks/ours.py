@@ -1,4 +1,4 @@
-"""What is measured of ours: attention by itself, and whole training steps."""
+"""What is measured of pe-lab: a training step, and attention by itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks.gauges import Step
@@ -15,16 +14,11 @@ from pe_lab.common.dropout import Drop
 from pe_lab.common.instantiate import instantiate
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Batch, Bools
-from pe_lab.config.check import check
-from pe_lab.config.combined_parts import fill_parts
+from pe_lab.config.check import check_composed
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
-from pe_lab.kernels import dispatch
 from pe_lab.kernels.apply import accelerate
-from pe_lab.kernels.attention import FastMultiHeadAttention
-from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.base import Model
-from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.base import Dims
+from pe_lab.models.base import Model, Vocabulary
+from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.loss import summed_loss
@@ -36,30 +30,27 @@ SIZES = {
     "paper": ("model.n_layers=4", "model.n_heads=4", "model.d_model=256"),
 }
 P_IGNORE = 0.8
-"""As task=flipflop has it: one token in twenty is read, and so scored."""
+"""As task=flipflop: one token in twenty is read, and so scored."""
+VOCABULARY = len(FlipFlop(length=16, p_ignore=P_IGNORE, splits={}).vocab)
 
 
 @dataclass(frozen=True)
-class Made:
-    """Something to run again and again, and what is to be known of it."""
+class Built:
+    """A step to run repeatedly, and facts about it."""
 
     step: Step
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def composed(*overrides: str) -> Config:
-    """The configuration that pe-lab would run with these overrides."""
+    """The configuration of a run with these overrides."""
     register_resolvers()
     with initialize_config_module("pe_lab.conf", version_base="1.3"):
-        cfg = compose("config", list(overrides), return_hydra_config=True)
-        sources = cfg.hydra.runtime.config_sources
-        ours = {str(k): v for k, v in cfg.items_ex(resolve=False) if k != "hydra"}
-        resolved = OmegaConf.to_container(fill_parts(OmegaConf.create(ours), sources), resolve=True)
-    assert isinstance(resolved, dict)
-    return check({str(key): value for key, value in resolved.items()}, {})
+        return check_composed(compose("config", list(overrides), return_hydra_config=True))
 
 
 def sized(encoding: str, size: str, dropout: float, *overrides: str) -> Config:
+    """The configuration of a model of this size with this encoding."""
     return composed(f"pe={encoding}", *SIZES[size], f"model.dropout={dropout}", *overrides)
 
 
@@ -69,31 +60,38 @@ def transformer(config: Config) -> TransformerConfig:
     return made
 
 
-def dims(cfg: TransformerConfig, vocab_size: int, length: int) -> Dims:
-    return cfg.dims(vocab_size, length, length)
+def model_of(config: Config, length: int) -> Model:
+    """The model for flip-flop sequences of this length, with kernels where ``train.fast``."""
+    torch.manual_seed(0)
+    cfg = transformer(config)
+    encodings = build_encodings(config.pe, cfg.dims(VOCABULARY, length, length))
+    model = cfg.build(Vocabulary(VOCABULARY), encodings)
+    if config.train.fast:
+        accelerate(model)
+    return model
 
 
-def flipflop(length: int, batch: int, counted: str) -> tuple[Batch, int]:
-    """Flip-flop sequences cut to a length of any parity, and the size of the vocabulary.
+def flipflop(length: int, batch: int, counted: str) -> Batch:
+    """Flip-flop sequences cut to a length of any parity.
 
     Args:
-        counted: ``all`` places are scored, or those that the task scores (``reads``).
+        counted: ``all``: every position is scored; ``reads``: those that the task scores.
     """
     task = FlipFlop(length=2 * (length // 2) + 2, p_ignore=P_IGNORE, splits={})
     whole = task.sample(generator(0, "benchmark"), batch)
-    cut = [part[:, :length] for part in (whole.tokens, whole.targets, whole.scored)]
-    scored = np.ones_like(cut[2]) if counted == "all" else cut[2]
-    return Batch(cut[0], cut[1], scored), len(task.vocab)
+    tokens, targets, scored = (x[:, :length] for x in (whole.tokens, whole.targets, whole.scored))
+    return Batch(tokens, targets, np.ones_like(scored) if counted == "all" else scored)
 
 
-def our_stepper(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
-    """A whole training step on a batch, given the places that count."""
+def training_step(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
+    """A whole training step on a batch, given the positions that count."""
     optimizer = make_optimizer(cfg, model.parameters())
+    device = model.device.type
     model.train()
 
     def step(batch: Batch, counted: Bools) -> None:
-        pos = torch.arange(batch.tokens.shape[1])[None]
-        with torch.autocast("cpu", torch.bfloat16, enabled=cfg.precision == "bfloat16"):
+        pos = torch.arange(batch.tokens.shape[1], device=device)[None]
+        with torch.autocast(device, torch.bfloat16, enabled=cfg.precision == "bfloat16"):
             loss = summed_loss(model, batch, counted, pos)
         torch.autograd.backward(loss / int(counted.sum()))
         optimizer.clip(cfg.clip)
@@ -103,63 +101,57 @@ def our_stepper(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None
     return step
 
 
-def numbers(model: nn.Module) -> dict[str, int]:
-    """Parameters in all, and those in the trunk's matrices (an encoding's tables left out)."""
-    known = dict(model.named_parameters())
-    own = ("encoding", "rel_pos", "cope")
-    trunk = [p for name, p in known.items() if p.dim() >= 2 and not any(o in name for o in own)]
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """All parameters, and those in the trunk's matrices (the encoding's tables left out)."""
+    named = dict(model.named_parameters())
+    encoding = ("encoding", "rel_pos", "cope")
+    trunk = [
+        p for name, p in named.items() if p.dim() >= 2 and not any(e in name for e in encoding)
+    ]
     return {
-        "parameters": sum(p.numel() for p in known.values()),
+        "parameters": sum(p.numel() for p in named.values()),
         "trunk": sum(p.numel() for p in trunk),
     }
 
 
 def step(
-    encoding: str, size: str, length: int, batch: int, dropout: float, counted: str, also: list[str]
-) -> Made:
-    """A training step: forward, cross-entropy, backward, clipping, fused AdamW."""
-    config = sized(encoding, size, dropout, *also)
-    data, vocab_size = flipflop(length, batch, counted)
-    torch.manual_seed(0)
-    cfg = transformer(config)
-    encodings = build_encodings(config.pe, dims(cfg, vocab_size, length))
-    model = Transformer(cfg, vocab_size, encodings)
-    if config.train.fast:
-        accelerate(model)
-    run = our_stepper(config.train, model)
-    known = {**numbers(model), "scored": float(data.scored.mean()), **backends_used()}
-    return Made(lambda: run(data, data.scored), known)
+    encoding: str,
+    size: str,
+    length: int,
+    batch: int,
+    dropout: float,
+    counted: str,
+    overrides: list[str],
+    device: str = "cpu",
+) -> Built:
+    """A training step: forward, cross-entropy, backward, clipping, AdamW."""
+    config = sized(encoding, size, dropout, *overrides)
+    data = flipflop(length, batch, counted)
+    model = model_of(config, length).to(device)
+    run = training_step(config.train, model)
+    facts = {**parameter_counts(model), "scored": float(data.scored.mean())}
+    return Built(lambda: run(data, data.scored), facts)
 
 
 def attention(
-    encoding: str, size: str, length: int, batch: int, dropout: float, also: list[str]
-) -> Made:
-    """Attention forward and backward by itself, from queries, keys and values that stand side by
-    side, as the linear layer leaves them."""
-    config = sized(encoding, size, dropout, *also)
-    cfg = transformer(config)
-    torch.manual_seed(0)
-    (layer, *_) = build_encodings(config.pe, dims(cfg, 1, length))
-    core = MultiHeadAttention(cfg, layer)
-    if config.train.fast:
-        core.__class__ = FastMultiHeadAttention
-        core.choose_kernel()  # type: ignore[operator]
-    core.qkv = core.out = nn.Identity()  # type: ignore[assignment]
-    x = torch.randn(batch, length, 3 * cfg.d_model, requires_grad=True)
-    back = torch.randn(batch, length, cfg.d_model)
-    pos = torch.arange(length)[None]
+    encoding: str, size: str, length: int, batch: int, dropout: float, device: str = "cpu"
+) -> Built:
+    """Attention forward and backward from queries, keys and values that lie side by side, as the
+    linear layer leaves them."""
+    model = model_of(sized(encoding, size, dropout), length).to(device)
+    core: Any = model.get_submodule("blocks.0.attention")
+    width = core.out.in_features
+    core.qkv = core.out = nn.Identity()
+    x = torch.randn(batch, length, 3 * width, requires_grad=True, device=device)
+    grad = torch.randn(batch, length, width, device=device)
+    pos = torch.arange(length, device=device)[None]
 
     def run() -> None:
-        # A key drawn at every step, as a run has it.
+        # A new dropout key for every step, as in a run.
         drop = Drop(dropout, int(torch.randint(2**62, ()))) if dropout else None
-        mixed, _ = core(x, pos, None, None, drop)
-        torch.autograd.backward(mixed, back)
+        mixed, _ = core(x, pos, drop=drop)
+        torch.autograd.backward(mixed, grad)
         x.grad = None
         core.zero_grad(set_to_none=True)
 
-    return Made(run, backends_used())
-
-
-def backends_used() -> dict[str, Any]:
-    """The fused kernels that serve here."""
-    return {"backends": dispatch.backend_names(torch.device("cpu"))}
+    return Built(run)

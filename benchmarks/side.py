@@ -1,8 +1,7 @@
-"""One side of a comparison, in a process of its own: ``python -m benchmarks.side SETTING``.
+"""The process of one side of a comparison: ``python -m benchmarks.side SETTING``.
 
-It reads requests from stdin, a JSON object a line, and answers on stdout likewise (see
-``alternating.Side``, which starts it). So each side has an allocator, an environment and a peak of
-memory of its own, and the parent has them run in turn.
+It reads requests from stdin, one JSON object a line, and answers on stdout in the same form
+(``sides.Side`` starts it). Each side thereby has its own allocator, environment and peak memory.
 """
 
 import json
@@ -13,17 +12,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.gauges import clocks, forget_most, peak, resident
-from benchmarks.ours import Made, composed
+from benchmarks.gauges import clocks, peak, reset_peak, resident
+from benchmarks.ours import Built, composed
 from pe_lab.experiment.machine import keep_freed_memory, prepare
 
 
-def answer(request: dict[str, Any], made: list[Made]) -> Any:
-    """What one request asks for; ``made`` holds what was made so far."""
+def answer(request: dict[str, Any], made: list[Built]) -> Any:
+    """Answer one request; ``made`` holds what was built so far."""
     match request["do"]:
         case "make":
             module, _, name = request["what"].partition(".")
-            made.append(getattr(import_module(f"benchmarks.{module}"), name)(**request["given"]))
+            made.append(
+                getattr(import_module(f"benchmarks.{module}"), name)(**request["arguments"])
+            )
             return made[-1].facts
         case "run":
             return clocks([made[request["number"]].step] * request["times"])
@@ -31,26 +32,26 @@ def answer(request: dict[str, Any], made: list[Made]) -> Any:
             return peak(made[request["number"]].step)
         case "resident":
             return resident()
-        case "forget most":
-            return forget_most()
+        case "reset peak":
+            return reset_peak()
         case "clear":
             return made.clear()
         case unknown:
-            raise ValueError(f"no request is called {unknown}")
+            raise ValueError(f"unknown request {unknown}")
 
 
 def main(setting: str) -> None:
-    """Serve until stdin ends."""
+    """Answer requests until stdin ends."""
     if setting == "ours":
         prepare(composed("device=cpu"))
     elif setting == "tuned":
         keep_freed_memory()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    # What libraries print must not come between the answers.
+    # What libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    made: list[Made] = []
+    made: list[Built] = []
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line), made)), file=answers, flush=True)
 

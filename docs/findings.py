@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.cpu import cpu_name
+from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import table
 

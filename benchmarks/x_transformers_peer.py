@@ -1,7 +1,7 @@
-"""x-transformers' model of our size, and its training step.
+"""The training step of a model of equal size in x-transformers.
 
-Its attention's linear layers and its norms have no biases, and ours have: the matrices are checked
-to hold equally many numbers, the encoding's own apart. Dropout stands in the same places as ours.
+Its attention's linear layers and its norms have no biases, pe-lab's have; the matrices are checked
+to hold equally many numbers, the encoding's left out. Dropout acts at the same places.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 from x_transformers import Decoder, TransformerWrapper
 
-from benchmarks.ours import Made, flipflop, numbers, sized, transformer
+from benchmarks.ours import VOCABULARY, Built, flipflop, parameter_counts, sized, transformer
 from pe_lab.models.transformer import TransformerConfig
 
-# Encoding -> what x-transformers' Decoder calls it, for a head width, heads and a length.
+# Encoding -> keyword arguments of x-transformers' Decoder, from head width, heads and length.
 NAMES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
     "none": lambda width, heads, length: {},
     "alibi": lambda width, heads, length: {"alibi_pos_bias": True, "alibi_num_heads": heads},
@@ -27,7 +27,7 @@ ENCODINGS = tuple(NAMES)
 
 
 def peer(cfg: TransformerConfig, encoding: str, vocab_size: int, length: int) -> nn.Module:
-    """x-transformers' model, eager as it ships."""
+    """x-transformers' model with its eager attention."""
     width = cfg.d_model // cfg.n_heads
     decoder = Decoder(
         dim=cfg.d_model,
@@ -47,7 +47,7 @@ def peer(cfg: TransformerConfig, encoding: str, vocab_size: int, length: int) ->
         verbose=False,
         **NAMES[encoding](width, cfg.n_heads, length),
     )
-    made = TransformerWrapper(
+    model = TransformerWrapper(
         num_tokens=vocab_size,
         max_seq_len=length,
         attn_layers=decoder,
@@ -55,16 +55,16 @@ def peer(cfg: TransformerConfig, encoding: str, vocab_size: int, length: int) ->
         emb_dropout=cfg.dropout,
         tie_embedding=cfg.tied_embeddings,
     )
-    assert isinstance(made, nn.Module)
-    return made
+    assert isinstance(model, nn.Module)
+    return model
 
 
-def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> Made:
+def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> Built:
     """A training step in float32, every place scored, with PyTorch's fused AdamW."""
     config = sized(encoding, size, dropout)
-    data, vocab_size = flipflop(length, batch, "all")
+    data = flipflop(length, batch, "all")
     torch.manual_seed(0)
-    model = peer(transformer(config), encoding, vocab_size, length)
+    model = peer(transformer(config), encoding, VOCABULARY, length)
     tokens, targets = torch.from_numpy(data.tokens), torch.from_numpy(data.targets)
 
     cfg = config.train
@@ -79,4 +79,4 @@ def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> M
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Made(run, numbers(model))
+    return Built(run, parameter_counts(model))

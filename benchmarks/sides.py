@@ -1,7 +1,8 @@
-"""Sides that run in turn: blocks of steps, each round in the other order, ratios round by round.
+"""Alternating measurements of two or more sides, each in a process of its own.
 
-Busy neighbours and a drifting clock disturb the two blocks of a round alike, so a ratio is taken
-within each round, of processor times, and the median of the rounds' ratios is reported.
+The sides run blocks of steps in turn, every round in the reverse order of the round before. Load
+from other processes and clock drift affect the blocks of one round alike, so a ratio of processor
+times is taken within each round, and the median over the rounds is reported.
 """
 
 import json
@@ -20,25 +21,24 @@ BLOCK_MS = 100
 MOST_ROUNDS = 15
 
 
-def environment(**also: str) -> dict[str, str]:
-    """That of this process, one thread, without settings of the allocator."""
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of this process with one thread and without allocator settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
-    return {**kept, "OMP_NUM_THREADS": "1", **also}
+    return {**kept, "OMP_NUM_THREADS": "1", **changes}
 
 
 class SideError(Exception):
-    """A side's process is no more."""
+    """The process of a side has ended."""
 
 
 class Side:
-    """A process that makes steps and runs them when asked (see side.py); it starts when it is first
-    asked.
+    """A process that builds steps and runs them on request (side.py), started at the first one.
 
     Args:
-        setting: ``ours``: the process is prepared as a run of ours is, freed memory is kept;
-            ``shipped``: as Python, glibc and PyTorch are; ``tuned``: that, and freed memory kept.
-            Denormals are flushed in all of them, and all have one thread.
-        variables: of the environment.
+        setting: ``ours``: prepared as a run of pe-lab, which keeps freed memory; ``shipped``:
+            Python, glibc and PyTorch with their defaults; ``tuned``: the defaults, with freed
+            memory kept. All have one thread and flush denormals.
+        variables: additional environment variables.
     """
 
     def __init__(self, setting: str, **variables: str) -> None:
@@ -56,7 +56,11 @@ class Side:
         )
 
     def ask(self, do: str, **request: Any) -> Any:
-        """The answer to a request; ``SideError`` where the process has ended, having said why."""
+        """The answer to a request.
+
+        Raises:
+            SideError: the process has ended; its error output says why.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -66,17 +70,17 @@ class Side:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise SideError(f"a side of the comparison ended ({do}, {request}): see above")
+            raise SideError(f"the process of a side ended ({do}, {request}): see its error above")
         return json.loads(line)
 
-    def make(self, what: str, **given: Any) -> "Runner":
-        """``module.function(**given)`` of benchmarks, made there."""
-        facts = self.ask("make", what=what, given=given)
+    def make(self, what: str, **arguments: Any) -> "Runner":
+        """Build ``benchmarks.<what>(**arguments)`` in the process; ``what`` is module.function."""
+        facts = self.ask("make", what=what, arguments=arguments)
         self.made += 1
         return Runner(self, self.made - 1, facts)
 
     def clear(self) -> None:
-        """Have it forget what it made."""
+        """Release everything that was built."""
         if self.made:
             self.ask("clear")
         self.made = 0
@@ -98,40 +102,40 @@ class Side:
 
 @dataclass(frozen=True)
 class Runner:
-    """A step that was made in a side."""
+    """A step that was built in the process of a side."""
 
     side: Side
     number: int
     facts: dict[str, Any]
 
     def run(self, times: int) -> tuple[float, float]:
-        """Milliseconds a step, of the processor and on the wall."""
+        """Processor time and wall time, in milliseconds a step."""
         cpu, wall = self.side.ask("run", number=self.number, times=times)
         return cpu, wall
 
     def peak(self) -> int:
-        """Bytes of tensors that a step needs at one time (see gauges.py)."""
+        """Peak bytes of tensors during a step (gauges.py)."""
         return int(self.side.ask("peak", number=self.number))
 
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds a step of every side, a number a round."""
+    """Milliseconds a step for each side, one number for each round."""
 
     cpu: dict[str, list[float]] = field(default_factory=dict)
     wall: dict[str, list[float]] = field(default_factory=dict)
 
     def ms(self, name: str) -> float:
-        """Median of the processor's time."""
+        """Median processor time."""
         return statistics.median(self.cpu[name])
 
     def ratio(self, above: str, below: str) -> float:
-        """Median over the rounds of one side's processor time over the other's."""
+        """Median over the rounds of the ratio of two sides' processor times."""
         pairs = zip(self.cpu[above], self.cpu[below], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def kept(self) -> dict[str, Any]:
-        """For the JSON file: medians, and how many rounds they are of."""
+        """For the JSON file: the medians and the number of rounds."""
         return {
             "rounds": len(next(iter(self.cpu.values()))),
             "cpu_ms": {name: round(self.ms(name), 3) for name in self.cpu},
@@ -140,11 +144,11 @@ class Times:
 
 
 def alternated(runners: Mapping[str, Runner], seconds: float, fewest: int = 3) -> Times:
-    """Every side in turn for about so many seconds, in at least ``fewest`` rounds."""
+    """Run the sides in turn for about ``seconds``, in at least ``fewest`` rounds."""
     takes = {}
     for name, runner in runners.items():
         first = runner.run(1)[1]
-        # The first step compiles, takes memory, fills caches; a long one is measured by it.
+        # The first step compiles kernels and fills caches; it counts only where a step is long.
         takes[name] = first if first > 10 * BLOCK_MS else runner.run(1)[1]
     counts = {name: max(1, round(BLOCK_MS / take)) for name, take in takes.items()}
     a_round = sum(takes[name] * counts[name] for name in runners)
