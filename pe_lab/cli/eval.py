@@ -1,24 +1,24 @@
 """``pe-lab eval``: finished runs at other lengths and with other encodings, without training.
 
     pe-lab eval run=FOLDER lengths=128,256,512     a run, its encoding as trained, at these lengths
-    pe-lab eval 'run=runs/flipflop/*/*' lengths=.. any runs: folders, parts of a path, * and ?, by
-                                                   commas; those not finished are named and skipped
-    pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    encodings in the place of the trained
-                                                   one, which always comes first; a key that both
-                                                   have keeps its trained value unless it is given
-    pe-lab eval run=.. pe=yarn k=4                 their scale, else test length / trained length,
-                                                   both in tokens
-    pe-lab eval run=.. splits=in_domain,sparse     in_domain without it; each at all lengths, or
-                                                   at its own where lengths= is left out
-    pe-lab eval run=.. sequences=200               in place of the run's eval.sequences
-    pe-lab eval run=.. generate=true               the model also writes the answers itself
+    pe-lab eval 'run=runs/flipflop/*/*' lengths=.. several runs: folders, parts of a path, * and ?,
+                                                   comma-separated; unfinished ones are skipped
+    pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    also with other encodings, after the
+                                                   trained one; a key that both encodings have
+                                                   keeps its trained value unless it is given
+    pe-lab eval run=.. pe=yarn k=4                 their scale; default: test length / trained
+                                                   length, both in tokens
+    pe-lab eval run=.. splits=in_domain,sparse     default: in_domain; each split at all lengths,
+                                                   or at its own without lengths=
+    pe-lab eval run=.. sequences=200               instead of the run's eval.sequences
+    pe-lab eval run=.. generate=true               the model also generates the answers itself
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
     pe-lab eval run=.. format=csv out=FILE.csv     table, csv, json, markdown or latex; the file
 
-Every number is added to evaluations.jsonl in its run's folder as soon as it is measured; what is
-there is not measured again (force=true does), so that the same line goes on where it was stopped.
-All numbers of a line go into a new file, a row for each run, encoding, split and length:
-out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a picture beside it (.svg).
+Each measurement is added to evaluations.jsonl in its run's folder at once and is not repeated
+(unless force=true), so the same command continues where it was stopped. If memory runs out, the
+batch is halved. All numbers of a command are written to a new file, a row for each run, encoding,
+split and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next to it (.svg).
 Also device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your own encodings.
 """
 
@@ -42,7 +42,7 @@ from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
 
 logger = logging.getLogger("pe_lab")
 
-LINE_EVERY_S = 30.0
+LINE_INTERVAL_S = 30.0
 
 
 class EvalOptions(Options):
@@ -70,17 +70,17 @@ class EvalOptions(Options):
 
 
 def show(words: Sequence[str]) -> None:
-    """Measure what the words ask for, and print it.
+    """Evaluate, print the tables and write the files.
 
     Raises:
-        UsageError: a word makes no sense, or a run cannot be evaluated so; nothing was done.
-        Interrupted: a signal came; what was measured is recorded.
+        UsageError: invalid option, or a run that cannot be evaluated with it; nothing was done.
+        Interrupted: stopped by a signal; earlier measurements are recorded.
     """
     config_dir, rest = _config_dir(words)
     options = parse(EvalOptions, rest)
     out = _out(options.out, options.runs_dir)
     paths, unfinished = finished(options.run, options.runs_dir)
-    # Only now: torch takes a second.
+    # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.report.evaluation_files import write
     from pe_lab.results.columns import frame_of
@@ -118,18 +118,17 @@ def show(words: Sequence[str]) -> None:
     print_tables(options.format, tables, evaluated, skipped, lines, facts)
 
 
-def finished(words: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
-    """The runs that ``run=`` names: the finished ones, and the others.
+def finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
+    """The finished and the unfinished runs that ``run=`` names.
 
-    A folder of a run stays among the first whatever it holds, where it is the only one: that it
-    is not finished is told by whoever loads it.
+    A single run is always returned as finished: loading it gives the precise error.
 
     Raises:
-        UsageError: nothing is called so, or nothing of it is finished.
+        UsageError: no such run, or none of them is finished.
     """
     found: dict[str, Path] = {}
-    for word in filter(None, (word.strip() for word in words.split(","))):
-        for path in _named(word, runs_dir):
+    for name in filter(None, (name.strip() for name in text.split(","))):
+        for path in _matching(name, runs_dir):
             found.setdefault(str(path.resolve()), path)
     if not found:
         raise UsageError(
@@ -143,22 +142,23 @@ def finished(words: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     if not done:
         some = ", ".join(map(str, paths[:3])) + (", .." if len(paths) > 3 else "")
         raise UsageError(
-            f"run={words} names {len(paths)} runs, and none is finished ({some}): give their "
+            f"run={text} names {len(paths)} runs, and none is finished ({some}): give their "
             "lines again, they go on"
         )
     return done, [path for path in paths if path not in done]
 
 
-def _named(word: str, runs_dir: Path) -> list[Path]:
-    path = Path(word)
+def _matching(name: str, runs_dir: Path) -> list[Path]:
+    """The runs in a folder or a glob pattern, else those with this part in their path."""
+    path = Path(name)
     if path.is_dir():
         return [path] if is_run(path) else runs_below(path) or [path]
-    globbed = [Path(name) for name in sorted(glob.glob(word))]  # noqa: PTH207
+    globbed = [Path(match) for match in sorted(glob.glob(name))]  # noqa: PTH207
     found = [run for p in globbed if p.is_dir() for run in ([p] if is_run(p) else runs_below(p))]
-    found = found or runs_called(word, runs_dir)
+    found = found or runs_called(name, runs_dir)
     if not found:
         raise UsageError(
-            f"run={word} is no folder, and no run below runs_dir={runs_dir} is called so: see "
+            f"run={name} is no folder, and no run below runs_dir={runs_dir} is called so: see "
             "pe-lab results for what there is"
         )
     return [run for run in found if ".replaced-" not in run.name]
@@ -178,35 +178,35 @@ def _config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:
-    """Where the numbers go; nothing is there yet, and it can be written."""
+    """The csv file to write; it does not exist yet, and its folder is writable."""
     if out is None:
-        # To the microsecond, as several may begin at once.
+        # Microseconds, as several evaluations may start at once.
         path = runs_dir / "evaluations" / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.csv"
     else:
         path = Path(out)
         if path.suffix != ".csv":
             raise UsageError(f"out={out} is not allowed: give a file that ends in .csv")
-        for there in (path, path.with_suffix(".svg")):
-            if there.exists():
-                raise UsageError(f"out={out}: {there} is there already, give another name")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
+        for file in (path, path.with_suffix(".svg")):
+            if file.exists():
+                raise UsageError(f"out={out}: {file} is there already, give another name")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"{path} cannot be written: give out=FILE.csv in another folder")
     return path
 
 
 class _Progress:
-    """How much is measured, on the error output: a line that renews itself, or one now and then."""
+    """Progress on stderr: an updated line on a terminal, else a new line from time to time."""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty()
-        self.at = time.monotonic()
+        self.last = time.monotonic()
         self.shown = False
 
     def show(self, done: int, of: int) -> None:
         now = time.monotonic()
-        if of and (self.live or now - self.at >= LINE_EVERY_S):
-            self.at, self.shown = now, True
+        if of and (self.live or now - self.last >= LINE_INTERVAL_S):
+            self.last, self.shown = now, True
             line = f"measured {done} of {of}"
             print(f"\r{line}" if self.live else line, end="" if self.live else "\n",
                   file=sys.stderr, flush=True)  # fmt: skip

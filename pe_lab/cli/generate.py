@@ -1,14 +1,14 @@
-"""``pe-lab generate``: what a finished run's model writes after a prompt.
+"""``pe-lab generate``: the continuation of a prompt by the model of a finished run.
 
     pe-lab generate run=FOLDER prompt="The "      a folder of a run, or
     pe-lab generate run=text/rope prompt=..       a part of the only such path below runs_dir=runs
-    pe-lab generate .. tokens=200                 how many tokens it writes (200)
-    pe-lab generate .. temperature=0.8            logits are divided by it before the draw (1)
-    pe-lab generate .. top_k=10                   draw among the 10 likeliest only; 1: no draw
-    pe-lab generate .. top_p=0.9                  among the fewest that are 90 % likely together
-    pe-lab generate .. seed=1                     another draw (0); the same seed, the same text
+    pe-lab generate .. tokens=200                 how many tokens are generated (200)
+    pe-lab generate .. temperature=0.8            logits are divided by it before sampling (1)
+    pe-lab generate .. top_k=10                   sample from the 10 most likely tokens; 1: greedy
+    pe-lab generate .. top_p=0.9                  from the fewest tokens with total probability 0.9
+    pe-lab generate .. seed=1                     random seed (0); the same seed, the same text
 
-A prompt is text for task=text; for the others words of the vocabulary, like "w 1 i 0 r" or w1i0r.
+A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class GenerateOptions(Options):
         return self
 
 
-def continuation(
+def generate(
     path: str | Path,
     prompt: str,
     tokens: int = 200,
@@ -60,15 +60,15 @@ def continuation(
     top_p: float | None = None,
     seed: int = 0,
 ) -> str:
-    """The prompt and what the model of a finished run writes after it, drawn as ``generate.drawn``
-    does.
+    """The prompt and its continuation by the model of a finished run.
 
     Args:
-        tokens: how many it writes.
+        tokens: how many are generated.
+        temperature, top_k, top_p: see ``training.generate``.
 
     Raises:
-        UsageError: no finished run, a prompt that is not of its vocabulary, more tokens than its
-            encoding reaches, or a model that cannot write token by token.
+        UsageError: no finished run, a prompt outside of its vocabulary, more tokens than its
+            encoding can encode, or a model that cannot generate token by token.
     """
     import torch
 
@@ -79,44 +79,45 @@ def continuation(
 
     run: Trained = load(path)
     task = run.plan.task
-    read = _encoded(run, prompt)
+    prompt_tokens = _encode(run, prompt)
     if top_k is not None and top_k > len(task.vocab):
         raise UsageError(
             f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
             f"{len(task.vocab)}, or leave it out"
         )
-    # The last token is written and not read.
-    _check_length(run, len(read), tokens)
+    # The last token is generated and not read.
+    _check_length(run, len(prompt_tokens), tokens)
     try:
         run.model.empty_cache()
     except ValueError as error:
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
-    positions = fixed_positions(run.plan.positions, "generate", 1, len(read) + tokens - 1)
+    positions = fixed_positions(run.plan.positions, "generate", 1, len(prompt_tokens) + tokens - 1)
     generator = torch.Generator().manual_seed(torch_seed(seed, "generate"))
     choice = partial(drawn, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
     with run.autocast():
         answer = written(
-            run.model, torch.tensor([read]), torch.from_numpy(positions), tokens, choice
+            run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice
         )
-    return task.decode(read + answer[0].tolist())
+    return task.decode(prompt_tokens + answer[0].tolist())
 
 
-def _encoded(run: Any, prompt: str) -> list[int]:
+def _encode(run: Any, prompt: str) -> list[int]:
     task = run.plan.task
     try:
-        read: list[int] = task.encode(prompt)
+        tokens: list[int] = task.encode(prompt)
     except ValueError as error:
         raise UsageError(f"prompt: {error}") from None
-    if not read:
+    if not tokens:
         raise UsageError(f"prompt is empty: give some of {task.shown_vocab}")
-    if task.separator is not None and task.vocab.index(task.separator) not in read:
+    if task.separator is not None and task.vocab.index(task.separator) not in tokens:
         raise UsageError(
             f"prompt={prompt} asks for no answer: end what is to be answered with {task.separator}"
         )
-    return read
+    return tokens
 
 
 def _check_length(run: Any, read: int, tokens: int) -> None:
+    """UsageError if the machine or the encoding cannot reach prompt and generated tokens."""
     from pe_lab.evaluation.memory import min_bytes, refuse_beyond
 
     refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + tokens, 1, 0), "give fewer")
@@ -138,13 +139,12 @@ def _check_length(run: Any, read: int, tokens: int) -> None:
 
 
 def show(words: Sequence[str]) -> None:
-    """Print what the words ask for.
+    """Print the continuation.
 
     Raises:
-        UsageError: a key, value, run or prompt that is not allowed.
+        UsageError: invalid key, value, run or prompt.
     """
-
     options = parse(GenerateOptions, words)
     path = find_run(options.run, options.runs_dir)
     numbers = options.model_dump(exclude={"run", "prompt", "runs_dir"})
-    print(continuation(path, options.prompt, **numbers))
+    print(generate(path, options.prompt, **numbers))
