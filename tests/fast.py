@@ -4,11 +4,11 @@ import copy
 from typing import TypeVar
 
 from pe_lab.common.dropout import Drop
-from pe_lab.kernels.apply import FAST, NORMS, accelerate
+from pe_lab.kernels.apply import FAST, accelerate
 from pe_lab.models.base import Model
 
 Built = TypeVar("Built", bound=Model)
-PLAIN = {fast: plain for plain, fast in {**FAST, **NORMS}.items()}
+PLAIN = {fast: plain for plain, fast in FAST.items()}
 
 
 def accelerated(model: Built, fast: bool = True) -> Built:
@@ -24,5 +24,4 @@ def plain(model: Built) -> Built:
     made.dropout_type = Drop
     for module in made.modules():
         module.__class__ = PLAIN.get(type(module), type(module))
-        module.__dict__.pop("rotate_pairs", None)
     return made
