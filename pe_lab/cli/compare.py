@@ -68,8 +68,10 @@ def show(words: Sequence[str]) -> None:
     tables, notes = comparison_tables(table.filter(shown)), commands(table)
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
-        asked = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
-        notes = [f"no published number is known with {asked}: see pe_lab/results/published.yaml"]
+        selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
+        notes = [
+            f"no published number is known with {selection}: see pe_lab/results/published.yaml"
+        ]
     if len(filters["pe"]) == 2 and form != "csv":
         try:
             tests = paired(runs, *filters["pe"])

@@ -65,25 +65,25 @@ def show(words: Sequence[str]) -> None:
     _write(options.format, evaluated, Path(options.others.get("runs_dir", "runs")))
 
 
-def _training(given: dict[str, str]) -> list[str]:
+def _training(options: dict[str, str]) -> list[str]:
     """The options of the training; UsageError for those that the recipe fixes."""
-    if (task := given.get("task", "text")) != "text":
+    if (task := options.get("task", "text")) != "text":
         raise UsageError(
             f"extrapolate task={task}: its recipe is for task=text; pe-lab eval measures other "
             "runs at any length"
         )
-    for key, value in given.items():
+    for key, value in options.items():
         if key in ("pe", "experiment") or key.startswith("pe."):
             raise UsageError(
                 f"extrapolate {key}={value}: its table has encodings of its own; pe-lab eval "
                 "measures others"
             )
-    if given.get("eval.skip_too_long", "false") != "false":
+    if options.get("eval.skip_too_long", "false") != "false":
         raise UsageError(
             "extrapolate needs the longest splits, which eval.skip_too_long may leave out: leave "
             "it false"
         )
-    rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | given
+    rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | options
     rest.pop("task", None)
     return [f"experiment={RECIPE}", *(f"{key}={value}" for key, value in rest.items())]
 

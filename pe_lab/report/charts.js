@@ -23,9 +23,9 @@
   // place -> number of its colour; a setting keeps its colour while it is coloured.
   function coloured(number) {
     const section = sections[number];
-    const asked = state.pe.length || state.find;
+    const filtered = state.pe.length || state.find;
     const all = matching(section);
-    const places = asked ? all.slice(0, NAMES.length) : spread(all, DEFAULT_COLOURED);
+    const places = filtered ? all.slice(0, NAMES.length) : spread(all, DEFAULT_COLOURED);
     const before = slots[number];
     const kept = new Map(places.filter((p) => before.has(p)).map((p) => [p, before.get(p)]));
     const free = [...NAMES.keys()].filter((slot) => ![...kept.values()].includes(slot));
@@ -89,11 +89,11 @@
       item.append(pe, suffix);
       return item;
     }));
-    const asked = state.pe.length || state.find;
+    const filtered = state.pe.length || state.find;
     const grey = rest && !state.others ? `; the other ${rest} in grey` : "";
-    const which = asked ? "Coloured: the chosen"
+    const which = filtered ? "Coloured: the chosen"
       : rest ? `Coloured: ${colours.size} from the best to the worst` : "All are coloured";
-    const crowded = asked && matching(section).length > colours.size ? " (the best of them)" : "";
+    const crowded = filtered && matching(section).length > colours.size ? " (the best of them)" : "";
     element.querySelector(".context span").textContent = `${which}${crowded}${grey}.`;
   }
 

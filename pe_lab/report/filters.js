@@ -30,9 +30,9 @@
   }
 
   function fromAddress() {
-    const given = new URLSearchParams(location.hash.slice(1));
+    const params = new URLSearchParams(location.hash.slice(1));
     for (const [key, value] of Object.entries(DEFAULTS)) {
-      const text = given.get(key);
+      const text = params.get(key);
       if (SEVERAL.includes(key)) state[key] = text ? text.split(",").map(unescaped) : [];
       else state[key] = text ?? value;
     }

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import TITLED
+from pe_lab.common.metrics import COSTS, TITLED
 from pe_lab.common.vega import vega_script
 from pe_lab.report.bands import Band
 from pe_lab.report.facts import Counts, Settings
@@ -86,6 +86,7 @@ def render(page: Page) -> str:
         reference=reference,
         deep=DEEP,
         metrics=TITLED,
+        costs=COSTS.values(),
     )
 
 
