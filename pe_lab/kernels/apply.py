@@ -5,6 +5,8 @@ It gives modules of a model faster subclasses of their own classes, in place, as
 class that is not in the table below, such as a user's subclass, stays as it is.
 """
 
+from typing import TypeVar
+
 from torch import nn
 
 from pe_lab.kernels import attention, dispatch, encoder_decoder, layers, recurrent
@@ -19,6 +21,7 @@ from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
 from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.models.transformer import Block, FeedForward, Transformer
 
+Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     MultiHeadAttention: attention.FastMultiHeadAttention,
     SharedKeyAttention: attention.FastSharedKeyAttention,
@@ -36,8 +39,8 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def accelerate(model: Model) -> None:
-    """Replace the modules of a model by fast equals, and its dropout by a kernel."""
+def accelerate(model: Fast) -> Fast:
+    """The same model, its modules replaced by fast equals, its dropout by a kernel."""
     model.dropout_type = FusedDrop
     # Children first: what is made of them follows.
     for module in reversed(list(model.modules())):
@@ -47,6 +50,7 @@ def accelerate(model: Model) -> None:
             module.__class__ = FAST[type(module)]
         if isinstance(module, attention.FastAttention):
             module.choose_kernel()
+    return model
 
 
 def backends(model: Model) -> dict[str, str] | None:
