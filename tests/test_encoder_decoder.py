@@ -364,7 +364,7 @@ def test_initial_weights(tied: bool) -> None:
     cfg = config(d_model=48, d_ff=64, tied_embeddings=tied)
     torch.manual_seed(0)
     encodings = [NoPE(cfg.dims(VOCAB, 12, MAX_LEN)) for _ in range(2 * LAYERS)]
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings, True)
+    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings)
 
     def starts(linear: Any, branches: int) -> None:
         bound = (linear.in_features * branches) ** -0.5

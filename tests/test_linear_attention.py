@@ -126,7 +126,7 @@ def test_sums_go_on_from_any_place(pe: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_model_remembers_no_tokens_but_for_an_encoding_that_looks_back() -> None:
     for pe, kept in (("rope", 0), ("conv", 5)):
         cfg = config()
-        model = cfg.build(Vocabulary(VOCAB), [encoding(pe)], True)
+        model = cfg.build(Vocabulary(VOCAB), [encoding(pe)])
         cache = model.empty_cache()
         for t in range(5):
             model(torch.zeros(1, 1, dtype=torch.int64), torch.arange(t + 1)[None], cache)

@@ -34,10 +34,12 @@ class FastAttention(Attention):
     sdpa: bool
     learned_bias: bool
     row_by_row: bool
+    chosen_for: int
 
     def choose_kernel(self) -> None:
-        """What can be known from the encoding before the first call."""
+        """What can be known from the encoding before a call."""
         hooks = self.encoding.hooks()
+        self.chosen_for = id(self.encoding)
         self.softmax = "normalize" not in hooks and not getattr(self, "squared", False)
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
@@ -62,6 +64,8 @@ class FastAttention(Attention):
             queries: how many tokens, the last, are queries; None: all.
             project_out: False: return what ``out`` would be applied to.
         """
+        if self.chosen_for != id(self.encoding):
+            self.choose_kernel()
         inputs, mixed = self.inputs(x_BTE, pos_BS, carried, queries), None
         kernel = self.kernel if self._fits(inputs) else None
         if kernel is not None and cache is None:

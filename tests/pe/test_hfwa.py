@@ -41,8 +41,8 @@ def test_weights_of_hfwa(choice: dict[str, Any], cached: bool) -> None:
         for number, block in enumerate(built.blocks):
             attention: Any = block.attention
             x = torch.randn(1, 15, 12)
-            q, k, inputs = attention.sight(x, pos, queries, None, None)
-            weights = attention.weigh(q, k, inputs)[1]
+            q, k, inputs = attention.rotate(attention.inputs(x, pos, None, queries), pos, None)
+            weights = attention.weights(q, k, inputs)[1]
             s = Sight(inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD, x, pos, {}, keys)
             for h, i in itertools.product(range(2), range(queries)):
                 here = s.key_of(i)

@@ -29,7 +29,7 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
     seen: list[tuple[Any, AttentionInputs, Tensor]] = []
 
     def note(attention: Any, given: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
-        seen.append((attention, attention.sight(*given)[-1], output[0]))
+        seen.append((attention, attention.inputs(*given[:3]), output[0]))
 
     for block in built.blocks:
         block.attention.register_forward_hook(note)
@@ -101,7 +101,7 @@ def test_gates_and_positions_of_cope(name: str) -> None:
     scenes: list[AttentionInputs] = []
     for block in built.blocks:
         block.attention.register_forward_hook(
-            lambda attention, given, _: scenes.append(attention.sight(*given)[-1])
+            lambda attention, given, _: scenes.append(attention.inputs(*given[:3]))
         )
     _, traces = look(built, tokens(1, 12))
     counted = 0
