@@ -13,9 +13,7 @@ PLAIN = {fast: plain for plain, fast in FAST.items()}
 
 def accelerated(model: Built, fast: bool = True) -> Built:
     """The same model, made fast."""
-    if fast:
-        accelerate(model)
-    return model
+    return accelerate(model) if fast else model
 
 
 def plain(model: Built) -> Built:

@@ -44,20 +44,7 @@ class FullAttention(nn.Module):
         encoding: PositionalEncoding | None = None,
         pos_BS: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, E); see ``features`` for the arguments."""
-        out: Tensor = self.out(self.features(x_BTE, kv, seen_BS, drop, encoding, pos_BS))
-        return out
-
-    def features(
-        self,
-        x_BTE: Tensor,
-        kv: tuple[Tensor, Tensor],
-        seen_BS: Tensor | None,
-        drop: Drop | None,
-        encoding: PositionalEncoding | None = None,
-        pos_BS: Tensor | None = None,
-    ) -> Tensor:
-        """The heads' outputs side by side, before the output projection, (B, T, E).
+        """(B, T, E).
 
         Args:
             kv: from ``keys_and_values``.
@@ -74,7 +61,8 @@ class FullAttention(nn.Module):
                 # For keys ahead of the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        return heads_to_features(self.attend(q, k, v, mask, drop))
+        out: Tensor = self.out(heads_to_features(self.attend(q, k, v, mask, drop)))
+        return out
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None

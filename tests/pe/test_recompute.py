@@ -1,4 +1,4 @@
-"""Eager attention by blocks of queries: equal to the whole, in memory that grows with the length."""
+"""Eager attention by blocks of queries: equal to the whole, in memory linear in the length."""
 
 import pytest
 import torch
