@@ -11,7 +11,7 @@ from benchmarks.ours import VOCABULARY, Built, model_of, sized
 from benchmarks.parts import Measured, Scope, table
 from benchmarks.sides import Side, alternated
 from pe_lab.models.base import Model
-from pe_lab.training.generate import written
+from pe_lab.training.generate import generate
 
 COMPARED = 32
 """Tokens that must agree on both sides."""
@@ -19,8 +19,8 @@ ENCODINGS = ("rope", "cope", "alibi", "none")
 
 
 @torch.inference_mode()
-def written_without_cache(model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int) -> Tensor:
-    """As ``generate.written``, without a cache."""
+def generate_without_cache(model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int) -> Tensor:
+    """As ``generate.generate``, without a cache."""
     for _ in range(n):
         hidden = model(tokens_BT, pos_BS[:, : tokens_BT.shape[1]])
         new = model.unembed(hidden[:, -1]).argmax(-1, keepdim=True)
@@ -33,7 +33,7 @@ def writing(encoding: str, size: str, length: int, cached: bool) -> Built:
     model = model_of(sized(encoding, size, 0.0), length).eval()
     n = length // 2
     prompt, pos = torch.randint(0, VOCABULARY, (1, n)), torch.arange(length)[None]
-    write = written if cached else written_without_cache
+    write = generate if cached else generate_without_cache
     first = write(model, prompt, pos, min(n, COMPARED))
     return Built(lambda: write(model, prompt, pos, n), {"tokens": first[0].tolist()})
 

@@ -16,7 +16,7 @@ from pe_lab.common.errors import RunError
 from pe_lab.common.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.generate import drawn, generated, written
+from pe_lab.training.generate import generate, generated_answers, sample
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
 
@@ -28,7 +28,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def shares(**how: Any) -> list[float]:
     """How often each token is drawn of 20 000."""
     rows = LOGITS.expand(20_000, -1)
-    return (torch.bincount(drawn(rows, seeded(), **how)[:, 0], minlength=4) / 20_000).tolist()
+    return (torch.bincount(sample(rows, seeded(), **how)[:, 0], minlength=4) / 20_000).tolist()
 
 
 def expected(*kept: int, temperature: float = 1.0) -> list[float]:
@@ -66,14 +66,14 @@ def test_drawn_as_often_as_the_softmax_says(how: dict[str, Any], wanted: list[fl
 
 def test_a_draw_can_be_repeated() -> None:
     rows = LOGITS.expand(50, -1)
-    one, again, other = (drawn(rows, seeded(seed)) for seed in (3, 3, 4))
+    one, again, other = (sample(rows, seeded(seed)) for seed in (3, 3, 4))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
 
 def test_nothing_is_drawn_from_what_is_no_number() -> None:
     with pytest.raises(RunError, match="no finite numbers"):
-        drawn(torch.tensor([[0.0, float("nan")]]), seeded())
+        sample(torch.tensor([[0.0, float("nan")]]), seeded())
 
 
 class Successor(Model):
@@ -106,7 +106,7 @@ class Successor(Model):
 def test_a_model_reads_what_it_has_written() -> None:
     model = Successor()
     prompt, pos = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0, 2, 3], [1, 2, 5]])
-    answers = written(model, prompt, pos, 2)
+    answers = generate(model, prompt, pos, 2)
     assert answers.tolist() == [[5, 2], [0, 6]]
     assert model.read == [(2, 2), (2, 1)]
 
@@ -120,7 +120,7 @@ def test_answers_of_rows_that_are_asked_at_different_places() -> None:
     scored = np.zeros((3, 6), dtype=bool)
     scored[0, 2:4] = scored[1, 1:2] = scored[2, 2:4] = True
     model = Successor()
-    answers = generated(
+    answers = generated_answers(
         model, Batch(tokens, targets, scored), pos, batch_tokens=6, autocast=nullcontext
     )
     # Row 0: 2 at 2 says 5, 5 at 3 says 2. Row 1: 5 at 2 says 1. Row 2: 1 says 4, 4 at 3 says 1.

@@ -33,7 +33,7 @@ from pe_lab.models.encoder_decoder_layers import FullAttention
 from pe_lab.models.input_output import Parts
 from pe_lab.pe.none import NoPE
 from pe_lab.training.encodings import build_encodings, refused
-from pe_lab.training.generate import written
+from pe_lab.training.generate import generate
 from pe_lab.training.plan import build_task
 
 WIDTH, HEADS, LAYERS = 12, 3, 2
@@ -279,7 +279,7 @@ def test_writes_what_it_would_read() -> None:
     with torch.no_grad():
         model.head.weight[SEPARATOR] *= 5
     tokens, _ = sequences([4] * 16, 5)
-    answers = written(model, tokens, torch.arange(12)[None], 8)
+    answers = generate(model, tokens, torch.arange(12)[None], 8)
     assert (answers == SEPARATOR).any()
     assert len(answers.unique()) > 2
     read = torch.cat([tokens, answers[:, :-1]], 1)

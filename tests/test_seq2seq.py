@@ -27,7 +27,7 @@ from pe_lab.common.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from pe_lab.training.encodings import build_encodings
-from pe_lab.training.generate import written
+from pe_lab.training.generate import generate
 
 WIDTH = 6
 pytestmark = pytest.mark.usefixtures("float64")
@@ -135,7 +135,7 @@ def test_writes_what_it_would_read() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
-    answers = written(model, tokens, torch.arange(10)[None], 6)
+    answers = generate(model, tokens, torch.arange(10)[None], 6)
     assert len(answers.unique()) > 2
     read = torch.cat([tokens, answers[:, :-1]], 1)
     likeliest = model.unembed(model(read, torch.arange(10)[None])[:, 4:]).argmax(-1)

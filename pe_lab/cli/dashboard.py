@@ -18,12 +18,12 @@ from typing import Any, Literal
 import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError, reason
+from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS
 from pe_lab.results.labels import labels
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.store.run_folder import replace_file
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 """Limits on one request to wandb's server, and on all of them."""

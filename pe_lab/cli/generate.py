@@ -73,11 +73,11 @@ def generate(
     import torch
 
     from pe_lab.common.rng import torch_seed
-    from pe_lab.experiment.load_run import Trained, load
-    from pe_lab.training.generate import drawn, written
+    from pe_lab.experiment.load_run import LoadedRun, load
+    from pe_lab.training import generate as decoding
     from pe_lab.training.measure import fixed_positions
 
-    run: Trained = load(path)
+    run: LoadedRun = load(path)
     task = run.plan.task
     prompt_tokens = _encode(run, prompt)
     if top_k is not None and top_k > len(task.vocab):
@@ -93,9 +93,11 @@ def generate(
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
     positions = fixed_positions(run.plan.positions, "generate", 1, len(prompt_tokens) + tokens - 1)
     generator = torch.Generator().manual_seed(torch_seed(seed, "generate"))
-    choice = partial(drawn, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
+    choice = partial(
+        decoding.sample, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p
+    )
     with run.autocast():
-        answer = written(
+        answer = decoding.generate(
             run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice
         )
     return task.decode(prompt_tokens + answer[0].tolist())

@@ -22,6 +22,7 @@ import polars as pl
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
 from pe_lab.report.evaluated import against_length, evaluated
 from pe_lab.report.facts import provenance, settings, unfinished
@@ -31,7 +32,6 @@ from pe_lab.report.sections import Section, sections
 from pe_lab.report.series import charted_settings, groups
 from pe_lab.results.frame import by_split
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.store.run_folder import replace_file
 
 MARK = '<meta name="generator" content="pe-lab report">'
 

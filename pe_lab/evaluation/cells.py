@@ -17,7 +17,7 @@ from pe_lab.evaluation.transfer import (
     plan_at_length,
     transfer,
 )
-from pe_lab.experiment.load_run import Trained, load
+from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.base import Model
 from pe_lab.store.run_id import identity
 from pe_lab.training.plan import Plan
@@ -46,7 +46,7 @@ class Cell:
     left_out: int
     message: str | None
 
-    def model(self, run: Trained) -> Model:
+    def model(self, run: LoadedRun) -> Model:
         """The cell's model with the weights of the run."""
         return transfer(run.model, self.plan).model
 
@@ -92,7 +92,12 @@ class _SettingCells:
     """The cells of a run, and of all others that differ from it in the seed only."""
 
     def __init__(
-        self, run: Trained, setting: str, configs: EncodingConfigs, k: float | None, generate: bool
+        self,
+        run: LoadedRun,
+        setting: str,
+        configs: EncodingConfigs,
+        k: float | None,
+        generate: bool,
     ) -> None:
         self.run, self.setting, self.configs = run, setting, configs
         self.k, self.generate = k, generate

@@ -16,9 +16,9 @@ from pe_lab.common.task import Batch, Ints
 from pe_lab.config.schema import plain, validated
 from pe_lab.evaluation.cells import Cell
 from pe_lab.evaluation.memory import DoesNotFit, halve_until_it_fits
-from pe_lab.experiment.load_run import Trained, load
+from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.experiment.machine import environment, prepare
-from pe_lab.training.generate import generated
+from pe_lab.training.generate import generated_answers
 from pe_lab.training.measure import answer, fixed_positions
 
 logger = logging.getLogger("pe_lab")
@@ -29,7 +29,7 @@ class CellMeasurer:
 
     def __init__(self, device: str, threads: int) -> None:
         self.device, self.threads = device, threads
-        self.run: Trained | None = None
+        self.run: LoadedRun | None = None
         self.provenance: dict[str, Any] | None = None
         self.max_tokens: int | None = None
 
@@ -55,7 +55,7 @@ class CellMeasurer:
         return {**encoding, **numbers, "seconds": seconds, **self._provenance(device)}
 
     def _numbers(
-        self, cell: Cell, run: Trained, data: Batch, positions: Ints, batch_tokens: int
+        self, cell: Cell, run: LoadedRun, data: Batch, positions: Ints, batch_tokens: int
     ) -> dict[str, Any]:
         """The metrics, measured in smaller batches if memory runs out, here and afterwards."""
         sequences, tokens = data.tokens.shape
@@ -68,7 +68,7 @@ class CellMeasurer:
                 run.model, cell.target.task, data, positions, **options
             ).measured()
             if cell.measurement.generated:
-                written = generated(run.model, data, positions, **options).measured()
+                written = generated_answers(run.model, data, positions, **options).measured()
                 found |= generated_metrics(written)
             return found
 
@@ -90,7 +90,7 @@ class CellMeasurer:
             )  # fmt: skip
         return numbers
 
-    def _load(self, path: Path) -> Trained:
+    def _load(self, path: Path) -> LoadedRun:
         if self.run is None or self.run.path != path:
             self.run = load(path)
         return self.run

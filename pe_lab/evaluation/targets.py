@@ -12,7 +12,7 @@ from pe_lab.common.rng import generator
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Task
 from pe_lab.evaluation.memory import min_bytes, refuse_beyond
-from pe_lab.experiment.load_run import Trained
+from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.plan import Plan
 
@@ -44,7 +44,7 @@ class Target:
 
 
 def targets(
-    run: Trained, splits: Sequence[str], lengths: Sequence[int] | None, sequences: int | None
+    run: LoadedRun, splits: Sequence[str], lengths: Sequence[int] | None, sequences: int | None
 ) -> list[Target]:
     """Each split at each length, or at its own.
 
@@ -61,14 +61,14 @@ def targets(
     ]
 
 
-def _split_task(run: Trained, split: str) -> Task:
+def _split_task(run: LoadedRun, split: str) -> Task:
     known = run.plan.task.evaluated()
     if split not in known:
         raise UsageError(f"splits={split} is no split of {run.path}: " + did_you_mean(split, known))
     return run.plan.task.split(split)
 
 
-def _target(run: Trained, split: str, length: int, sequences: int | None) -> Target:
+def _target(run: LoadedRun, split: str, length: int, sequences: int | None) -> Target:
     plan, task = run.plan, _split_task(run, split)
     own_length = task.n_tokens
     try:

@@ -31,7 +31,7 @@ SUMMARY = {
 
 
 @dataclass(frozen=True)
-class Trained:
+class LoadedRun:
     """A finished run: its summary, the plan made from it, and the model with its weights."""
 
     path: Path
@@ -70,7 +70,7 @@ class Trained:
         return partial(autocast, self.plan, self.model)
 
 
-def load(path: str | Path) -> Trained:
+def load(path: str | Path) -> LoadedRun:
     """The model of a finished run's folder with its weights, on the CPU, in evaluation mode.
 
     Raises:
@@ -108,7 +108,7 @@ def load(path: str | Path) -> Trained:
             f"program ({told}): use the version in {path / 'environment.json'}, or make the run "
             "again with force=true"
         ) from None
-    return Trained(path, summary, planned, model.eval())
+    return LoadedRun(path, summary, planned, model.eval())
 
 
 def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.common.errors import reason
+from pe_lab.common.files import replace_file
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.config.schema import WandbConfig
 from pe_lab.experiment.wandb_labels import (
@@ -25,7 +26,6 @@ from pe_lab.experiment.wandb_labels import (
     with_mean_ood,
 )
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.run_folder import replace_file
 
 logger = logging.getLogger("pe_lab")
 

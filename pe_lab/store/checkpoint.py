@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.store.run_folder import replace_file
+from pe_lab.common.files import replace_file
 
 FORMAT = 1
 

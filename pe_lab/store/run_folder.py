@@ -1,12 +1,12 @@
-"""A run's folder: runs/<task>/<pe>/seed<k>-<hash8>/, what lies in it, and who may write it.
+"""Run folders, runs/<task>/<pe>/seed<k>-<hash8>/:
 
-config.yaml, overrides.yaml    what was asked for, resolved and as given
-environment.json, git-<n>.diff with what its n-th start ran
-metrics.jsonl                  one row a measurement
-checkpoint.pt                  the state to go on from
-status.json                    running, interrupted, failed or finished
-log.txt                        what was said, tracebacks too
-summary.json                   the result; there only once the run is finished
+config.yaml, overrides.yaml     the resolved configuration, and the overrides it came from
+environment.json, git-<n>.diff  the environment of each start, and the n-th one's uncommitted code
+metrics.jsonl                   one row per measurement
+checkpoint.pt                   the state to resume from
+status.json                     running, interrupted, failed or finished
+log.txt                         log records, tracebacks included
+summary.json                    the result, once the run is finished
 """
 
 import json
@@ -14,37 +14,19 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import HeldError, RunError, UsageError, cannot_write
+from pe_lab.common.files import replace_file
 
 State = Literal["running", "interrupted", "failed", "finished"]
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
-
-
-def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file whole or not at all: beside it first, flushed to disk, then renamed."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with open(beside, "wb") as handle:
-            write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def check_writable(runs_dir: str) -> None:

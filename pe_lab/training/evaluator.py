@@ -8,7 +8,7 @@ import torch
 
 from pe_lab.common.task import Batch, Ints
 from pe_lab.models.base import Model
-from pe_lab.training.generate import generated
+from pe_lab.training.generate import generated_answers
 from pe_lab.training.measure import Answers, answer, fixed_positions
 from pe_lab.training.plan import Plan
 
@@ -52,7 +52,7 @@ class Evaluator:
     def generated(self, split: str) -> Answers:
         """The answers that the model generates greedily."""
         data, positions = self._sequences(split, None)
-        return generated(
+        return generated_answers(
             self.model,
             data,
             positions,

@@ -1,4 +1,4 @@
-"""Generation with a key cache: the model reads its own answers, the likeliest or drawn ones.
+"""Generation with a key cache, greedy or sampled.
 
 Shape letters: B rows, T tokens of the prompt, S positions, V vocabulary.
 """
@@ -17,40 +17,41 @@ from pe_lab.models.base import Model
 from pe_lab.training.measure import Answers, chunks, evaluating
 
 Choice = Callable[[Tensor], Tensor]
-"""Of the logits (B, V), a token for each row, (B, 1)."""
+"""From logits (B, V) to one token for each row, (B, 1)."""
 
 
-def likeliest(logits_BV: Tensor) -> Tensor:
+def greedy(logits_BV: Tensor) -> Tensor:
+    """The most likely token of each row, (B, 1)."""
     return logits_BV.argmax(-1, keepdim=True)
 
 
-def drawn(
+def sample(
     logits_BV: Tensor,
     generator: torch.Generator,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Tensor:
-    """A token for each row, drawn from softmax(logits / temperature), (B, 1).
+    """One token for each row, sampled from softmax(logits / temperature), (B, 1).
 
     Args:
-        generator: of the CPU, where it is drawn, so that every device draws alike.
-        top_k: draw among the k likeliest only.
-        top_p: draw among the likeliest that reach this probability together, as few as do
-            (nucleus sampling, Holtzman 2020); of the ``top_k``, where that is given too.
+        generator: on the CPU, so that every device samples the same tokens.
+        top_k: sample among the k most likely tokens only.
+        top_p: sample among the smallest set of most likely tokens that reaches this probability
+            (nucleus sampling, Holtzman 2020), within the ``top_k``.
 
     Raises:
-        RunError: a logit is no finite number.
+        RunError: a logit is not finite.
     """
     ordered_BV, token_BV = logits_BV.double().cpu().sort(-1, descending=True)
     if not ordered_BV.isfinite().all():
         raise RunError("the model's logits are no finite numbers, so that no token can be drawn")
-    # From the largest down no temperature makes that infinite; subnormal ones may count as 0.
+    # Relative to the largest, no temperature makes a logit infinite.
     cooled_BV = (ordered_BV - ordered_BV[:, :1]) / max(temperature, sys.float_info.min)
     p_BV = cooled_BV[:, :top_k].softmax(-1)
     if top_p is not None:
         likelier_BV = p_BV.cumsum(-1) - p_BV
-        # The likeliest stays, however small top_p.
+        # The most likely token stays, however small top_p.
         likelier_BV[:, 0] = 0
         p_BV = p_BV * (likelier_BV < top_p)
     place_B1 = torch.multinomial(p_BV, 1, generator=generator)
@@ -58,12 +59,13 @@ def drawn(
 
 
 @torch.inference_mode()
-def written(
-    model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int, choice: Choice = likeliest
+def generate(
+    model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int, choice: Choice = greedy
 ) -> Tensor:
-    """n tokens after the prompt ``tokens_BT``, each as ``choice`` has it; (B, n).
+    """n tokens after the prompt ``tokens_BT``, each selected by ``choice``; (B, n).
 
-    ``pos_BS`` are the positions of the prompt and of the n - 1 answers that are read again.
+    Args:
+        pos_BS: positions of the prompt and of the first n - 1 generated tokens.
     """
     cache = model.empty_cache()
     answers: list[Tensor] = []
@@ -78,7 +80,7 @@ def written(
 
 
 @torch.inference_mode()
-def generated(
+def generated_answers(
     model: Model,
     data: Batch,
     positions: Ints,
@@ -87,20 +89,18 @@ def generated(
     autocast: Callable[[], Any],
     poll: Callable[[], None] = lambda: None,
 ) -> Answers:
-    """The model's own answers, the likeliest, to a task whose scored answers are one run at the
-    end of each row.
-
-    The arguments are those of ``measure.answer``; the losses are not known (nan).
+    """The answers that the model generates greedily, to a task whose scored answers are one run
+    at the end of each row. The arguments are those of ``measure.answer``; losses are nan.
     """
     wrong = np.zeros(data.scored.shape, dtype=bool)
     with evaluating(model):
-        for rows, first, n in _alike(data.scored):
-            own = positions if len(positions) == 1 else positions[rows]
+        for rows, first, n in _same_places(data.scored):
+            rows_pos = positions if len(positions) == 1 else positions[rows]
             found = []
-            for part, pos in chunks(data.take(rows), own, batch_tokens, poll):
+            for part, pos in chunks(data.take(rows), rows_pos, batch_tokens, poll):
                 prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(model.device)
                 with autocast():
-                    answers = written(model, prompt, pos.to(model.device), n)
+                    answers = generate(model, prompt, pos.to(model.device), n)
                 found.append(answers.cpu().numpy() != part.targets[:, first : first + n])
             wrong[rows, first : first + n] = np.concatenate(found)
     row, position = np.nonzero(data.scored)
@@ -108,8 +108,8 @@ def generated(
     return Answers(flat, np.full(len(flat), np.nan), row, position, {})
 
 
-def _alike(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
-    """Rows that are asked at the same places, the first of these, and how many there are."""
+def _same_places(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
+    """Rows with the same scored places, the first of these, and their number."""
     n = scored.sum(1)
     first = scored.argmax(1)
     for start, length in np.unique(np.stack([first, n], 1), axis=0).tolist():
