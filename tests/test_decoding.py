@@ -16,7 +16,8 @@ from pe_lab.common.errors import RunError
 from pe_lab.common.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.generate import generate, generated_answers, sample
+from pe_lab.training import generate as decoding
+from pe_lab.training.generate import generated_answers, sample
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
 
@@ -106,7 +107,7 @@ class Successor(Model):
 def test_a_model_reads_what_it_has_written() -> None:
     model = Successor()
     prompt, pos = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0, 2, 3], [1, 2, 5]])
-    answers = generate(model, prompt, pos, 2)
+    answers = decoding.generate(model, prompt, pos, 2)
     assert answers.tolist() == [[5, 2], [0, 6]]
     assert model.read == [(2, 2), (2, 1)]
 
