@@ -9,7 +9,7 @@ from pe_lab.models.encoder_decoder_layers import FullAttention
 
 
 class FastFullAttention(FullAttention):
-    """``FullAttention`` by kernels; ``features`` is what its ``out`` is applied to."""
+    """``FullAttention`` by PyTorch's fused attention."""
 
     def heads(self, x_BSE: Tensor) -> Tensor:
         return super().heads(wide(x_BSE))

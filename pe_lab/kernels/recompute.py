@@ -12,7 +12,7 @@ from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs
 
-BLOCK = 2**24
+BLOCK = 2**20
 """Logits of a block, in all sequences and heads."""
 
 
