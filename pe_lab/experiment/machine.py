@@ -1,4 +1,4 @@
-"""The machine a run is made on: what is set for the whole process, and what is recorded of it."""
+"""The machine of a run: process-wide settings, and what is recorded of the environment."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ from pe_lab.config.schema import Config
 
 
 def prepare(config: Config, number: int = 0) -> torch.device:
-    """Set what is global to the process; a sweep runs many jobs in one.
+    """Apply the process-wide settings of a run; a sweep runs many in one process.
 
     Args:
         number: of the job in its sweep: jobs take the GPUs in turn.

@@ -1,4 +1,4 @@
-"""The result of a run: what it is measured on, and what its summary.json holds."""
+"""The result of a run: its evaluation sets and its summary.json."""
 
 import math
 import time
@@ -33,7 +33,7 @@ def evaluation_sets(planned: Plan) -> dict[str, Batch]:
 
 
 def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
-    """The closing measurement of a trained model, as summary.json has it."""
+    """Evaluate the trained model on every split; returns the content of summary.json."""
     planned, config, began = trainer.plan, trainer.plan.config, time.perf_counter()
     reference = trainer.evaluator.sets[IN_DOMAIN]
     metrics: dict[str, float] = {}

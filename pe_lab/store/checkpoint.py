@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and plain data, written atomically, read without running any code."""
+"""Checkpoints: tensors and plain data, written atomically, loaded without unpickling code."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def _whole(value: Any) -> Any:
-    """Tensors that own what they hold: of a view, its whole storage would be written."""
+    """Clone views: torch.save would write the whole storage of each."""
     if isinstance(value, dict):
         return {key: _whole(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
@@ -25,7 +25,7 @@ def _whole(value: Any) -> Any:
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` so that a kill at any moment leaves the old file or the new one."""
-    # Into the file itself, torch.save would tell a full disk as a wrong place in it.
+    # Written directly to the file, torch.save would misreport a full disk.
     content = io.BytesIO()
     torch.save(_whole({"format": FORMAT, **state}), content)
     try:

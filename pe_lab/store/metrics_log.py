@@ -1,4 +1,4 @@
-"""metrics.jsonl: every number of a run, a row at a time, exact and safe from a crash."""
+"""metrics.jsonl: every measurement of a run, one row at a time, exact and crash-safe."""
 
 import json
 import logging

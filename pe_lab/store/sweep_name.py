@@ -1,4 +1,4 @@
-"""What a sweep is called: the same for all of its jobs, and when its line is given again."""
+"""Names of sweeps: the same for all jobs, and whenever the same command line is given."""
 
 import hashlib
 from collections.abc import Sequence

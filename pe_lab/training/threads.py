@@ -1,4 +1,4 @@
-"""How many CPU threads a run takes: the key ``threads``, and what ``auto`` means for this run."""
+"""The number of CPU threads of a run: the key ``threads`` and its value ``auto``."""
 
 import torch
 
@@ -11,11 +11,11 @@ torch 2.13), time of a step with one over that with two: 0.93 to 1.06 at 0.04 to
 
 
 def set_threads(trainer: Trainer, *, swept: bool) -> None:
-    """Have PyTorch compute with as many threads as the run is to take.
+    """Set the number of PyTorch's threads.
 
     ``auto`` is one in a sweep, whose jobs share the cores, and on a GPU; else one for each
-    ``FLOP_PER_THREAD``, at most one a core that this process may use. A run that goes on keeps the
-    number that it was last done with: PyTorch's products differ with it in their last digits.
+    ``FLOP_PER_THREAD``, at most one a core that this process may use. A resumed run keeps the
+    number of its last start: PyTorch's products differ with it in their last digits.
 
     Args:
         swept: whether the run is a job of a sweep.
@@ -37,7 +37,7 @@ def _alone(trainer: Trainer) -> int:
 
 
 def flop(trainer: Trainer) -> float:
-    """About how many operations the products with weights take in a training step."""
+    """Roughly the floating-point operations of a training step's products with weights."""
     weights = sum(p.numel() for p in trainer.model.parameters() if p.dim() >= 2)
     cfg = trainer.plan.config.train
     tokens = cfg.batch_size // cfg.accumulate * trainer.plan.dims.train_len
