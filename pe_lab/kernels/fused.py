@@ -15,7 +15,8 @@ from pe_lab.kernels import dispatch
 from pe_lab.kernels.near_far import NearFarKernel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
-from pe_lab.pe.cope import CoPE, TablePositions
+from pe_lab.pe.cope import CoPE
+from pe_lab.pe.cope_positions import TablePositions
 from pe_lab.pe.functional import consecutive
 from pe_lab.pe.near_far import NearFar
 from pe_lab.pe.rope import RoPE

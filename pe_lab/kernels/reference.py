@@ -24,7 +24,7 @@ def cope(
     drop: Drop | None,
 ) -> Tensor:
     """``dispatch.cope``, by CoPE's own autograd function."""
-    from pe_lab.pe.cope import CountAndPick
+    from pe_lab.pe.cope_positions import CountAndPick
 
     width, (t, s) = q_BHTD.shape[-1], (q_BHTD.shape[2], k_BHSD.shape[2])
     gate_logits = gate_q_BHTD @ gate_k_BHSD.mT / math.sqrt(width)
