@@ -42,8 +42,7 @@ class Dims:
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence: encodings are stretched by longest over trained length.
-        The largest position does not tell it where positions are drawn from one range at every
-        length."""
+        ``max_len`` may be larger, where positions are drawn from one range at every length."""
         return self.max_len if self.test_len is None else self.test_len
 
     @property

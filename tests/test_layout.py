@@ -1,0 +1,54 @@
+"""The layout of the code: packages, imports and the length of files."""
+
+import re
+import subprocess
+from graphlib import TopologicalSorter
+
+import grimp
+import pytest
+from program import ROOT
+
+LONGEST = 250
+
+
+def files(*patterns: str) -> list[str]:
+    """The tracked files, and the new ones that git does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.split("\n") if name and (ROOT / name).exists()]
+
+
+if not (ROOT / ".git").exists():
+    pytest.skip("not a git checkout", allow_module_level=True)
+
+
+def test_no_file_is_long() -> None:
+    names = [
+        name
+        for name in files("pe_lab", "tasks", "conf", "docs/*.py", "benchmarks/*.py")
+        if not name.endswith((".txt", ".html")) and "published" not in name
+    ]
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in names}
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_packages_and_nothing_loose() -> None:
+    tops = {name.split("/")[1] for name in files("pe_lab/*")}
+    assert {top for top in tops if top.endswith(".py")} == {"__init__.py", "__main__.py"}
+    assert 10 <= len([top for top in tops if not top.endswith(".py")]) <= 14
+
+
+def test_private_hydra_is_imported_in_one_file() -> None:
+    importing = [
+        name
+        for name in files("pe_lab/*.py", "tasks/*.py", "benchmarks/*.py", "docs/*.py")
+        if re.search(r"^\s*(from|import) hydra\._", (ROOT / name).read_text(), re.MULTILINE)
+    ]
+    assert importing == ["pe_lab/config/hydra_internals.py"]
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("pe_lab")
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    # Raises CycleError, which names the files.
+    TopologicalSorter(imports).prepare()
