@@ -64,7 +64,7 @@ def environment(
     """With what a run is made, and the git diff of an uncommitted program ("" where clean).
 
     Args:
-        attention: the kernels that serve it (``Transformer.kernels``).
+        attention: the backend of each kind of attention (``kernels.apply.backends``).
     """
     source = Path(__file__).resolve().parents[2]
 

@@ -120,8 +120,8 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
         file.write(made.asm["cubin"])
         file.flush()
         words = [tools / "cuobjdump", "-res-usage", file.name]
-        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    numbers = {name: int(n) for name, n in re.findall(r"(REG|STACK):(\d+)", told)}
+        report = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    numbers = {name: int(n) for name, n in re.findall(r"(REG|STACK):(\d+)", report)}
     return {**numbers, "shared": made.metadata.shared}
 
 
