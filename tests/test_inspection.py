@@ -53,6 +53,7 @@ def fake(run: Path, tmp_path: Path) -> Fake:
         shutil.copytree(run, folder)
         summary = json.loads((folder / "summary.json").read_text())
         summary["config"] |= groups
+        summary["null_keys"] = []
         planned = plan(check(summary["config"], summary["names"]))
         summary["contents"] = planned.task.contents()
         (folder / "summary.json").write_text(json.dumps(summary))
@@ -205,7 +206,9 @@ def test_a_model_that_cannot_be_made_again_is_refused(
 
     def changed(**pe: Any) -> str:
         config = {**summary["config"], "pe": {**summary["config"]["pe"], **pe}}
-        (folder / "summary.json").write_text(json.dumps({**summary, "config": config}))
+        (folder / "summary.json").write_text(
+            json.dumps({**summary, "config": config, "null_keys": []})
+        )
         return refusal(here, "run=copy")
 
     assert "put its folder on PYTHONPATH or install it" in changed(_target_="decay.Decay")
