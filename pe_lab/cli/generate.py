@@ -51,7 +51,7 @@ class GenerateOptions(Options):
         return self
 
 
-def generate(
+def generate_text(
     path: str | Path,
     prompt: str,
     tokens: int = 200,
@@ -149,4 +149,4 @@ def show(words: Sequence[str]) -> None:
     options = parse(GenerateOptions, words)
     path = find_run(options.run, options.runs_dir)
     numbers = options.model_dump(exclude={"run", "prompt", "runs_dir"})
-    print(generate(path, options.prompt, **numbers))
+    print(generate_text(path, options.prompt, **numbers))
