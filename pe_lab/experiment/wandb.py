@@ -97,6 +97,8 @@ class WandbLog:
 
         # Only the global setting keeps wandb from asking for a key.
         wandb.setup(wandb.Settings(silent=True))
+        # Log files of earlier runs in this process; their folders may be gone.
+        logging.getLogger("wandb").handlers.clear()
         run = wandb.init(
             **arguments | {"id": run_id},
             project=self._cfg.project,
