@@ -23,11 +23,16 @@ import yaml
 from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import table
+from pe_lab.report.pictures import heat_map, png
+from pe_lab.report.sections import sections
+from pe_lab.results.frame import by_split, read_runs
 
 README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapolation.md"
 BEGIN, END = "<!-- make findings -->", "<!-- end -->"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
+PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
+HEAT_MAP = "task=flipflop and state=finished and model.n_layers=2 and seed<3"
 
 
 def pe_lab(*words: str, capture: bool = False) -> str:
@@ -40,8 +45,10 @@ def pe_lab(*words: str, capture: bool = False) -> str:
 
 
 def section(finding: dict[str, Any]) -> str:
-    """The commands, the table and the text of a finding."""
+    """The commands, the table and the text of a finding; empty where nothing has been run."""
     results = shlex.split(finding["results"])
+    if pe_lab("results", f"runs_dir={RUNS}", "format=csv", *results, capture=True).count("\n") < 2:
+        return ""
     shown = pe_lab("results", f"runs_dir={RUNS}", "format=markdown", *results, capture=True)
     lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
     lines.append(f"pe-lab results {finding['results']}")
@@ -80,6 +87,14 @@ def over_seeds(errors: list[float]) -> str:
     return f"{mean:.1f}" if high - low < 0.05 else f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
+def draw_heat_map() -> None:
+    """The report's heat map of the findings on flip-flop, as README.md shows it."""
+    runs = read_runs(facts.ROOT / RUNS, where=HEAT_MAP)
+    (section,) = sections(runs, by_split(runs))
+    PICTURE.write_bytes(png(heat_map(section)))
+    print(f"wrote {PICTURE.relative_to(facts.ROOT)}")
+
+
 def extrapolated() -> str:
     """The tables of ``pe-lab extrapolate``; trains and measures what is missing."""
     return pe_lab(
@@ -114,10 +129,11 @@ def main() -> None:
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
     head = written["head"].format(date=date.today().isoformat(), cpu=cpu_name())
-    sections = [section(finding) for finding in written["findings"].values()]
-    PAGE.write_text("\n\n".join([head.strip(), *sections]) + "\n", "utf-8")
+    shown = [section(finding) for finding in written["findings"].values()]
+    PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     insert(README, first_table())
+    draw_heat_map()
     if not args.names:
         insert(EXTRAPOLATION, extrapolated())
 
