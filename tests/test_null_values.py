@@ -9,7 +9,7 @@ import yaml
 from program import ROOT, Here, summary, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.instantiate import check
+from pe_lab.config.check import check
 from pe_lab.config.schema import plain
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
