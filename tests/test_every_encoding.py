@@ -1,4 +1,7 @@
-"""The whole program with every encoding of conf/pe: alone, in a sweep, stopped and resumed."""
+"""The whole program with every encoding of conf/pe: alone, in a sweep, stopped and resumed.
+
+`make test` takes three of them, `make test-all` the others too.
+"""
 
 import os
 import signal
@@ -12,22 +15,34 @@ from pe_lab.cli.main import main
 from pe_lab.training.trainer import Trainer
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+ALWAYS = ["cope", "learned", "rope"]
 SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
 SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequences=4"]
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one sweep over all of them, in one process."""
+def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one sweep over these encodings, in one process."""
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["pe-lab"])
-        assert main(["-m", *tiny("pe=glob(*)", *SMALL)]) == 0
+        assert main(["-m", *tiny(f"pe={request.param}", *SMALL)]) == 0
     return folder / "runs"
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize(
+    ("sweep", "pe"),
+    [
+        *((",".join(ALWAYS), pe) for pe in ALWAYS),
+        *(
+            pytest.param(f"glob(*,exclude=[{','.join(ALWAYS)}])", pe, marks=pytest.mark.extended)
+            for pe in ENCODINGS
+            if pe not in ALWAYS
+        ),
+    ],
+    indirect=["sweep"],
+)
 def test_stopped_and_resumed_alone_as_in_the_sweep(
     sweep: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
 ) -> None:
@@ -51,9 +66,9 @@ def test_stopped_and_resumed_alone_as_in_the_sweep(
     assert summary(alone) == summary(same)
 
 
-@pytest.mark.parametrize(("pe", "told"), [("none", True), ("cope", True), ("rope", False)])
-def test_positions_that_nothing_reads_are_told(here: Here, pe: str, told: bool) -> None:
+@pytest.mark.parametrize(("pe", "reported"), [("cope", True), ("rope", False)])
+def test_positions_that_nothing_reads_are_reported(here: Here, pe: str, reported: bool) -> None:
     ended = here(*tiny(f"pe={pe}", "positions=randomized", "train.steps=2", "train.warmup=1"))
     assert ended.status == 0
-    assert (f"positions=randomized has no effect on pe={pe}" in ended.out) == told
+    assert (f"positions=randomized has no effect on pe={pe}" in ended.out) == reported
     assert "no effect" not in here(*tiny(f"pe={pe}", "train.steps=2", "train.warmup=1")).out

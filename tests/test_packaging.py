@@ -97,6 +97,7 @@ def test_every_folder_with_a_yaml_or_a_module_is_a_package() -> None:
         assert (ROOT / mapped.replace(".", "/")).is_dir(), name
 
 
+@pytest.mark.extended
 def test_the_wheel_holds_every_module_and_every_yaml(checkout: Path, wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     program = [(pattern, "pe_lab") for pattern in ("*.py", "*.cpp", "*.h")]
@@ -107,6 +108,7 @@ def test_the_wheel_holds_every_module_and_every_yaml(checkout: Path, wheel: Path
     assert not [name for name in held if name.startswith(("tasks/", "conf/", "tests/"))]
 
 
+@pytest.mark.extended
 def test_the_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path, elsewhere: Path) -> None:
     site = tmp_path / "site"
     asked = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
@@ -115,6 +117,7 @@ def test_the_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path, elsewhere
     is_whole(elsewhere, site, [str(site / "bin" / "pe-lab")])
 
 
+@pytest.mark.extended
 def test_a_checkout_runs_uninstalled(checkout: Path) -> None:
     is_whole(checkout, None, ["-m", "pe_lab"])
 

@@ -24,6 +24,8 @@ def commands() -> list[str]:
     return [line.partition("  #")[0].strip() for line in lines if line.strip()]
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(600)
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     for code in blocks("python") + blocks("yaml"):
         path = tmp_path / code.partition("\n")[0].removeprefix("# ")
