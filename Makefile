@@ -7,7 +7,7 @@ RUN    ?= task=flipflop pe=cope
 # A file's tests share a worker and so its fixtures.
 PARALLEL := -n auto --dist loadfile --durations=10
 
-.PHONY: help install run test test-all test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost browser docs findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost browser docs findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,10 @@ run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe
 test: $(STAMP) ## the tests over all cores, a few minutes
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: $(STAMP) ## with the longer end-to-end tests
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not gpu and not slurm"
+test-extended: $(STAMP) ## the longer end-to-end tests alone
+	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not slow and not gpu and not slurm"
+
+test-all: test test-extended ## both
 
 browser: ## Chromium for the tests of the report, by apt-get where it is missing
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
