@@ -96,7 +96,7 @@ def read_text(key: str, path: str, unit: Unit) -> TextFile:
         # What it was before it is read: a change in between is then noticed later.
         stat = Path(path).stat()
         if not S_ISREG(stat.st_mode):
-            kind = "a folder" if S_ISDIR(stat.st_mode) else "no regular file"
+            kind = "a folder" if S_ISDIR(stat.st_mode) else "not a regular file"
             raise ValueError(f"{key}={path} is {kind}; give the path of a text file")
         return _gone_through(key, path, unit, _stamp(stat))
     except OSError as error:
@@ -140,7 +140,7 @@ def _decoded(key: str, path: str, piece: bytes, before: int, final: bool) -> tup
         return codecs.utf_8_decode(piece, "strict", final)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{key}={path} is no utf-8: byte {before + error.start} is "
+            f"{key}={path} is not UTF-8: byte {before + error.start} is "
             f"0x{piece[error.start]:02x} ({error.reason}); convert the file, or set "
             "task.unit=bytes"
         ) from None

@@ -113,11 +113,11 @@ def test_killed_at_random(
     assert done >= 0.9 * len(marks), (done, statuses)
     assert statuses.count(-signal.SIGKILL) == launcher_kills
     if statuses[-1] != 0:
-        # Given up as killed too often: the same line, in peace.
+        # Given up as killed too often: the same command, undisturbed.
         launcher = start(*words, cwd=cwd)
         assert end(launcher) == 0, launcher.stderr
     equal(cwd, whole)
-    assert "a worker was killed: going on with" in said
+    assert "a worker was killed: continuing" in said
     assert "Traceback" not in said
 
 
@@ -150,7 +150,7 @@ def test_a_disk_that_fills_up(
     # Whatever is written first: a row, a checkpoint.
     full = r"cannot be written \((\[Errno 28\] )?No space left on device\)"
     assert re.search(rf"failed: (the checkpoint )?runs/\S+ {full}", said)
-    assert "the same line does only what is missing" in (tmp_path / "stderr").read_text()
+    assert "the same command runs only what is missing" in (tmp_path / "stderr").read_text()
     assert "Traceback" not in (tmp_path / "stderr").read_text()
     finished = {p.parent: p.read_bytes() for p in tmp_path.glob("runs/*/*/seed*/summary.json")}
     assert 1 <= len(finished) < seeds

@@ -140,7 +140,7 @@ def test_a_failing_job_does_not_stop_a_sweep(here: Here, tmp_path: Path) -> None
     ended = here("-m", *tiny("train.lr=1e30,1e-3", "train.clip=null"))
     assert ended.status == 1
     assert ended.err.splitlines()[-1] == (
-        "pe-lab: 1 failed of 2 jobs: the same line does only what is missing"
+        "pe-lab: 1 failed of 2 jobs: the same command runs only what is missing"
     )
     assert "Traceback" not in ended.err
     assert re.search(

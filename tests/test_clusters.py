@@ -120,7 +120,7 @@ def test_without_m(here: Here) -> None:
 def test_keys_that_there_are_not(here: Here) -> None:
     done = here("-m", "hydra/launcher=slurm", "hydra.launcher.partitoin=x", "seed=0,1")
     assert done.status == 2
-    assert done.err.startswith("pe-lab: hydra.launcher.partitoin=x is no key of")
+    assert done.err.startswith("pe-lab: hydra.launcher.partitoin=x is not a key of")
 
 
 class Launched:

@@ -177,7 +177,7 @@ def test_nothing_of_ours(here: Here) -> None:
         (["a=cope", "b=cope"], "the same encoding"),
         (["format=pdf"], "format=pdf"),
         (["taks=flipflop"], "did you mean task"),
-        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
         (["where=pe"], "character 3"),
     ],
 )

@@ -126,7 +126,7 @@ def test_pictures_are_shown_where_there_are_some(here: Here, runs: Path) -> None
         (["state=failed"], "state=failed: a saved workspace selects by keys"),
         (["pe=alibi"], "dashboard pe=alibi: no such runs in runs"),
         (["out=x.json"], "out=x.json: a workspace is of one task, these runs are of counting, fli"),
-        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
     ],
 )
 @pytest.mark.usefixtures("runs")

@@ -310,7 +310,7 @@ def test_batches_are_halved_when_memory_runs_out(
     # 32 sequences of 15 tokens; the next cell begins with what fitted.
     assert tried == [32 * 15, 16 * 15, 8 * 15, 8 * 15]
     said = [record.getMessage() for record in caplog.records if record.name == "pe_lab"]
-    assert said == ["out of memory with 32 sequences of 15 tokens at once: going on with 8"]
+    assert said == ["out of memory with 32 sequences of 15 tokens at once: continuing with 8"]
 
 
 def test_one_sequence_that_does_not_fit_is_one_sentence(

@@ -201,7 +201,7 @@ def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.Mon
     losses = [row["loss"] for row in rows(here, *words, "mine")["rows"]]
     assert losses[0] != losses[1]
     ended = here("eval", *words, "nowhere")
-    assert "--config-dir nowhere is no folder" in ended.err
+    assert "--config-dir nowhere is not a folder" in ended.err
 
 
 # What is refused: one sentence, exit status 2, nothing written.
@@ -271,11 +271,11 @@ def of_other_sizes(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "parts"),
     [
-        (lambda run: shutil.rmtree(run), ["run=runs", "is no folder", "pe-lab results"]),
-        (lambda run: [p.unlink() for p in run.glob("*.*")], ["is no run's folder"]),
+        (lambda run: shutil.rmtree(run), ["run=runs", "is not a folder", "pe-lab results"]),
+        (lambda run: [p.unlink() for p in run.glob("*.*")], ["is not the folder of a run"]),
         (lambda run: (run / "summary.json").unlink(), ["is not finished", "step 20 of 20"]),
         (lambda run: (run / "summary.json").write_text("{"), ["summary.json cannot be read"]),
-        (lambda run: (run / "checkpoint.pt").unlink(), ["checkpoint.pt is not there"]),
+        (lambda run: (run / "checkpoint.pt").unlink(), ["checkpoint.pt is missing"]),
         (
             lambda run: (run / "checkpoint.pt").write_bytes(
                 (run / "checkpoint.pt").read_bytes()[:99]
@@ -285,7 +285,7 @@ def of_other_sizes(run: Path) -> None:
         (of_other_sizes, ["do not fit", "head.weight", "environment.json"]),
         (
             lambda run: edited(run / "summary.json", lambda s: s["config"]["train"].update(mu=1)),
-            ["made by pe-lab 0.1.0", "train.mu=1 is no key"],
+            ["made by pe-lab 0.1.0", "train.mu=1 is not a key"],
         ),
         (
             lambda run: edited(run / "summary.json", lambda s: s.update(calibration={})),
@@ -345,7 +345,7 @@ def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
     process.wait_for(lambda: (run / NAME).exists() and (run / NAME).stat().st_size)
     process.send(signal.SIGTERM)
     assert process.status == 143
-    assert "the same line goes on" in process.stderr
+    assert "run the same command to continue" in process.stderr
     kept = (run / NAME).read_text()
     assert 0 < kept.count("\n") < 12
     assert kept.endswith("}\n")

@@ -111,7 +111,7 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
     assert "betas" not in train
     for word, told in (
         ("train.beta=1", "train.beta=1"),
-        ("+train.betas=[0.9,0.9]", "train.betas=[0.9, 0.9] is no key of train"),
+        ("+train.betas=[0.9,0.9]", "train.betas=[0.9, 0.9] is not a key of train"),
         ("train.optimizer=lino", "train.optimizer=lino is not allowed: set it to adamw, adam or"),
         ("train.optimizer=lino.Lion", "train.optimizer=lino.Lion cannot be imported"),
     ):

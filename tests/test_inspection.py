@@ -173,11 +173,13 @@ def test_what_is_not_there_is_refused(words: list[str], told: str, run: Path, he
 def test_what_is_no_finished_run_is_refused(run: Path, here: Here, tmp_path: Path) -> None:
     assert "inspect needs a finished run: give run=FOLDER" in refusal(here)
     assert "inspect needs a finished run: give run=FOLDER" in refusal(here, "run=")
-    assert "run=nowhere is no folder, and no run below runs_dir=runs" in refusal(
+    assert "run=nowhere is not a folder, and no run below runs_dir=runs" in refusal(
         here, "run=nowhere"
     )
     (tmp_path / "empty").mkdir()
-    assert "empty is no run's folder, it holds no summary.json" in refusal(here, "run=empty")
+    assert "empty is not the folder of a run, it holds no summary.json" in refusal(
+        here, "run=empty"
+    )
     half = tmp_path / "half"
     shutil.copytree(run, half)
     (half / "summary.json").unlink()
@@ -199,7 +201,7 @@ def test_a_model_that_cannot_be_made_again_is_refused(
     (folder / "checkpoint.pt").write_bytes(whole[:-100])
     assert "cannot be read, it is cut off or no checkpoint" in refusal(here, "run=copy")
     (folder / "checkpoint.pt").unlink()
-    assert "checkpoint.pt is not there, and the model with it" in refusal(here, "run=copy")
+    assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy")
     checkpoint.save(folder / "checkpoint.pt", {"step": 3})
     assert "do not fit the model of this version" in refusal(here, "run=copy")
     summary = json.loads((folder / "summary.json").read_text())
@@ -212,7 +214,7 @@ def test_a_model_that_cannot_be_made_again_is_refused(
         return refusal(here, "run=copy")
 
     assert "put its folder on PYTHONPATH or install it" in changed(_target_="decay.Decay")
-    assert "pe.slope=1 is no key of pe" in changed(slope=1)
+    assert "pe.slope=1 is not a key of pe" in changed(slope=1)
     shutil.copy(run / "checkpoint.pt", folder)
     assert "do not fit the model of this version" in changed(npos=3)
 
@@ -248,9 +250,9 @@ def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"run=cope fits 2 runs .*: give more of the name"):
         find_run("cope", runs)
     # The name of runs_dir is in every path.
-    with pytest.raises(UsageError, match=r"no run below runs_dir=.* is called so"):
+    with pytest.raises(UsageError, match=r"no run below runs_dir=.* has that name"):
         find_run("swept", runs)
-    with pytest.raises(UsageError, match="no run below runs_dir=nowhere is called so"):
+    with pytest.raises(UsageError, match="no run below runs_dir=nowhere has that name"):
         find_run("cope", Path("nowhere"))
 
 

@@ -178,7 +178,7 @@ def test_where_tells_the_place(where: str, told: str) -> None:
         (["train.steps=many"], "train.steps=many: train.steps holds numbers, and many is none"),
         (["seed="], "seed= names no value"),
         (["pe=a", "pe=b"], "pe is given twice"),
-        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
         (["pe"], "give key=value"),
     ],
 )

@@ -190,7 +190,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         "pe: 'rope,typo'": r"unknown encoding pe=typo",
         "+pe: rope": r"leave the \+ out",
         "seed: 'interval(0,1)'": r"seed=interval\(0,1\) has no end of values",
-        "sead: '0,1'": r"sead=0 is no key of the configuration: did you mean seed",
+        "sead: '0,1'": r"sead=0 is not a key of the configuration: did you mean seed",
     }.items():
         file.write_text("# @package _global_\n" + sweep % wrong)
         with pytest.raises(UsageError, match=told):

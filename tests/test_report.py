@@ -357,7 +357,7 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["runs_dir=nowhere"], "runs_dir=nowhere is no folder"),
+        (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
         (["pe=typo"], "no runs in"),
         (["otu=here"], "otu"),
         (["out"], "key=value"),

@@ -78,4 +78,4 @@ def test_a_record_that_cannot_be_read_is_told(here: Here, runs: None) -> None:
     path.write_text("[]\n")
     text, sections = page(here)
     assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
-    assert f"{path}: line 1 is no row that pe-lab eval wrote: remove it; until then" in text
+    assert f"{path}: line 1 is not a row that pe-lab eval wrote: remove it; until then" in text

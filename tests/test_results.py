@@ -173,7 +173,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("spread=se", "spread=se: did you mean"),
         ("were=pe", "did you mean where"),
         ("where=pe=", "character 4"),
-        ("runs_dir=nowhere", "runs_dir=nowhere is no folder"),
+        ("runs_dir=nowhere", "runs_dir=nowhere is not a folder"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(here: Here, word: str, told: str) -> None:

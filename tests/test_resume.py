@@ -87,9 +87,9 @@ def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
     assert 0 < stopped["step"] < 60
     assert rows(folder)[-1]["step"] == stopped["step"]
     assert (folder / "checkpoint.pt").exists()
-    assert "the same line goes on" in (cwd / "stdout").read_text()
+    assert "run the same command to continue" in (cwd / "stdout").read_text()
     same(finished(*words, cwd=cwd), whole)
-    assert f"going on from step {stopped['step']}" in (cwd / "stdout").read_text()
+    assert f"resuming from step {stopped['step']}" in (cwd / "stdout").read_text()
 
 
 def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:

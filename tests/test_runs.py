@@ -122,7 +122,7 @@ def test_a_resumed_run_warns_of_what_changes_its_last_digits(
         assert here(*line).status == 1
     ended = here(*line, "eval.batch_tokens=99")
     assert ended.status == 0
-    assert "eval.batch_tokens changed since this run was begun" in ended.out
+    assert "eval.batch_tokens changed since this run began" in ended.out
     starts = only_run().read_json("environment.json")
     assert [start["eval.batch_tokens"] for start in starts] == [2048, 99]
 
@@ -132,13 +132,13 @@ def test_a_finished_run_made_otherwise_says_so(here: Here) -> None:
     assert here(*line, "deterministic=false").status == 0
     ended = here(*line, "eval.batch_tokens=99", "threads=auto")
     assert (
-        "is finished already, made with deterministic=false (asked: deterministic=true), "
-        "eval.batch_tokens=2048 (asked: eval.batch_tokens=99), so the last digits may differ; "
+        "is finished already, made with deterministic=false (requested: deterministic=true), "
+        "eval.batch_tokens=2048 (requested: eval.batch_tokens=99), so the last digits may differ; "
         "force=true runs it again"
     ) in " ".join(ended.out.split())
     assert "made with" not in here(*line, "deterministic=false").out
     ended = here("-m", *line, "seed=0,1")
-    assert "1 of the finished runs made with deterministic=false (asked: det" in ended.out
+    assert "1 of the finished runs made with deterministic=false (requested: det" in ended.out
 
 
 def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) ->
     assert results.best_value == least
     chosen = (results.best_params["train.lr"], results.best_params["model.d_model"])
     assert errors[chosen]["in_domain/error"] == least
-    line = re.search(r"its line: pe-lab (.*?) written to", said)
+    line = re.search(r"command: pe-lab (.*?) written to", said)
     assert line is not None
     assert "is finished already" in here(*line[1].split()).out
 
-    # The same line draws the same trials and trains none anew.
+    # The same command draws the same trials and trains none anew.
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/*/*/summary.json")}
     again = here(*words)
     assert again.status == 0

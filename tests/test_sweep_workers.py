@@ -45,7 +45,7 @@ def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: i
     out = (tmp_path / "stdout").read_text()
     states = sorted(row[2].partition(" at")[0] for row in table(out))
     assert states == ["interrupted", "interrupted", "not begun", "not begun"]
-    assert "the same line goes on" in out
+    assert "run the same command to continue" in out
     for folder in folders(tmp_path).values():
         assert state(folder)["state"] == "interrupted"
         assert rows(folder)[-1]["step"] == state(folder)["step"] > 0

@@ -35,7 +35,7 @@ def test_every_job_is_told_and_only_what_is_missing_is_done(here: Here, tmp_path
     )
     ended = here(*words)
     assert ended.status == 1
-    assert ended.err == "pe-lab: 2 failed of 6 jobs: the same line does only what is missing\n"
+    assert ended.err == "pe-lab: 2 failed of 6 jobs: the same command runs only what is missing\n"
     found = table(ended.out)
     asked = [(lr, seed) for lr in ("0.001", "1e+30", "0.0001") for seed in "01"]
     assert [row[:3] for row in found] == [[str(n), *pair] for n, pair in enumerate(asked, 1)]
@@ -201,7 +201,7 @@ def test_a_folder_that_another_process_writes(
 def test_after_force_the_line_goes_on_without_it(here: Here) -> None:
     failing = ("train.lr=1e30", "train.clip=null", "force=true")
     ended = here("-m", *tiny("seed=0,1", *failing))
-    assert ended.err.endswith("the same line without force=true does only what is missing\n")
+    assert ended.err.endswith("the same command without force=true runs only what is missing\n")
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

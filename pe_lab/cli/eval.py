@@ -106,7 +106,9 @@ def show(words: Sequence[str]) -> None:
             progress=progress.show,
         )
     except Interrupted:
-        logger.warning("stopped by a signal: what was measured is recorded, the same line goes on")
+        logger.warning(
+            "stopped by a signal: what was measured is recorded, run the same command to continue"
+        )
         raise
     finally:
         progress.end()
@@ -142,8 +144,8 @@ def finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     if not done:
         some = ", ".join(map(str, paths[:3])) + (", .." if len(paths) > 3 else "")
         raise UsageError(
-            f"run={text} names {len(paths)} runs, and none is finished ({some}): give their "
-            "lines again, they go on"
+            f"run={text} names {len(paths)} runs, and none is finished ({some}): run "
+            "their commands again to continue them"
         )
     return done, [path for path in paths if path not in done]
 
@@ -158,8 +160,8 @@ def _matching(name: str, runs_dir: Path) -> list[Path]:
     found = found or runs_called(name, runs_dir)
     if not found:
         raise UsageError(
-            f"run={name} is no folder, and no run below runs_dir={runs_dir} is called so: see "
-            "pe-lab results for what there is"
+            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
+            "pe-lab results for the runs"
         )
     return [run for run in found if ".replaced-" not in run.name]
 

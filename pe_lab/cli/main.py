@@ -17,7 +17,7 @@ Train, measure in and out of domain:
   pe-lab task=selective_copy pe=rope seed=1 train.steps=500
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
-A finished run is skipped, an unfinished one is resumed; the same line can always be given again.
+A finished run is skipped, an unfinished one is resumed; the same command can always be run again.
 
 Results (pe-lab results --help, and so on, describes each command's own keys):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs

@@ -31,7 +31,7 @@ def cannot_write(path: Path, error: OSError) -> RunError:
     """The error for a file that cannot be written."""
     return RunError(
         f"{path} cannot be written ({error.strerror}): make room there or choose another "
-        "runs_dir, then start the same line again"
+        "runs_dir, then run the same command again"
     )
 
 

@@ -154,7 +154,7 @@ def message(
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         parent = ".".join(map(str, path[:-1])) or "the configuration"
         choices = did_you_mean(str(path[-1]), known)
-        return f"{key}={as_yaml(first['input'])} is no key of {parent}: {choices}"
+        return f"{key}={as_yaml(first['input'])} is not a key of {parent}: {choices}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing: set it"
     if kind == "value_error":

@@ -25,7 +25,7 @@ class Options(BaseModel):
 
     @property
     def others(self) -> dict[str, str]:
-        """The keys that are no fields and their values, as written."""
+        """The keys that are not fields and their values, as written."""
         return dict(self.model_extra or {})
 
 

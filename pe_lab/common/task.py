@@ -169,7 +169,7 @@ class Task(ABC):
         spaces between those of one letter.
 
         Raises:
-            ValueError: something in it is no word of the vocabulary.
+            ValueError: something in it is not a word of the vocabulary.
         """
         number = {word: n for n, word in enumerate(self.vocab)}
         words = [w for part in text.split() for w in ([part] if part in number else part)]

@@ -107,7 +107,7 @@ def _check_task(section: dict[str, Any]) -> dict[str, Any]:
         key = f"task.splits.{name}"
         for unknown in changes.keys() - section.keys():
             raise UsageError(
-                f"{key}.{unknown} is no key of the task: " + did_you_mean(unknown, section)
+                f"{key}.{unknown} is not a key of the task: " + did_you_mean(unknown, section)
             )
         whole = normalize({**section, **changes, "splits": {}}, key, Task)
         # Splits of a split are left for the task to refuse.

@@ -37,7 +37,7 @@ def open_hydra(args: Any) -> Hydra:
         folder = Path(args.config_dir).absolute()
         if not folder.is_dir():
             raise UsageError(
-                f"--config-dir {args.config_dir} is no folder: give the one that holds "
+                f"--config-dir {args.config_dir} is not a folder: give the one that holds "
                 "your pe/ or task/ yamls"
             )
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))

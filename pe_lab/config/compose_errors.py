@@ -49,11 +49,10 @@ def broken_yaml(error: yaml.YAMLError) -> str:
     """For a file that YAML cannot read."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return f"{getattr(error, 'name', 'a yaml file')} is no valid yaml: {_first_line(error)}"
+        return f"{getattr(error, 'name', 'a yaml file')} is not valid YAML: {_first_line(error)}"
     problem = getattr(error, "problem", None) or "it cannot be read"
-    return (
-        f"{mark.name} is no valid yaml at line {mark.line + 1}, column {mark.column + 1}: {problem}"
-    )
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{mark.name} is not valid YAML at {place}: {problem}"
 
 
 def not_text(folder: str | None, error: UnicodeDecodeError) -> str:
@@ -62,8 +61,8 @@ def not_text(folder: str | None, error: UnicodeDecodeError) -> str:
         try:
             path.read_text("utf-8")
         except UnicodeDecodeError:
-            return f"{path} is no text ({error.reason}): write it in UTF-8"
-    return f"a yaml file is no text ({error.reason}): write it in UTF-8"
+            return f"{path} is not text ({error.reason}): write it in UTF-8"
+    return f"a yaml file is not text ({error.reason}): write it in UTF-8"
 
 
 def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
@@ -86,12 +85,12 @@ def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
     try:
         config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
     except HydraException:
-        return f"{word} is no key of the configuration: see pe-lab --cfg job for the keys"
+        return f"{word} is not a key of the configuration: see pe-lab --cfg job for the keys"
     section = OmegaConf.select(config, parent) if parent else config
     if not isinstance(section, DictConfig):
         return f"{word}: there is no {parent} to hold it; see pe-lab --cfg job"
     known = [str(name) for name in section if str(name) not in ("hydra", "_target_")]
-    return f"{word} is no key of {parent or 'the configuration'}: " + did_you_mean(last, known)
+    return f"{word} is not a key of {parent or 'the configuration'}: " + did_you_mean(last, known)
 
 
 def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:

@@ -13,19 +13,17 @@ from pe_lab.common.errors import UsageError
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
 OPEN_ENDED = ("task.files", "task.splits", "model.layers")
-"""Mappings with free keys: one given on the command line replaces that of the yaml."""
+"""Mappings with free keys; on the command line a mapping replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
 LAYERS = "model.layers."
-"""The prefix of a layer's own keys, in a mapping that is empty in the yaml."""
+"""The prefix of the keys of one layer, in a mapping that is empty in the yaml."""
 
 
 def check_words(parser: OverridesParser, words: list[str]) -> None:
     """UsageError for words that Hydra cannot parse, that repeat a key or that would be lost."""
     for word in words:
         if "=" not in word and not word.startswith("~"):
-            raise UsageError(
-                f"{word} is no command and no key=value: see pe-lab --help for what there is"
-            )
+            raise UsageError(f"{word} is neither a command nor key=value: see pe-lab --help")
     overrides = []
     for word in words:
         try:
@@ -39,14 +37,14 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
         if count > 1:
             twice = [o.input_line for o in overrides if o.get_key_element().lstrip("+") == key]
             raise UsageError(
-                f"{key} is given {count} times ({', '.join(map(str, twice))}): keep one "
+                f"{key} appears {count} times ({', '.join(map(str, twice))}): keep one "
                 f"(several values in one sweep: -m {key}=A,B)"
             )
     for key in OPEN_ENDED:
         within = [o for o in overrides if o.get_key_element().lstrip("+~").startswith(f"{key}.")]
         if within and isinstance(_value(overrides, key), dict):
             raise UsageError(
-                f"{within[0].input_line} is lost where {key} is given as a whole: write it into "
+                f"{within[0].input_line} would be lost, as {key} is set as a whole: write it into "
                 f"{key}={{..}}"
             )
 
@@ -57,7 +55,7 @@ def _value(overrides: Iterable[Override], key: str) -> Any:
 
 
 def check_override(override: Override) -> None:
-    """UsageError for what Hydra would ignore, or refuse without naming the override."""
+    """UsageError for what Hydra would ignore, or reject without naming the override."""
     line, key, value = override.input_line, override.key_or_group, override.value()
     if isinstance(value, IntervalSweep) and not _holds_any(value):
         raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")

@@ -85,7 +85,7 @@ class CellMeasurer:
         if fitting < rows:
             self.max_tokens = fitting * tokens
             logger.warning(
-                "out of memory with %d sequences of %d tokens at once: going on with %d",
+                "out of memory with %d sequences of %d tokens at once: continuing with %d",
                 rows, tokens, fitting,
             )  # fmt: skip
         return numbers

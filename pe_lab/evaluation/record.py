@@ -63,12 +63,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a record.
 
     Raises:
-        RunError: a line is no row.
+        RunError: a line is not a row.
     """
     rows = read_metrics(path, remedy="remove that line")
     for number, row in enumerate(rows, start=1):
         if not _is_row(row):
-            raise RunError(f"{path}: line {number} is no row that pe-lab eval wrote: remove it")
+            raise RunError(f"{path}: line {number} is not a row that pe-lab eval wrote: remove it")
     return rows
 
 
@@ -122,7 +122,7 @@ class Evaluations:
         with self.folder.lock(LOCK_TIMEOUT_S):
             if self._checkpoint_state() != self.opened_on:
                 raise RunError(
-                    f"{self.folder.path} was changed while it was evaluated: start the same line "
+                    f"{self.folder.path} was changed while it was evaluated: run the same command "
                     "again"
                 )
             with MetricsLog(self.path, keep=None) as log:

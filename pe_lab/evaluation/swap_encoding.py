@@ -35,7 +35,7 @@ def parse_encodings(text: str) -> list[EncodingSpec]:
     """The comma-separated encodings of ``pe=``, without duplicates and ``trained``.
 
     Raises:
-        UsageError: no name, or an override that is no key=value.
+        UsageError: no name, or an override that is not key=value.
     """
     specs = {part: _parse(part) for part in _split(text, ",")}
     return [spec for spec in specs.values() if spec.name != TRAINED]
@@ -54,7 +54,7 @@ def _parse(text: str) -> EncodingSpec:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals) or key in overrides or key == "_target_":
-            problem = "is given twice" if key in overrides else "is no key=value of an encoding"
+            problem = "is given twice" if key in overrides else "is not key=value of an encoding"
             raise UsageError(f"pe={text}: {pair} {problem}, give NAME:key=value:key=value")
         try:
             overrides[key] = yaml.safe_load(value)
@@ -84,7 +84,7 @@ class EncodingConfigs:
         if config_dir is not None:
             if not Path(config_dir).is_dir():
                 raise UsageError(
-                    f"--config-dir {config_dir} is no folder: give the one that holds your pe/ "
+                    f"--config-dir {config_dir} is not a folder: give the one that holds your pe/ "
                     "yamls"
                 )
             path = str(Path(config_dir).absolute())

@@ -64,7 +64,9 @@ def targets(
 def _split_task(run: LoadedRun, split: str) -> Task:
     known = run.plan.task.evaluated()
     if split not in known:
-        raise UsageError(f"splits={split} is no split of {run.path}: " + did_you_mean(split, known))
+        raise UsageError(
+            f"splits={split} is not a split of {run.path}: " + did_you_mean(split, known)
+        )
     return run.plan.task.split(split)
 
 

@@ -1,4 +1,4 @@
-"""A finished run's model, as it was trained."""
+"""Load the model of a finished run."""
 
 import re
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class LoadedRun:
             )
         if split not in self.plan.splits:
             raise UsageError(
-                f"split={split} is no split of {self.path}: "
+                f"split={split} is not a split of {self.path}: "
                 + did_you_mean(split, self.plan.splits)
             )
         n = self.plan.sequences(split, self.plan.config.eval.sequences)
@@ -60,13 +60,14 @@ class LoadedRun:
         return data, fixed_positions(self.plan.positions, split, *data.tokens.shape)
 
     def answers(self, split: str) -> Answers:
-        """The model's answers to all of them: the summary's numbers, made again."""
+        """The model's answers to all sequences of a split; these reproduce the numbers in its
+        summary."""
         data, _ = self.sequences(split)
         return Evaluator(self.plan, self.model, {split: data}).answers(split)
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Makes the context in which the model was trained and measured, where it is now."""
+        """Returns the autocast context of training, for the device that the model is on now."""
         return partial(autocast, self.plan, self.model)
 
 
@@ -74,15 +75,15 @@ def load(path: str | Path) -> LoadedRun:
     """The model of a finished run's folder with its weights, on the CPU, in evaluation mode.
 
     Raises:
-        UsageError: no such folder, no run, one that is not finished, or one that this version of
-            the program, or this machine, cannot make again.
+        UsageError: the folder is missing, is not that of a run, or its run is not finished or
+            cannot be rebuilt by this version of the program or on this machine.
     """
     path = Path(path)
     folder = RunFolder(path)
     summary = _summary(folder)
     _check_version(folder, summary)
     try:
-        planned = plan(check(_as_given(summary), summary.get("names", {})))
+        planned = plan(check(_config_as_set(summary), summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
@@ -96,28 +97,28 @@ def load(path: str | Path) -> LoadedRun:
             "task reads back as they were"
         )
     if not folder.checkpoint.exists():
-        raise UsageError(f"{folder.checkpoint} is not there, and the model with it: {REMEDY}")
+        raise UsageError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
     state = checkpoint.load(folder.checkpoint, REMEDY)
     model = planned.model()
     try:
         model.load_state_dict(state["model"])
     except (KeyError, RuntimeError, TypeError, AttributeError) as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise UsageError(
             f"the weights in {folder.checkpoint} do not fit the model of this version of the "
-            f"program ({told}): use the version in {path / 'environment.json'}, or make the run "
+            f"program ({reason}): use the version in {path / 'environment.json'}, or make the run "
             "again with force=true"
         ) from None
     return LoadedRun(path, summary, planned, model.eval())
 
 
 def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
-    """UsageError for a run of a newer version, or with a summary that another one wrote."""
+    """UsageError for a run of a newer version, or with a summary in another format."""
     made, this = _made_by(folder), _this()
     if unknown := sorted(summary.keys() - SUMMARY):
         raise UsageError(
             f"{folder.path} was made by another version of the program, pe-lab {made}: its "
-            f"summary.json holds {', '.join(unknown)}, which {this} does not know; use that version"
+            f"summary.json holds {', '.join(unknown)}, unknown to {this}; use that version"
         )
     if _number(this) and _number(made) > _number(this):
         raise UsageError(
@@ -127,7 +128,7 @@ def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 
 def _made_by(folder: RunFolder) -> str:
-    """The version that made the run, and its revision, as far as environment.json tells."""
+    """The version and git revision that made the run, if environment.json has them."""
     try:
         last = folder.read_json("environment.json")[-1]
         version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
@@ -144,34 +145,34 @@ def _this() -> str:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with; none where it is not known."""
+    """The leading numbers of a version; empty if there are none."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def _as_given(summary: dict[str, Any]) -> dict[str, Any]:
-    """The configuration to plan a run with again, on the CPU. Keys that were null are null again:
-    at another length some stand for another value."""
-    given = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-    return {**given, "device": "cpu"}
+def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
+    """The run's configuration, on the CPU. Keys that were null are null again, as some have another
+    value at another length."""
+    config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
+    return {**config, "device": "cpu"}
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
-    """The run's result; UsageError where there is none."""
+    """The run's result; UsageError if there is none."""
     path = folder.path
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder: give a run's, pe-lab results shows what there is")
+        raise UsageError(f"{path} is not a folder: give that of a run, pe-lab results lists them")
     summary = folder.summary()
     if summary is not None:
         return summary
     status = folder.status()
     if not status and not (path / "config.yaml").exists():
         raise UsageError(
-            f"{path} is no run's folder, it holds no summary.json: give one like "
+            f"{path} is not the folder of a run, it holds no summary.json: give one like "
             "runs/flipflop/cope/seed0-0123abcd"
         )
     state = "killed" if folder.killed() else status.get("state", "not begun")
     raise UsageError(
         f"{path} is not finished ({state}, step {status.get('step', 0)} of "
-        f"{status.get('steps', '?')}): give its line again, it goes on"
+        f"{status.get('steps', '?')}): run its command again to continue it"
     )

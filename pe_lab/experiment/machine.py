@@ -16,18 +16,19 @@ from pe_lab.config.schema import Config
 
 
 def prepare(config: Config, number: int = 0) -> torch.device:
-    """Apply the process-wide settings of a run; a sweep runs many in one process.
+    """Apply the process-wide settings of a run and return its device.
 
     Args:
-        number: of the job in its sweep: jobs take the GPUs in turn.
+        number: the job's number in its sweep; jobs are assigned to the GPUs in turn.
     """
     keep_freed_memory()
-    # Until the run's size is known (threads.py).
+    # training.threads sets the final number, which depends on the model's size.
     torch.set_num_threads(1 if config.threads == "auto" else config.threads)
     if config.deterministic:
         # cuBLAS reads it once, when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # The same as use_deterministic_algorithms, which imports torch's compiler, a second's work.
+    # The same as use_deterministic_algorithms, which would import torch's compiler and take a
+    # second.
     torch.set_deterministic_debug_mode("warn" if config.deterministic else "default")
     # Filling fresh memory is for finding bugs; it costs time and changes no result.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -37,7 +38,7 @@ def prepare(config: Config, number: int = 0) -> torch.device:
     if not gpu:
         return torch.device("cpu")
     device = torch.device("cuda", number % torch.cuda.device_count())
-    # Its generator and its name are asked for without an index.
+    # Its generator and its name are later requested without an index.
     torch.cuda.set_device(device)
     return device
 
@@ -46,7 +47,7 @@ def keep_freed_memory() -> None:
     """Have glibc keep freed blocks instead of giving them back to the kernel.
 
     Attention frees and takes large blocks at every step; fresh pages cost up to half of an
-    eager step (`make bench` measures with and without). Elsewhere than glibc, nothing.
+    eager step (`make bench` measures both). Without glibc this does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
@@ -61,7 +62,7 @@ def environment(
     gpu_index: int | None = None,
     attention: dict[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """With what a run is made, and the git diff of an uncommitted program ("" where clean).
+    """The environment of a run, and the git diff of uncommitted changes ("" if there are none).
 
     Args:
         attention: the backend of each kind of attention (``kernels.apply.backends``).
@@ -70,8 +71,8 @@ def environment(
 
     def git(*words: str) -> str:
         try:
-            asked = ["git", "-C", str(source), *words]
-            return subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout
+            command = ["git", "-C", str(source), *words]
+            return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
         except (OSError, subprocess.TimeoutExpired):
             return ""
 

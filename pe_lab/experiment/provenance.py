@@ -38,7 +38,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
         folder.write_text("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
     elif changed := _differing(FACTS, starts[-1], facts):
         logger.warning(
-            "%s changed since this run was begun: its numbers may differ in the last digits",
+            "%s changed since this run began: its numbers may differ in the last digits",
             ", ".join(changed),
         )
     if diff:
@@ -47,13 +47,13 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
 
 
 def made_otherwise(folder: RunFolder, config: Config) -> str:
-    """In what a finished run differs from a configuration of the same identity:
-    ``threads=2 (asked: threads=1)``; empty where in nothing."""
+    """The settings in which a finished run differs from a configuration of the same identity, like
+    ``threads=2 (requested: threads=1)``; empty if there are none."""
     starts = folder.read_json("environment.json") or [{}]
-    made, asked = starts[-1], _settings(config)
+    made, requested = starts[-1], _settings(config)
     return ", ".join(
-        f"{key}={_word(made[key])} (asked: {key}={_word(asked[key])})"
-        for key in _differing(ROUNDING, made, asked)
+        f"{key}={_word(made[key])} (requested: {key}={_word(requested[key])})"
+        for key in _differing(ROUNDING, made, requested)
     )
 
 

@@ -103,7 +103,7 @@ def _execute(
         trainer = Trainer(plan, device, folder, sets, stopping)
         try:
             if trainer.resume():
-                logger.info("going on from step %d, %s", trainer.step, folder.path)
+                logger.info("resuming from step %d, %s", trainer.step, folder.path)
             _warn_without_effect(trainer)
             set_threads(trainer, swept=place is not None)
             record_start(trainer, overrides)
@@ -111,8 +111,8 @@ def _execute(
             summary = _train_and_evaluate(trainer, overrides, place)
         except Interrupted:
             folder.set_status("interrupted", trainer.step, config.train.steps)
-            line = "the same line without force=true" if config.force else "the same line"
-            logger.warning("stopped by a signal; %s goes on with %s", line, folder.path)
+            command = "the same command without force=true" if config.force else "the same command"
+            logger.warning("stopped by a signal; run %s to continue %s", command, folder.path)
             raise
         except (Exception, SystemExit) as error:
             logger.debug("the run failed", exc_info=True)

@@ -14,10 +14,10 @@ from pe_lab.training.trainer import Trainer
 
 
 def evaluation_sets(planned: Plan) -> dict[str, Batch]:
-    """The sequences of every split that is measured, the same whatever the seed.
+    """The sequences of every measured split, the same for every seed.
 
     Raises:
-        UsageError: a split has nothing to score in its first sequences.
+        UsageError: the first sequences of a split have nothing to score.
     """
     sizes = planned.config.eval
     sets = {}
@@ -65,7 +65,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "overrides": overrides,
         "splits": {s: metric_prefix(s) for s in planned.splits} | dict.fromkeys(planned.too_long),
         "too_long": planned.too_long,
-        # JSON has no nan; out of domain a loss may be one.
+        # JSON has no nan, which a loss out of domain may be.
         "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         "by": by,
         "config": resolved,

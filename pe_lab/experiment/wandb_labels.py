@@ -1,19 +1,16 @@
-"""What a run is called in wandb, and the rows, tables and pictures that close it."""
+"""The name, group and tags of a run in wandb, and its closing rows, tables and pictures."""
 
 import shlex
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from pe_lab.common.metrics import CURVES, IN_DOMAIN, METRICS, TABLED
+from pe_lab.common.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, OOD, TABLED
 from pe_lab.config.schema import Config, plain
 from pe_lab.store.sweep_name import keys_of, operational
 
 MAX_NAME, MAX_TAG = 128, 64
 """wandb's limits, in characters."""
-
-MEAN_OOD = "ood/error"
-"""The mean error over the out-of-domain splits of a row."""
 
 UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.title)
 """Suffixes of metrics that are logged without a chart."""
@@ -64,7 +61,7 @@ def init_arguments(
 
 def with_mean_ood(row: dict[str, Any]) -> dict[str, Any]:
     """A row of metrics.jsonl, and the mean out-of-domain error if it has such errors."""
-    errors = [v for k, v in row.items() if k.startswith("ood/") and k.endswith("/error")]
+    errors = [v for k, v in row.items() if k.startswith(f"{OOD}/") and k.endswith("/error")]
     errors = [error for error in errors if error is not None]
     return row | {MEAN_OOD: statistics.fmean(errors)} if errors else row
 
@@ -77,7 +74,7 @@ def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """The table ``splits``; a split that does not apply has no numbers."""
+    """The table ``splits``; the cells of a split that does not apply are None."""
     metrics = summary["metrics"]
     return [
         [split, *(metrics.get(f"{prefix}/{kind}") for kind in SPLIT_COLUMNS[1:])]
@@ -86,7 +83,8 @@ def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
 
 
 def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """The table ``lengths``: error by the number of tokens read; a range by its upper end."""
+    """The table ``lengths``: error by the number of tokens read; a range is named by its upper
+    end."""
     return [
         [split, int(bucket.rpartition("-")[2]), cell["error"], cell["n"]]
         for split, kinds in summary["by"].items()

@@ -56,7 +56,8 @@ def read_runs(
             ``pe="cope,rope"``, ``**{"train.steps": 400}``.
 
     Raises:
-        UsageError: ``runs_dir`` is no folder, a key is unknown, or a condition is not understood.
+        UsageError: ``runs_dir`` is not a folder, a key is unknown, or a condition is not
+            understood.
 
     >>> runs = read_runs("runs", task="flipflop", **{"model.d_model": 64})
     >>> runs.filter(pl.col("state") == "finished").group_by("pe").agg(pl.mean("ood/sparse/error"))
@@ -64,7 +65,7 @@ def read_runs(
     folder = Path(runs_dir)
     if not folder.is_dir():
         raise UsageError(
-            f"runs_dir={runs_dir} is no folder: give the one your runs are in, or "
+            f"runs_dir={runs_dir} is not a folder: give the one your runs are in, or "
             "make one with pe-lab task=flipflop pe=cope"
         )
     with without_collection():

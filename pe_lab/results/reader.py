@@ -121,13 +121,13 @@ class _Reader:
                 "seed": _seed(folder, _of(int, summary["seed"])),
             }
             if not set(map(type, summary["metrics"].values())) <= {int, float, type(None)}:
-                raise TypeError("a metric is no number")
+                raise TypeError("a metric is not a number")
             return Record(facts, summary["metrics"], setting)
         except (ValueError, KeyError, TypeError, AttributeError):
             # Raises a message of its own where it knows what is wrong.
             folder.summary()
             raise UsageError(
-                f"{folder.path / 'summary.json'} is no summary of a run: put back a copy or "
+                f"{folder.path / 'summary.json'} is not a summary of a run: put back a copy or "
                 "remove the run's folder"
             ) from None
 
@@ -187,8 +187,8 @@ def _status(folder: RunFolder) -> dict[str, Any]:
         }
     except TypeError:
         raise UsageError(
-            f"{folder.path / 'status.json'} is no status of a run: put back a copy or remove the "
-            "run's folder"
+            f"{folder.path / 'status.json'} is not a status of a run: put back a copy or remove "
+            "the run's folder"
         ) from None
 
 
@@ -201,7 +201,7 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, KeyError, TypeError, yaml.YAMLError):
         raise UsageError(
-            f"{path} is no configuration of a run: put back a copy or remove the run's folder"
+            f"{path} is not a configuration of a run: put back a copy or remove the run's folder"
         ) from None
     return dict(config)
 

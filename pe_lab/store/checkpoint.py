@@ -33,7 +33,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
     except OSError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
-            "make room or choose another runs_dir, then start the same line again"
+            "make room or choose another runs_dir, then run the same command again"
         ) from None
 
 

@@ -57,7 +57,7 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """A name for the run, unique in its runs_dir; one begun anew by force has a number."""
+        """A name for the run, unique in its runs_dir; a run restarted by ``force`` has a number."""
         again = len(list(self.path.parent.glob(f"{self.path.name}.replaced-*")))
         return "-".join(self.path.parts[-3:]) + (f"-again-{again}" if again else "")
 
@@ -75,9 +75,10 @@ class RunFolder:
 
     @contextmanager
     def lock(self, wait: float = 0) -> Iterator[None]:
-        """Hold the folder; HeldError where another process has it, after ``wait`` seconds.
+        """Hold the folder; HeldError if another process still holds it after ``wait`` seconds.
 
-        The lock lies beside the folder and belongs to the process: a kill releases it.
+        The lock lies beside the folder and belongs to the process: it is released when the process
+        is killed.
         """
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
@@ -87,7 +88,7 @@ class RunFolder:
             status = self.status()
             raise HeldError(
                 f"{self.path} is being written by process {status.get('pid')} on "
-                f"{status.get('host')}: wait for it, or stop it, then start the same line again"
+                f"{status.get('host')}: wait for it, or stop it, then run the same command again"
             ) from None
         except OSError as error:
             raise cannot_write(self.path, error) from None
@@ -97,7 +98,7 @@ class RunFolder:
             lock.release()
 
     def set_aside(self) -> Path | None:
-        """Move what is there out of the way, for a new start; returns where to."""
+        """Rename an existing folder to make room for a new start; returns its new path."""
         if not self.path.exists():
             return None
         number = 1
@@ -110,14 +111,14 @@ class RunFolder:
         return aside
 
     def make(self) -> None:
-        """Create the folder where it is not there."""
+        """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.path, error) from None
 
     def write_text(self, name: str, text: str) -> None:
-        """A file in the folder, atomically; RunError where the disk refuses."""
+        """A file in the folder, written atomically; RunError if that fails."""
         path = self.path / name
         try:
             replace_file(path, lambda handle: handle.write(text.encode()))
@@ -129,7 +130,7 @@ class RunFolder:
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
-        """A JSON file of the folder; None where it is missing, UsageError where it is broken."""
+        """A JSON file of the folder; None if it is missing, UsageError if it cannot be read."""
         path = self.path / name
         try:
             return json.loads(path.read_text())
@@ -141,7 +142,7 @@ class RunFolder:
             ) from None
 
     def set_status(self, state: State, step: int, steps: int, error: str | None = None) -> None:
-        """Record where the run stands."""
+        """Record the run's state and step."""
         status = {"state": state, "step": step, "steps": steps, "error": error}
         host = {"pid": os.getpid(), "host": socket.gethostname()}
         self.write_json("status.json", {**status, **host, "time": time.time()})
@@ -151,7 +152,7 @@ class RunFolder:
         return self._mapping("status.json", "state", "step", "steps") or {}
 
     def killed(self) -> bool:
-        """Whether the run says that it is running and no process holds it."""
+        """Whether the recorded state is running and no process holds the run."""
         if self.status().get("state") != "running":
             return False
         with suppress(RunError), self.lock():
@@ -184,8 +185,9 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
 
 
 def runs_called(name: str, runs_dir: Path) -> list[Path]:
-    """The runs below ``runs_dir`` whose path or id has ``name`` in it; it may hold * and ?."""
-    # Not by the name of runs_dir, which all of them have.
+    """The runs below ``runs_dir`` whose path or id contains ``name``, which may have the wildcards
+    * and ?."""
+    # The name of runs_dir itself, part of every path, does not count.
     return [
         folder.path
         for folder in (run_folders(runs_dir) if runs_dir.is_dir() else [])
@@ -207,8 +209,8 @@ def find_run(name: str, runs_dir: Path) -> Path:
         return found[0]
     if not found:
         raise UsageError(
-            f"run={name} is no folder, and no run below runs_dir={runs_dir} is called so: see "
-            "pe-lab results for what there is"
+            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
+            "pe-lab results for the runs"
         )
     some = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
     raise UsageError(f"run={name} fits {len(found)} runs ({some}): give more of the name")
@@ -227,7 +229,7 @@ def is_run(path: Path) -> bool:
 
 
 def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    """By name; Path.glob asks the disk for every one of them what it is."""
+    """Sorted by name. Path.glob would call stat for every entry."""
     with suppress(PermissionError), os.scandir(parent) as entries:
         return sorted((e for e in entries if e.is_dir()), key=lambda entry: entry.name)
     return []

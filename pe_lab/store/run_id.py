@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
-"""Excluded keys on which the last digits depend: rounding differs with the order of sums. A run
-that is found finished with other values of these says so."""
+"""Excluded keys on which the last digits depend, as rounding differs with the order of sums. If a
+finished run is found that had other values of these, a message names them."""
 
 EXCLUDED = frozenset(
     {
@@ -37,7 +37,7 @@ def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> 
         config: resolved (``Plan.resolved``).
         contents: digests of the files that the task reads.
     """
-    # The task's own keys hold what train.length sets.
+    # train.length only sets keys of the task, which are hashed.
     without = EXCLUDED | {"train.length"}
     if config["train"]["stop_below"] is None:
         without |= ONLY_EARLY_STOPPING

@@ -1,4 +1,4 @@
-"""Names of sweeps: the same for all jobs, and whenever the same command line is given."""
+"""Names of sweeps: the same for all jobs, and whenever the same command is run again."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ from hydra.errors import OverrideParseException
 from pe_lab.store.run_id import excluded
 
 LONGEST = 100
-"""Characters of a name: a folder, a group in wandb and its legend take that much."""
+"""The maximum number of characters; a folder, a wandb group and its legend allow that many."""
 
 
 def sweep_name(words: Sequence[str], sweeps: Path) -> str:
-    """A folder's name for the sweep of a line: what it runs, swept keys, first start, digest.
+    """The folder name of a command's sweep: subject, swept keys, first start, digest.
 
     ``flipflop--pe+seed--2026-11-21--3fa2b1c0`` for ``task=flipflop pe=cope,rope seed=0,1,2``.
 
     Args:
-        words: the line's overrides.
-        sweeps: where the sweeps' folders are. One of the same line there gives its name.
+        words: the overrides of the command.
+        sweeps: the parent folder; if it holds a sweep of the same command, that name is returned.
     """
-    asked = sorted(word for word in words if not operational(word))
-    digest = hashlib.sha256("\0".join(asked).encode()).hexdigest()[:8]
+    relevant = sorted(word for word in words if not operational(word))
+    digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
     for before in sorted(sweeps.glob(f"*--{digest}")):
         return before.name
     keys = swept(words)
-    given = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
-    subjects = [given[key] for key in ("experiment", "task") if key in given and key not in keys]
+    values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
+    subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
     subject = "+".join(subjects).replace("/", "-") or "sweep"
     room = LONGEST - len(f"{subject}----{date.today()}--{digest}")
     while len("+".join(keys)) > room and len(keys) > 1:
@@ -38,13 +38,13 @@ def sweep_name(words: Sequence[str], sweeps: Path) -> str:
 
 
 def keys_of(name: str) -> tuple[str, ...]:
-    """The swept keys that a sweep's name tells; none of a name that is not of this form."""
+    """The swept keys in a sweep's name; empty for a name of another form."""
     parts = name.split("--")
     return tuple(parts[1].split("+")) if len(parts) == 4 else ()
 
 
 def swept(words: Sequence[str]) -> tuple[str, ...]:
-    """The keys for which a line asks several values, in its order."""
+    """The keys with several values, in the order of the overrides."""
     keys = []
     for word in words:
         try:
@@ -57,6 +57,6 @@ def swept(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def operational(word: str) -> bool:
-    """Whether an override changes no run's numbers: where and how it is done, not what."""
+    """Whether an override changes no run's numbers, only where and how it runs."""
     key = word.lstrip("+~").partition("=")[0]
     return key.partition("/")[0].partition(".")[0] == "hydra" or excluded(key)

@@ -46,7 +46,7 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
     ("hydra/sweeper", "optuna"): {
         "defaults": [{"optional sampler": "tpe"}, "_self_"],
         "_target_": OPTUNA,
-        # A fixed seed: the same line draws the same trials, and so resumes.
+        # A fixed seed: the same command draws the same trials, and so resumes.
         "sampler": {"seed": 0},
         "direction": "minimize",
         "storage": None,

@@ -47,7 +47,7 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
 
     Raises:
         PeLabError: not all of it is finished.
-        Interrupted: a signal came; the same line goes on.
+        Interrupted: a signal came; the same command continues.
     """
     check_installed(composed[0])
     check_numbers(composed[0])
@@ -103,16 +103,16 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
     console().print(table)
     for runs_dir in dict.fromkeys(plan.config.runs_dir for plan in plans):
         console().print(f"look at it: pe-lab results runs_dir={runs_dir}", soft_wrap=True)
-    again = "the same line" + " without force=true" * any(plan.config.force for plan in plans)
+    again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     if isinstance(ended, Interrupted):
-        console().print(f"stopped by a signal: {again} goes on")
+        console().print(f"stopped by a signal: run {again} to continue")
         raise ended
     left = unfinished(counts)
     if ended is not None:
         reason = sentence(ended)
         raise RunError(f"the launcher failed: {reason}; {left} of {len(jobs)} jobs") from ended
     if left:
-        raise PeLabError(f"{left} of {len(jobs)} jobs: {again} does only what is missing")
+        raise PeLabError(f"{left} of {len(jobs)} jobs: {again} runs only what is missing")
 
 
 class _Sweep:

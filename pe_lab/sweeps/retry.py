@@ -47,7 +47,7 @@ def launch_all(jobs: Sequence[Job], launch: Launch, batch_size: int | None = Non
             if idle_pools == MAX_KILLS:
                 raise RunError(
                     f"{MAX_KILLS} times a worker was killed before it began a job: is there memory "
-                    "for hydra.launcher.n_jobs of them? The same line does what is missing"
+                    "for hydra.launcher.n_jobs of them? The same command runs only what is missing"
                 ) from None
             for job in killed:
                 advanced = job.step() > before[job.number][0]
@@ -57,7 +57,7 @@ def launch_all(jobs: Sequence[Job], launch: Launch, batch_size: int | None = Non
                                     "the last time alone: is there memory for it?")  # fmt: skip
                     todo.remove(job)
             if stopping() is None:
-                logger.warning("a worker was killed: going on with %d jobs in new ones", len(todo))
+                logger.warning("a worker was killed: continuing %d jobs in new workers", len(todo))
         else:
             todo = [job for job in todo if job not in batch]
     held = [job for job in jobs if job.returned is not None and job.returned[0] == "held"]

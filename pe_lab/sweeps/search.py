@@ -94,7 +94,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
 
     Raises:
         RunError: no trial ended well, or workers are killed again and again.
-        Interrupted: a signal came; the same line goes on.
+        Interrupted: a signal came; the same command continues.
     """
     import optuna  # type: ignore[import-not-found, unused-ignore]
 
@@ -119,9 +119,9 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
             if idle_pools == MAX_KILLS:
                 raise RunError(
                     f"{MAX_KILLS} times a worker was killed before a trial ended: is there memory "
-                    "for hydra.launcher.n_jobs of them? The same line goes on"
+                    "for hydra.launcher.n_jobs of them? The same command continues"
                 ) from None
-            logger.warning("a worker was killed: going on with the search in new ones")
+            logger.warning("a worker was killed: continuing the search in new workers")
         except ValueError as error:
             if stopping() is None:
                 raise RunError(
@@ -145,5 +145,5 @@ def _print_best(folder: Path, overrides: list[str]) -> None:
     words = [*fixed, *(f"{key}={value}" for key, value in best.items())]
     out = console()
     out.print(f"best in_domain {percent(results.best_value)} %", soft_wrap=True)
-    out.print(f"its line: pe-lab {shlex.join(words)}", soft_wrap=True, markup=False)
+    out.print(f"command: pe-lab {shlex.join(words)}", soft_wrap=True, markup=False)
     out.print(f"written to  {folder / 'optimization_results.yaml'}", soft_wrap=True)

@@ -94,7 +94,7 @@ def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
                 "this cluster has, see docs/clusters.md"
             ) from None
     (array,) = _submitted(folder) - before
-    logger.warning("SLURM cancelled or lost a job of %s: the others go on", array)
+    logger.warning("SLURM cancelled or lost a job of %s: the others continue", array)
     _wait_for({array})
     alone = len(overrides) == 1
     ids = [array] if alone else [f"{array}_{n}" for n in range(len(overrides))]

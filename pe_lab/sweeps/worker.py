@@ -60,7 +60,7 @@ class SweepJob:
         """Do the job; ``("failed" or "held", reason)`` where its folder does not say so.
 
         Raises:
-            Interrupted: a signal came, and this process is no worker of a pool.
+            Interrupted: a signal came, and this process is not a worker of a pool.
         """
         with serving(self.launcher if self.pool else None):
             try:

@@ -45,7 +45,7 @@ def sample(
     """
     ordered_BV, token_BV = logits_BV.double().cpu().sort(-1, descending=True)
     if not ordered_BV.isfinite().all():
-        raise RunError("the model's logits are no finite numbers, so that no token can be drawn")
+        raise RunError("the model's logits are not all finite: no token can be drawn")
     # Relative to the largest, no temperature makes a logit infinite.
     cooled_BV = (ordered_BV - ordered_BV[:, :1]) / max(temperature, sys.float_info.min)
     p_BV = cooled_BV[:, :top_k].softmax(-1)

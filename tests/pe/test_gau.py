@@ -376,7 +376,7 @@ BAD = {
     "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
     "no such attention": (["model.attention=linear"], ["model.attention=linear", "'relu2'"]),
     "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
-    "heads": (["+model.n_heads=4"], ["model.n_heads=4", "no key"]),
+    "heads": (["+model.n_heads=4"], ["model.n_heads=4", "not a key"]),
 }
 
 

@@ -131,7 +131,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "whole and key": (
         ["model.layers.0.window=3", "model.layers={1: {window: 5}}"],
-        ["model.layers.0.window=3 is lost", "write it into model.layers={..}"],
+        ["model.layers.0.window=3 would be lost", "write it into model.layers={..}"],
     ),
     "no mapping": (["model.layers=3"], ["model.layers=3", "a mapping"]),
     "another length": (["train.length=9"], ["train.length=9", "63 tokens", "null"]),

@@ -59,7 +59,7 @@ def assert_as_alone(cwd: Path, alone: Path) -> None:
 
 def assert_resumed(folder: Path) -> None:
     assert starts(folder) == 2
-    (step,) = re.findall(r"going on from step (\d+)", (folder / "log.txt").read_text())
+    (step,) = re.findall(r"resuming from step (\d+)", (folder / "log.txt").read_text())
     assert 0 < int(step) < STEPS
 
 
@@ -149,7 +149,7 @@ def test_at_its_time_limit_a_run_writes_its_checkpoint_and_is_requeued(tmp_path:
     step = state(folder)["step"]
     (job,) = until(lambda: queue("--states=pending"))
     start_now(job)
-    until(lambda: f"going on from step {step}," in (folder / "log.txt").read_text())
+    until(lambda: f"resuming from step {step}," in (folder / "log.txt").read_text())
     sweep.interrupt()
     assert sweep.status == 130
     assert not queue()

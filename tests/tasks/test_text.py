@@ -175,8 +175,8 @@ def test_the_sample_repeats_near_and_far():
     ("content", "keys", "complaint"),
     [
         (b"", {}, r"task\.file=\S*t is empty; give a text file"),
-        (b"abc\xffdef" * 9, {}, r"no utf-8: byte 3 is 0xff \(invalid start byte\); .*unit=bytes"),
-        (b"a" * 5000 + b"\xe2\x9c", {}, r"no utf-8: byte 5000 is 0xe2 \(unexpected end of data\)"),
+        (b"abc\xffdef" * 9, {}, r"not UTF-8: byte 3 is 0xff \(invalid start byte\); .*unit=bytes"),
+        (b"a" * 5000 + b"\xe2\x9c", {}, r"not UTF-8: byte 5000 is 0xe2 \(unexpected end of data\)"),
         (PLACES[:30], {}, r"window of 9 characters does not fit the test part of .* has 8 of 30"),
         (PLACES[:30], {"test_share": 0.75}, r"9 characters .*training part .* has 8 of 30"),
         (PLACES, {"splits": {"x": {"length": 26}}}, r"27 characters .*test part .* has 26 of 104"),
@@ -211,7 +211,7 @@ def test_a_split_of_the_wrong_type_is_told_by_its_key(load):
 def test_a_file_without_an_end_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(ValueError, match=rf"task\.file={path} is no regular file"):
+        with pytest.raises(ValueError, match=rf"task\.file={path} is not a regular file"):
             text_file.read_text("task.file", str(path), "bytes")
 
 
@@ -242,7 +242,7 @@ def test_bad_files_leave_nothing_behind(here: Here, tmp_path: Path, kind: str) -
         "missing": "cannot be read (No such file or directory)",
         "folder": "is a folder",
         "empty": "is empty",
-        "latin": "is no utf-8: byte 3 is 0xe9",
+        "latin": "is not UTF-8: byte 3 is 0xe9",
         "short": "a window of 129 characters does not fit the test part",
     }
     assert told[kind] in ended.err
