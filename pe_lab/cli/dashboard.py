@@ -113,7 +113,7 @@ def _workspace(
     pictures = runs.get_column("tracker.wandb.pictures", default=pl.Series([False]))
     return workspace(
         runs["task"][0],
-        list(dict.fromkeys(runs["splits"].drop_nulls().explode())),
+        list(dict.fromkeys(s for splits in runs["splits"].drop_nulls() for s in splits)),
         keys=list(dict.fromkeys(keys)),
         filters=filters,
         pictures=pictures.any(),
