@@ -12,6 +12,19 @@ ALWAYS = [
 # The words, and what the sentence must hold: value, key, limit, remedy.
 BAD = {
     "typo in a choice": (["pe=coep"], ["pe=coep", "did you mean cope", "choices: "]),
+    "typo in an optimizer's yaml": (
+        ["train/optimizer=sgd"],
+        ["unknown optimizer train/optimizer=sgd", "(choices: adam, adamw)"],
+    ),
+    "an optimizer's yaml beside its key": (
+        ["train.optimizer=sgd"],
+        ["train.optimizer=sgd", "adamw, adam", "train/optimizer=NAME"],
+    ),
+    "a list of optimizers": (
+        ["train/optimizer=[adam]"],
+        ["train/optimizer=[adam]", "give key=NAME"],
+    ),
+    "unknown preset of training": (["train=slow"], ["train=slow", "(choices: default)"]),
     "a choice far from any": (["task=xyzzy"], ["task=xyzzy", "choices: ", "flipflop"]),
     "unknown key of an open group": (["pe=rope", "pe.bsae=3"], ["pe.bsae=3", "mean base"]),
     "the same with a plus": (["pe=rope", "+pe.bsae=3"], ["pe.bsae=3", "mean base"]),

@@ -1,6 +1,7 @@
 """``pe-lab list``: every choice, one line each.
 
-    pe-lab list                    pe, task, positions, model and experiment (recipes, with cost)
+    pe-lab list                    pe, task, positions, model, train/optimizer and experiment
+                                   (recipes, with cost)
     pe-lab list pe experiment      these groups only
 
 pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md, each encoding.
@@ -19,7 +20,7 @@ from rich.table import Table
 from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
 
-GROUPS = ("pe", "task", "positions", "model", "experiment")
+GROUPS = ("pe", "task", "positions", "model", "train/optimizer", "experiment")
 
 
 def summary_line(text: str) -> str:

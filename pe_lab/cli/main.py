@@ -140,10 +140,10 @@ def _choices() -> str:
 
     conf = next(path for base in package if (path := Path(base) / "conf").is_dir())
     lines = []
-    for group in ("task", "pe", "positions", "model", "experiment"):
+    for group in ("task", "pe", "positions", "model", "train/optimizer", "experiment"):
         found = sorted(
             str(path.relative_to(conf / group).with_suffix(""))
             for path in (conf / group).rglob("*.yaml")
         )
-        lines.append(f"  {group:<11}{' '.join(found)}")
+        lines.append(f"  {group:<16}{' '.join(found)}")
     return "\n".join(lines)

@@ -86,6 +86,6 @@ def optimizer_section(name: str, keys: dict[str, Any]) -> dict[str, Any]:
     if "." not in name and name not in NAMES:
         raise UsageError(
             f"train.optimizer={name} is not allowed: set it to {', '.join(NAMES)} or the dotted "
-            "path of a class, package.module.Class"
+            "path of a class, package.module.Class, or choose a yaml, train/optimizer=NAME"
         )
     return {"_target_": NAMES.get(name, name), **keys}

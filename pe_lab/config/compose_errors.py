@@ -13,16 +13,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.hydra_internals import Hydra
-from pe_lab.config.overrides import GROUPS, OPEN_ENDED, as_typed
+from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
 
 
 def missing(hydra: Hydra, error: MissingConfigException) -> str:
     """For an option that its group does not have."""
     if not error.missing_cfg_file:
         return _first_line(error)
-    group, _, name = str(error.missing_cfg_file).partition("/")
-    if group not in GROUPS:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
+    file = str(error.missing_cfg_file)
+    # The longest, as one group may lie in the folder of another.
+    found = [group for group in ALL_GROUPS if file.startswith(f"{group}/")]
+    group = max(found, key=len, default=file.rpartition("/")[0])
+    name = file.removeprefix(f"{group}/")
     return f"unknown {NOUNS.get(group, group)} {group}={name}: " + did_you_mean(
         name, _options(hydra, group)
     )
@@ -31,6 +33,8 @@ def missing(hydra: Hydra, error: MissingConfigException) -> str:
 NOUNS = {
     "pe": "encoding",
     "experiment": "recipe",
+    "train/optimizer": "optimizer",
+    **dict.fromkeys(("positions", "train", "tracker", "preset"), "option"),
     "hydra/launcher": "launcher",
     "hydra/sweeper": "sweeper",
 }
@@ -38,10 +42,11 @@ NOUNS = {
 
 
 def _options(hydra: Hydra, group: str) -> list[str]:
-    """Every option of a group, those in its folders too."""
+    """Every option of a group, those in its folders too where they are no groups of their own."""
     options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
     for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
-        options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+        if f"{group}/{folder}" not in ALL_GROUPS:
+            options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
     return options
 
 

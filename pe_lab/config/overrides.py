@@ -12,6 +12,8 @@ from pe_lab.common.errors import UsageError
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
+ALL_GROUPS = (*GROUPS, "train/optimizer")
+"""With those that lie in the folder of another."""
 OPEN_ENDED = ("task.files", "task.splits", "model.layers")
 """Mappings with free keys; on the command line a mapping replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
@@ -69,11 +71,11 @@ def check_override(override: Override) -> None:
     if key in NEEDED and override.is_delete():
         raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
     named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
-    if key in ("", *GROUPS) and not named:
+    if key in ("", *ALL_GROUPS) and not named:
         raise UsageError(f"{line} names no file: give key=NAME, see pe-lab list for the names")
-    if key in GROUPS and (override.is_add() or override.is_force_add()):
+    if key in ALL_GROUPS and (override.is_add() or override.is_force_add()):
         raise UsageError(f"{line} adds a second {key}: leave the + out, {str(line).lstrip('+')}")
-    if key in GROUPS or key.startswith("hydra/"):
+    if key in ALL_GROUPS or key.startswith("hydra/"):
         names = override.sweep_iterator() if override.is_discrete_sweep() else [value]
         if any(name.startswith("/") or ".." in name.split("/") for name in map(str, names)):
             raise UsageError(
