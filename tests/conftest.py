@@ -12,6 +12,15 @@ from program import Here, Outcome
 
 from pe_lab.cli.main import main
 
+# The workers share the processors, and threads that wait for one another spin.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Whatever the test before has set."""
+    torch.set_num_threads(1)
+
 
 @pytest.fixture
 def here(

@@ -9,11 +9,7 @@ from pe_lab.kernels import dispatch, recompute
 from pe_lab.kernels.attention import FastAttention
 from pe_lab.models.transformer import Transformer
 
-SERVED = [
-    name
-    for name, section in VARIANTS.items()
-    if all(block.attention.row_by_row for block in model(section).blocks)  # type: ignore[union-attr]
-]
+NAMES = [*SECTIONS, "cope-combine=rope", "cope-gates=sep_keys", "cope-gates=values"]
 
 
 def results(built: Transformer, length: int) -> list[torch.Tensor]:
@@ -27,10 +23,12 @@ def results(built: Transformer, length: int) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", NAMES)
 def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """In value and gradient, with dropout; with blocks of two queries."""
     built = model(VARIANTS[name], trunk={"dropout": 0.2}).train()
+    if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
+        pytest.skip("a query's weights depend on other queries")
     expected = results(plain(built), TRAIN_LEN)
     monkeypatch.setattr(recompute, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:

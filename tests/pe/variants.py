@@ -144,6 +144,11 @@ def move_parameters(module: torch.nn.Module) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.5)
 
 
+def writes(section: Section) -> bool:
+    """Whether a token's encoding is known before those after it."""
+    return all(e.whole_sequence is None for e in build_encodings(section, dims()))
+
+
 def decoded(built: Transformer, seen: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
     """What the model computes with a key cache: some tokens at once, the others one by one."""
     cache, ends = built.empty_cache(), range(first, seen.shape[1] + 1)
