@@ -45,6 +45,7 @@ BAD = {
     "null for a group": (["task=null"], ["task=null", "give key=NAME"]),
     "several without -m": (["seed=0,1"], ["seed=0,1", "add -m"]),
     "a word": (["seed=1", "trian"], ["trian", "neither a command nor key=value", "--help"]),
+    "a command after a key": (["seed=1", "results"], ["results is a command", "pe-lab results .."]),
     "an unknown verb": (["resluts"], ["resluts", "did you mean results"]),
     "an unknown flag": (["--sedd", "seed=1"], ["--sedd", "--hydra-help"]),
     "an unclosed quote": (["pe='none"], ["pe='none", "quote"]),

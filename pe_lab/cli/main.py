@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 HELP = """\
@@ -105,6 +106,10 @@ def _dispatch(words: list[str]) -> None:
     elif _is_word(verb):
         raise _unknown(verb)
     else:
+        for before, word in pairwise(words):
+            # What follows a flag may be its value.
+            if word in VERBS and not before.startswith("-"):
+                raise _misplaced(word)
         from pe_lab.cli.train import launch
 
         launch(words)
@@ -119,6 +124,12 @@ def _unknown(verb: str) -> Exception:
     from pe_lab.common.suggest import did_you_mean
 
     return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
+
+
+def _misplaced(verb: str) -> Exception:
+    from pe_lab.common.errors import UsageError
+
+    return UsageError(f"{verb} is a command, and commands come first: give pe-lab {verb} ..")
 
 
 def _help(topic: str = "key=value") -> str:

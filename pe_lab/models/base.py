@@ -84,15 +84,6 @@ class Model(nn.Module, ABC):
             return None
         return self.dropout_type(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
-    def names_of_parameters(self) -> dict[int, list[str]]:
-        """The names of each parameter, by its id: several where modules share a parameter, one
-        where layers share a module."""
-        names: dict[int, list[str]] = {}
-        for path, module in self.named_modules():
-            for name, p in module.named_parameters(recurse=False):
-                names.setdefault(id(p), []).append(f"{path}.{name}".lstrip("."))
-        return names
-
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

@@ -88,10 +88,10 @@ class PaTH(PositionalEncoding):
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``beta`` of each token, and its ``forget gate`` f where there is one."""
-        told = {"beta": 2 * self.strength(inputs.x_BSE).sigmoid()}
+        traced = {"beta": 2 * self.strength(inputs.x_BSE).sigmoid()}
         if self.gate is not None:
-            told["forget gate"] = self.gate(inputs.x_BSE).sigmoid()
-        return {name: each_BSH.transpose(1, 2)[:, :, None] for name, each_BSH in told.items()}
+            traced["forget gate"] = self.gate(inputs.x_BSE).sigmoid()
+        return {name: each_BSH.transpose(1, 2)[:, :, None] for name, each_BSH in traced.items()}
 
 
 def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:

@@ -82,13 +82,13 @@ def plan(config: Config) -> Plan:
     task = build_task(config.task)
     _check_length(config, task)
     model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
-    if told := model_config.refuses_task(task):
-        raise UsageError(f"task={config.names.get('task', '')} {told}")
+    if refusal := model_config.refuses_task(task):
+        raise UsageError(f"task={config.names.get('task', '')} {refusal}")
     positions: Positions = instantiate(config.positions, "positions", Positions)
     needed = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
     limits = dict.fromkeys(needed, 0)
     try:
-        # The longest first: what is told is enough for all.
+        # The longest first: its message is enough for all.
         for name in sorted(needed, key=lambda name: -needed[name]):
             limits[name] = positions.limit(needed[name], training=name == TRAIN)
     except ValueError as error:
