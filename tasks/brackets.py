@@ -136,8 +136,8 @@ class Brackets(Task):
         n_sentences = ends.sum(axis=1)
         back = 1 + (rng.random(n) * n_sentences.clip(max=n_back)).astype(np.int64)
         # Behind the end of the sentence before it, or at the start.
-        asked = ends.cumsum(axis=1, dtype=np.int32) == (n_sentences - back)[:, None]
-        first = asked.argmax(axis=1) + (back < n_sentences)
+        found = ends.cumsum(axis=1, dtype=np.int32) == (n_sentences - back)[:, None]
+        first = found.argmax(axis=1) + (back < n_sentences)
         whole = t - ends[:, ::-1].argmax(axis=1)
         row = np.arange(n)
         pad = len(self.vocab) - 1

@@ -70,15 +70,15 @@ class Copy(Task):
         n_letters = rng.integers(self.min_letters, self.max_letters + 1, (n, 1))
         letters = rng.integers(0, self.n_symbols, (n, self.max_letters))
         place = np.arange(self.n_tokens + 1)
-        # Of no meaning where there is no letter, but within the row.
+        # Meaningless where there is no letter, but within the row.
         source = np.where(place < n_letters, place, self._source(place - n_letters - 1, n_letters))
         sequences = np.take_along_axis(letters, source.clip(0, self.max_letters - 1), axis=1)
         sequences[place == n_letters] = separator
-        tokens, targets, asked = sequences[:, :-1], sequences[:, 1:].copy(), place[:-1]
-        beyond = asked >= 2 * n_letters
+        tokens, targets, index = sequences[:, :-1], sequences[:, 1:].copy(), place[:-1]
+        beyond = index >= 2 * n_letters
         tokens[beyond] = targets[beyond] = padding
         lengths = None if self.min_letters == self.max_letters else 2 * n_letters[:, 0]
-        return Batch(tokens, targets, (asked >= n_letters) & ~beyond, lengths)
+        return Batch(tokens, targets, (index >= n_letters) & ~beyond, lengths)
 
     def _source(self, nth: Ints, n_letters: Ints) -> Ints:
         """Which letter the nth of the answer is, both counted from 0."""

@@ -56,7 +56,7 @@ class FlipFlop(Task):
         known = [TRAIN, IN_DOMAIN, *self.splits]
         for name in self.files:
             if name not in known:
-                raise ValueError(f"task.files.{name} names no split: {did_you_mean(name, known)}")
+                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, known)}")
         if TRAIN in self.files and self.train_sequences is not None:
             raise ValueError(
                 f"task.train_sequences={self.train_sequences} is not allowed with "

@@ -133,12 +133,12 @@ class Story:
 
     def sentence(self) -> str:
         """A statement."""
-        told = self.among(SENTENCES)
-        while "{" in told:
-            slot = told[told.index("{") + 1 : told.index("}")]
+        sentence = self.among(SENTENCES)
+        while "{" in sentence:
+            slot = sentence[sentence.index("{") + 1 : sentence.index("}")]
             filler = self.names.get(slot) or self.word(slot)
-            told = told.replace("{" + slot + "}", filler, 1)
-        return told
+            sentence = sentence.replace("{" + slot + "}", filler, 1)
+        return sentence
 
     def speech(self) -> str:
         """Somebody says what is always said here."""
@@ -157,11 +157,11 @@ class Story:
 
     def chain(self) -> str:
         """A tale that grows: this is the bell, this is the smith that lost the bell, .."""
-        told = f"the {self.word('noun')}"
-        links = [told]
+        chain = f"the {self.word('noun')}"
+        links = [chain]
         for _ in range(2 + int(self.rng.random() * 2)):
-            told = f"the {self.word('noun')} that {self.word('verb')} {told}"
-            links.append(told)
+            chain = f"the {self.word('noun')} that {self.word('verb')} {chain}"
+            links.append(chain)
         return " ".join(f"This is {link}." for link in links)
 
     def paragraph(self) -> str:
@@ -196,10 +196,10 @@ SHARES = (
 
 def sample() -> str:
     """The whole text."""
-    rng, told = random.Random(SEED), ""
-    while len(told) < LENGTH:
-        told += str(Story(rng))
-    return told
+    rng, text = random.Random(SEED), ""
+    while len(text) < LENGTH:
+        text += str(Story(rng))
+    return text
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ class Text(Task):
                 "change task.test_share, or give a longer text"
             )
         for name in self.evaluated() if self.part == "training" else ():
-            with suppress(TypeError):  # of a key that is no number the build tells better
+            with suppress(
+                TypeError
+            ):  # a key that is not a number is reported when the task is built
                 self.split(name)
 
     @property

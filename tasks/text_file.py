@@ -1,7 +1,7 @@
 """A text as a row of numbers, characters or bytes, read from its file a piece at a time.
 
 A file of any size: it is gone through once, for its alphabet, its digest and one byte offset for
-every ``BLOCK`` characters, and a window of it is read from where it stands.
+every ``BLOCK`` characters, and a window is read from the file.
 """
 
 import codecs
@@ -160,7 +160,7 @@ def _stamp(stat: os.stat_result) -> tuple[int, int]:
 
 
 def called(code: int, unit: Unit) -> str:
-    """The name of a character or byte: itself, or what stands for it."""
+    """The name of a character or byte: itself, or a printable name."""
     if unit == "bytes" and code > 0x7F:
         return f"\\x{code:02x}"
     character = chr(code)

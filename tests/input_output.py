@@ -115,7 +115,7 @@ def assert_dropout_follows_its_key(
 
 def assert_refuses_what_it_cannot_read(model: InputOutput) -> None:
     tokens, pos = sequences([4, 2], 6)
-    with pytest.raises(ValueError, match="different places in these rows"):
+    with pytest.raises(ValueError, match="different positions in these rows"):
         model(tokens, pos, model.empty_cache())
     tokens[0, 4] = 0
     for cache in (None, model.empty_cache()):

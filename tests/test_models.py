@@ -317,7 +317,10 @@ def test_refused_on_the_command_line(here: Here) -> None:
     lines = {
         ("lstm", "pe=cope"): "pe=cope acts in attention, .* none, .* sinusoidal",
         ("linear_attention", "pe=rope", "pe.logn=train"): "with logn=train .* change pe.logn",
-        ("linear_attention", "pe=xpos"): "pe=xpos does not go with the sums .* rope, sinusoidal",
+        (
+            "linear_attention",
+            "pe=xpos",
+        ): "pe=xpos cannot be used with linear attention.* rope, sinusoidal",
         ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
         ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
         ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",

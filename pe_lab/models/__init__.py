@@ -1,1 +1,1 @@
-"""The models, one in a file: what reads a task's tokens and asks the encoding."""
+"""The models, one in a file: networks from tokens to logits that call the hooks of an encoding."""

@@ -1,4 +1,4 @@
-"""Causal attention, every step of which is a hook of a positional encoding (see pe/base.py).
+"""Causal attention, each step of which is a hook of a positional encoding (see pe/base.py).
 
 Shape letters as in pe/base.py; W width of the values.
 """
@@ -20,7 +20,7 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 
 class AttentionSizes(Protocol):
-    """What attention reads of a model's configuration."""
+    """The keys of a model's configuration that attention depends on."""
 
     @property
     def n_heads(self) -> int: ...
@@ -69,11 +69,11 @@ class Attention(nn.Module, ABC):
         Args:
             x_BTE: the input of the layer, normalised where the model does so.
             pos_BS: positions of all S tokens.
-            carried: what the encoding of the layer below hands on.
+            carried: the ``layer_state`` of the encoding of the layer below.
             drop: dropout of the attention weights.
 
         Returns:
-            The output (B, T, E), and what this layer's encoding hands on.
+            The output (B, T, E), and the ``layer_state`` of this layer's encoding.
         """
         q, k, inputs = self.rotate(self.inputs(x_BTE, pos_BS, carried), pos_BS, cache)
         _, weights = self.weights(q, k, inputs)
@@ -82,7 +82,7 @@ class Attention(nn.Module, ABC):
         return self.out(heads_to_features(mixed)), carried
 
     def inputs(self, x_BTE: Tensor, pos_BS: Tensor, carried: Any) -> AttentionInputs:
-        """Projections of the T tokens, with what else the encoding may read."""
+        """The projections of the T tokens, with everything else that the encoding may read."""
         q, k, v = self.project(x_BTE)
         pos_BT = last_positions(pos_BS, x_BTE.shape[1])
         return AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, carried, self.window)
@@ -90,8 +90,8 @@ class Attention(nn.Module, ABC):
     def rotate(
         self, new: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor, AttentionInputs]:
-        """Rotated queries and keys, the cached tokens first. Keys that rotate by their own position
-        alone are cached rotated."""
+        """Rotated queries and keys, the cached tokens first. Keys whose rotation depends on their
+        position alone are cached after it."""
         if cache is None:
             return *self.encoding.rotate(new.q_BHTD, new.k_BHSD, new), new
         inputs = cache.extend(new, pos_BS)
@@ -110,7 +110,7 @@ class Attention(nn.Module, ABC):
         return logits, self.normalize(logits, inputs)
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Attention weights from logits: softmax, or what the encoding puts in its place."""
+        """Attention weights from logits: softmax, or what the encoding replaces it with."""
         return self.encoding.normalize(logits_BHTS, inputs.mask_TS)
 
     def average(
@@ -120,8 +120,8 @@ class Attention(nn.Module, ABC):
         drop: Drop | None,
         rows_BHT: Tensor | None = None,
     ) -> Tensor:
-        """Values averaged by the weights after dropout, (B, H, T, W); ``rows_BHT`` are the rows'
-        numbers for dropout, where the queries are not the last tokens of the sequence."""
+        """Values averaged by the weights after dropout, (B, H, T, W); ``rows_BHT`` are the row
+        numbers for dropout, if the queries are not the last tokens of the sequence."""
         if drop is not None:
             weights = drop(weights, attention_rows(weights) if rows_BHT is None else rows_BHT)
         mixed = weights.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD

@@ -2,8 +2,8 @@
 
 Adding a model takes one file with a class of each kind and one yaml in conf/model/.
 
-Shape letters: B batch, T tokens given, S tokens known, E width of the hidden states,
-N scored tokens, V vocabulary.
+Shape letters: B batch, T new tokens, S tokens including the cached ones, E width of the hidden
+states, N scored tokens, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
@@ -41,12 +41,12 @@ class Model(nn.Module, ABC):
     p: float = 0.0
     """The dropout probability."""
     dropout_type: type[Drop] = Drop
-    """How elements are dropped; ``kernels.apply.accelerate`` puts a faster equal here."""
+    """The implementation of dropout; ``kernels.apply.accelerate`` sets a faster one."""
 
     @property
     @abstractmethod
     def encodings(self) -> list[PositionalEncoding]:
-        """The encoding of each layer that has one, the same object where layers share it."""
+        """One encoding for each layer that has one; layers may share an instance."""
 
     @abstractmethod
     def forward(
@@ -61,9 +61,9 @@ class Model(nn.Module, ABC):
         """(B, T) tokens and the positions of all S tokens so far to hidden states (B, T, E).
 
         Args:
-            cache: from ``empty_cache``; holds the S - T tokens before.
+            cache: from ``empty_cache``; holds the S - T previous tokens.
             scored: return only the states of these tokens, (N, E); without a cache.
-            key: of the dropout masks (see dropout.py); None: drawn from torch's generator.
+            key: the key of the dropout masks (see dropout.py); None: drawn from torch's generator.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Model(nn.Module, ABC):
         """
 
     def drop(self, key: int | None) -> Drop | None:
-        """The dropout of one forward pass, by its ``key``; None outside of training."""
+        """The dropout of a forward pass with this ``key``; None outside of training."""
         if not (self.training and self.p):
             return None
         return self.dropout_type(self.p, int(torch.randint(2**62, ())) if key is None else key)
@@ -117,17 +117,17 @@ class ModelConfig(ABC):
         return frozenset()
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        """Why this model cannot use an encoding, and which it can: the end of a sentence that
-        begins with pe=NAME; None where it can use it. ``{fitting}`` in the sentence stands for the
-        names of the encodings that are not refused."""
+        """Why this model cannot use an encoding, and which ones it can: the end of a sentence that
+        begins with pe=NAME; None if it can use it. ``{fitting}`` in the sentence is replaced by
+        the names of the encodings that are not refused."""
         return None
 
     def refuses_task(self, task: Task) -> str | None:
-        """The same of a task: the end of a sentence that begins with task=NAME."""
+        """Why this model cannot learn a task: the end of a sentence that begins with task=NAME."""
         return None
 
     def null_values(self) -> dict[str, Any]:
-        """What keys of its yaml stand for where they are null: key -> value."""
+        """The values of keys of its yaml that are null: key -> value."""
         return {}
 
     def weights(self) -> int:
@@ -136,7 +136,7 @@ class ModelConfig(ABC):
 
 
 def refuse_whole_sequence(encodings: Sequence[PositionalEncoding]) -> None:
-    """ValueError where one of them cannot be served by a key cache."""
+    """ValueError if one of them cannot be used with a key cache."""
     if any(encoding.whole_sequence for encoding in encodings):
         raise ValueError(
             "a key cache cannot serve an encoding that depends on the sequence's length"

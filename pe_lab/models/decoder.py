@@ -1,6 +1,6 @@
 """Decoder-only models: token embeddings, layers of attention, and a linear map to the logits.
 
-Shape letters: B batch, T tokens given (queries), S tokens known (keys), E model width,
+Shape letters: B batch, T new tokens (queries), S tokens so far (keys), E model width,
 V vocabulary, N scored tokens.
 
 Initialisation: linear weights uniform in +-1/sqrt(fan in), biases zero; the projections that
@@ -55,7 +55,7 @@ class Layer(nn.Module, ABC):
         cache: LayerCache | None = None,
         drop: Drop | None = None,
     ) -> tuple[Tensor, Any]:
-        """Hidden states (B, T, E), and what the encoding hands on to the next layer
+        """Hidden states (B, T, E), and the state that the encoding passes to the next layer
         (``AttentionInputs.carried``)."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ def draw(linear: nn.Linear) -> None:
 
 
 class Decoder(Model):
-    """Token embeddings, layers, and a final norm where the layers normalise their input.
+    """Token embeddings, layers, and a final norm if the layers normalise their input.
 
     Args:
         layers: constructed as they are iterated, after the token embeddings.
@@ -126,8 +126,8 @@ class Decoder(Model):
         return hidden
 
     def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Cache | None) -> Tensor:
-        """Token embeddings (B, T, E), changed by the first layer's encoding, which may read the
-        tokens before."""
+        """Token embeddings (B, T, E) after ``embed`` of the first layer's encoding, which may read
+        the previous tokens."""
         tokens_BS = tokens_BT
         if cache is not None and "embed" in self.encodings[0].hooks():
             tokens_BS = cache.extend(tokens_BT)

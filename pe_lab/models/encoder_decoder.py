@@ -1,7 +1,7 @@
 """The encoder-decoder transformer.
 
-Shape letters: B batch, P tokens of the input part, U tokens given of the output part and S known,
-E model width, H heads, D head width.
+Shape letters: B batch, P tokens of the input part, U new tokens of the output part and S tokens of
+it so far, E model width, H heads, D head width.
 """
 
 import math
@@ -25,7 +25,8 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(InputOutputConfig):
-    """Encoder-decoder transformer: one part reads both ways, the other writes and attends to it.
+    """Encoder-decoder transformer: a bidirectional encoder, and a causal decoder that attends to
+    it.
 
     The encoder reads x_1 .. x_P, the input part and its separator, the decoder the output part
     from the separator on, which is its start token; with Att(q, k, v) = softmax(q k^T / sqrt(D))
@@ -36,17 +37,17 @@ class EncoderDecoderConfig(InputOutputConfig):
                         y = y + Att(y, x, x),  y = y + FF(y)              x: of the last layer
 
     with a norm before each branch and at both ends (``norm_position: pre``), or after each sum,
-    as the paper. Token embeddings are shared by encoder and decoder, as there (and with
-    the output layer, there). The paper adds sinusoids to both inputs: ``pe=sinusoidal``, dropout
-    0.1 and label smoothing 0.1, which is not part of this. Weights start as the transformer's; a
-    branch is divided by the root of the number of branches in its stack. Source: Vaswani 2017
-    (1706.03762).
+    as in the paper. Token embeddings are shared by encoder and decoder, as in the paper (which also
+    shares them with the output layer). The paper adds sinusoids to both inputs: ``pe=sinusoidal``,
+    dropout 0.1 and label smoothing 0.1, which is not implemented. Weights start as the
+    transformer's; the output of a branch is divided by the square root of the number of branches in
+    its stack. Source: Vaswani 2017 (1706.03762).
 
-    Positions of the output part count anew from the first position of the sequence. An encoding
+    Positions of the output part start again from the first position of the sequence. An encoding
     of the input acts on both inputs with the same parameters; inside, the layers 0 .. n-1 are the
-    encoder's and n .. 2n-1 the decoder's, each with parameters of its own unless the encoding
-    shares them. A bias by distance is one by |i - j| in the encoder. Attention to the encoder
-    has no encoding. Without one the encoder cannot tell the order of what it reads.
+    encoder's and n .. 2n-1 the decoder's, each with separate parameters unless the encoding
+    shares them. A bias by distance uses |i - j| in the encoder. Attention to the encoder
+    has no encoding. Without an encoding the encoder does not depend on the order of its tokens.
     """
 
     n_heads: PositiveInt
@@ -58,7 +59,7 @@ class EncoderDecoderConfig(InputOutputConfig):
     tied_embeddings: bool
 
     def __post_init__(self) -> None:
-        # It refuses sizes that do not fit together.
+        # Building it checks that the sizes fit together.
         assert self.stack.window is None
 
     @property
@@ -73,8 +74,8 @@ class EncoderDecoderConfig(InputOutputConfig):
         if _both_ways(encoding):
             return None
         return (
-            "is made for causal attention, and the encoder looks both ways: choose one that has a "
-            "meaning there ({fitting})"
+            "is defined for causal attention only, and the encoder is bidirectional: choose "
+            "one that is defined there ({fitting})"
         )
 
     def null_values(self) -> dict[str, Any]:
@@ -100,15 +101,16 @@ def _both_ways(encoding: PositionalEncoding) -> bool:
 
 @dataclass(frozen=True)
 class Memory:
-    """The encoded input: keys and values for each layer of the decoder, and which are seen."""
+    """The encoded input: keys and values for each layer of the decoder, and which are not
+    padding."""
 
     kv: list[tuple[Tensor, Tensor]]
     seen_BP: Tensor | None
 
 
 class EncoderDecoder(InputOutput):
-    """``encodings`` holds one for each layer, the encoder's first; the ``embed`` of the first is
-    called on both inputs."""
+    """``encodings`` has one for each layer, the encoder's first; ``embed`` of the first is called
+    on both inputs."""
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class EncoderDecoder(InputOutput):
     def _embedded(
         self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None
     ) -> Tensor:
-        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
         x = self.tokens(tokens_BS)
         if self.tied:
             x = x * math.sqrt(x.shape[-1])

@@ -20,8 +20,8 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
 
 
 class FullAttention(nn.Module):
-    """Multi-head attention without a causal mask: the encoder's to itself, and the decoder's to the
-    encoder."""
+    """Multi-head attention without a causal mask: self-attention of the encoder, and
+    cross-attention of the decoder."""
 
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class FullAttention(nn.Module):
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
 
     def keys_and_values(self, x_BSE: Tensor) -> tuple[Tensor, Tensor]:
-        """Each (B, H, S, D)."""
+        """Keys and values, each (B, H, S, D)."""
         k, v = self.kv(x_BSE).chunk(2, -1)
         return self.heads(k), self.heads(v)
 
@@ -44,12 +44,12 @@ class FullAttention(nn.Module):
         encoding: PositionalEncoding | None = None,
         pos_BS: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, E).
+        """The output, (B, T, E).
 
         Args:
             kv: from ``keys_and_values``.
-            seen_BS: False where there is no key; None: there is one everywhere.
-            encoding, pos_BS: where queries and keys are of the same tokens.
+            seen_BS: False for padding; None: there is no padding.
+            encoding, pos_BS: for self-attention; None for cross-attention.
         """
         q, (k, v) = self.heads(self.q(x_BTE)), kv
         mask = None if seen_BS is None else additive(seen_BS, q.dtype)[:, None, None]
@@ -58,7 +58,7 @@ class FullAttention(nn.Module):
             q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
             bias = encoding.bias(pos_BS, pos_BS)
             if bias is not None:
-                # For keys ahead of the query: the bias with query and key exchanged.
+                # For keys after the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
         out: Tensor = self.out(heads_to_features(self.attend(q, k, v, mask, drop)))
@@ -84,7 +84,7 @@ class FullAttention(nn.Module):
 
 
 def initialise(into: nn.Linear, out: nn.Linear, branches: int) -> None:
-    """Draw the initial weights of one of so many residual branches."""
+    """Draw the initial weights of one of ``branches`` residual branches."""
     draw(into)
     draw(out)
     out.weight.div_(math.sqrt(branches))
@@ -105,7 +105,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention to the whole input, then a feed-forward."""
+    """Self-attention to the whole input, then a feed-forward."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal attention to the output so far, attention to the input, then a feed-forward."""
+    """Causal self-attention, cross-attention to the encoder, then a feed-forward."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()

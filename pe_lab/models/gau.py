@@ -54,7 +54,7 @@ class GAUConfig(DecoderConfig):
 
     @property
     def width(self) -> int:
-        """Of gates and values."""
+        """The width of gates and values."""
         return self.expansion * self.d_model
 
     def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
@@ -69,22 +69,21 @@ class GAUConfig(DecoderConfig):
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         hooks, choice = encoding.hooks(), encoding.values_like_keys
         if (choice is not None or "values" in hooks) and self.width != self.head_width:
-            given, change = "", ""
+            condition, change = "", ""
             if choice is not None:
-                given, change = f" with {choice}", f"change pe.{choice.partition('=')[0]}, or "
+                condition, change = f" with {choice}", f"change pe.{choice.partition('=')[0]}, or "
             return (
-                f"wants values as wide as keys{given}, and here they are {self.width} and "
+                f"needs values as wide as keys{condition}, but they are {self.width} and "
                 f"{self.head_width} wide: {change}set model.head_width={self.width}"
             )
         if "update_state" in hooks:
             return (
-                "rewrites what it carries by the input of each layer's feed-forward, which a gated "
+                "updates its state from the input of each layer's feed-forward, which a gated "
                 "attention unit does not have: set model.n_layers=1 or model=transformer"
             )
         if self.attention == "relu2" and "normalize" in hooks:
             return (
-                "takes the place of softmax, and so does model.attention=relu2: set "
-                "model.attention=softmax"
+                "replaces softmax, and so does model.attention=relu2: set model.attention=softmax"
             )
         if self.attention == "relu2" and encoding.needs_softmax is not None:
             return (
@@ -158,7 +157,7 @@ class Unit(Layer):
 
 
 class GAU(Decoder):
-    """``encodings`` has one encoding for each layer, the same object where layers share it."""
+    """``encodings`` has one encoding for each layer; layers may share an instance."""
 
     def __init__(
         self, cfg: GAUConfig, vocab_size: int, encodings: Sequence[PositionalEncoding]

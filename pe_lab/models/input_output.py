@@ -1,8 +1,9 @@
-"""Models that read a task's input part as a whole before they write its output part.
+"""The base of encoder-decoder models, which encode a task's input part before they decode its
+output part.
 
-Shape letters: B batch, T tokens given, S tokens known, P tokens of the longest input part and
-U of the longest output part, the separator in both, E width of the hidden states, N scored
-places.
+Shape letters: B batch, T new tokens, S tokens so far, P tokens of the longest input part and U of
+the longest output part, both including the separator, E width of the hidden states, N scored
+positions.
 """
 
 from abc import abstractmethod
@@ -23,19 +24,19 @@ from pe_lab.models.scored_positions import ScoredPositions
 
 @dataclass(frozen=True, kw_only=True)
 class InputOutputConfig(ModelConfig):
-    """What the two models have in common: the tasks that they are for."""
+    """The configuration of a model with an encoder and a decoder."""
 
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:
             names = ", ".join(_separated())
             return (
                 "has no separator between an input and an output part, which this model reads "
-                f"apart: choose a task that has one ({names}) or another model"
+                f"separately: choose a task that has one ({names}) or another model"
             )
         if task.loss_on == "all":
             return (
-                "cannot have task.loss_on=all with this model, which answers in the output part "
-                "only: set task.loss_on=scored"
+                "cannot have task.loss_on=all with this model, which only predicts the output "
+                "part: set task.loss_on=scored"
             )
         return None
 
@@ -52,15 +53,15 @@ def _separated() -> list[str]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Sequences, apart at their separators, which end the input and begin the output.
+    """Sequences split at their separators, which end the input part and begin the output part.
 
     Args:
-        separator_B: the place of each row's.
-        input_BP: the tokens up to it; rows with fewer have it again in the places beyond.
-        seen_BP: False in those; None: there are none.
-        output_BU: the tokens from it on; rows with fewer have their last one again.
-        pos_input_BP, pos_output_BU: their positions, (1 or B, ..); the output's count anew from
-            the sequence's first position, as if it were a sequence of its own.
+        separator_B: the index of the separator in each row.
+        input_BP: the tokens up to it; shorter rows are padded with the separator.
+        seen_BP: False for padding; None: there is no padding.
+        output_BU: the tokens from it on; shorter rows are padded with their last token.
+        pos_input_BP, pos_output_BU: their positions, (1 or B, ..); the output's start again from
+            the sequence's first position, as if it were a separate sequence.
     """
 
     separator_B: Tensor
@@ -80,23 +81,23 @@ class Parts:
     ) -> "Parts":
         """
         Args:
-            scored: the output ends at the last of these places.
+            scored: the output ends at the last of these positions.
 
         Raises:
-            ValueError: a row without a separator.
+            ValueError: a row has no separator.
         """
-        separator_B = _places(tokens_BT, separator)
+        separator_B = _first_separator(tokens_BT, separator)
         t = tokens_BT.shape[1]
         first, last = (int(place) for place in separator_B.aminmax())
         p, u = last + 1, t - first
         if scored is not None:
             row_N = torch.div(scored.at_N, t, rounding_mode="floor")
             nth_N = scored.at_N - row_N * t - separator_B[row_N]
-            # A part of a batch may want nothing.
+            # A microbatch may have no scored position.
             u = max(1, int(nth_N.max()) + 1) if len(nth_N) else 1
         if first == last:
             end = first + u
-            pos_output = counted_anew(pos_BT[:, :end], first)
+            pos_output = restarted_positions(pos_BT[:, :end], first)
             return cls(
                 separator_B, tokens_BT[:, :p], None, tokens_BT[:, first:end], pos_BT[:, :p],
                 pos_output,
@@ -113,7 +114,7 @@ class Parts:
         )  # fmt: skip
 
     def placed(self, states_BUE: Tensor, t: int, scored: ScoredPositions | None) -> Tensor:
-        """The output's states at the places of the whole sequences of t tokens, (B, T, E) or
+        """The output's states at their indices in the whole sequences of t tokens, (B, T, E) or
         (N, E); 0 before the separator."""
         b, u, _ = states_BUE.shape
         at_N = torch.arange(b * t, device=states_BUE.device) if scored is None else scored.at_N
@@ -124,30 +125,30 @@ class Parts:
         return states_NE if scored is not None else states_NE.view(b, t, -1)
 
 
-def _places(tokens_BT: Tensor, separator: int) -> Tensor:
-    """Where each row has its first separator, (B,)."""
-    there_BT = tokens_BT == separator
-    if not bool(there_BT.any(1).all()):
+def _first_separator(tokens_BT: Tensor, separator: int) -> Tensor:
+    """The index of the first separator in each row, (B,)."""
+    is_separator_BT = tokens_BT == separator
+    if not bool(is_separator_BT.any(1).all()):
         raise ValueError(
             f"a sequence holds no separator (token {separator}), where the output part begins: "
-            "give the whole input and its separator at once, to a new cache too"
+            "pass the whole input with its separator in one call, with a new cache too"
         )
-    return there_BT.int().argmax(1)
+    return is_separator_BT.int().argmax(1)
 
 
-def counted_anew(pos_BS: Tensor, separator: int) -> Tensor:
-    """The positions from the separator's place on, as if they began the sequence."""
+def restarted_positions(pos_BS: Tensor, separator: int) -> Tensor:
+    """The positions from the separator on, shifted to start at the sequence's first position."""
     return pos_BS[:, separator:] - pos_BS[:, separator : separator + 1] + pos_BS[:, :1]
 
 
 @dataclass
 class OutputCache:
-    """What is known once the input is read.
+    """The cache of decoding after an encoded input.
 
     Args:
-        output: what the output part remembers of its own tokens.
-        separator: the place of the separator; None: nothing is read yet.
-        memory: what became of the input.
+        output: the decoder's cache.
+        separator: the index of the separator; None: no input has been encoded yet.
+        memory: the encoded input.
     """
 
     output: Any
@@ -156,19 +157,18 @@ class OutputCache:
 
 
 class InputOutput(Model):
-    """Reads the input part up to its separator (``encode``), writes the output part from the
-    separator on (``decode``). The hidden states of the input part are 0: nothing is asked there,
-    and what the input's own states know comes after the places where they stand."""
+    """Encodes the input part up to its separator (``encode``) and decodes the output part from the
+    separator on (``decode``). The hidden states returned for the input part are 0: nothing is
+    scored there, and the encoder's states would depend on later tokens."""
 
     p: float
-    """What is dropped."""
     separator: int
 
     @abstractmethod
     def encode(
         self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
     ) -> Any:
-        """What the output part is to know of the input; ``seen_BP`` is that of ``Parts``."""
+        """The encoded input, the ``memory`` of ``decode``; ``seen_BP`` is that of ``Parts``."""
 
     @abstractmethod
     def decode(
@@ -179,7 +179,7 @@ class InputOutput(Model):
 
     @abstractmethod
     def empty_output_cache(self) -> Any:
-        """What ``decode`` starts with."""
+        """The decoder's cache before the first token."""
 
     def empty_cache(self) -> OutputCache:
         refuse_whole_sequence(self.encodings)
@@ -194,17 +194,17 @@ class InputOutput(Model):
         scored: ScoredPositions | None = None,
         key: int | None = None,
     ) -> Tensor:
-        """As ``Model.forward``. The separator is looked for in the tokens, each row's first one
-        counts. Rows with a cache have it at one place, and a new cache is given it at once.
+        """As ``Model.forward``, split at the first separator of each row. With a cache, all rows
+        have it at the same index, and the first call includes it.
 
         Raises:
-            ValueError: a row without a separator, or rows with a cache that differ in its place.
+            ValueError: a row has no separator, or with a cache its index differs between rows.
         """
         drop = self.drop(key)
         if cache is not None:
             return self._continued(tokens_BT, pos_BS, cache, drop)
-        # The masks of attention weights are those of rows of one length, and an encoding that
-        # reads the length is to read all of it.
+        # Dropout masks are those of rows of full length, and an encoding that depends on the
+        # length needs the full length.
         whole = drop is not None or any(e.whole_sequence for e in self.encodings)
         parts = Parts.of(tokens_BT, pos_BS, self.separator, None if whole else scored)
         memory = self.encode(parts.input_BP, parts.pos_input_BP, parts.seen_BP, drop)
@@ -215,13 +215,13 @@ class InputOutput(Model):
         self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache, drop: Drop | None
     ) -> Tensor:
         if cache.separator is not None:
-            pos_output = counted_anew(pos_BS, cache.separator)
+            pos_output = restarted_positions(pos_BS, cache.separator)
             return self.decode(tokens_BT, pos_output, cache.memory, drop, cache.output)
         parts = Parts.of(tokens_BT, pos_BS, self.separator)
         if parts.seen_BP is not None:
             raise ValueError(
-                "the separator stands at different places in these rows, which a cache cannot "
-                "serve: give it rows with one length of the input at a time"
+                "the separator is at different positions in these rows, which a cache does not "
+                "support: pass rows whose inputs have the same length"
             )
         cache.separator = parts.input_BP.shape[1] - 1
         cache.memory = self.encode(parts.input_BP, parts.pos_input_BP, None, drop)

@@ -1,7 +1,7 @@
-"""The key cache: what a model keeps of the tokens it has read, so that decoding reads only the new.
+"""The key-value cache: what a model keeps of previous tokens, so that decoding only reads new ones.
 
-A cache serves one batch from its first token on, without gradients: the tensors it returns are
-views of memory that later tokens are written behind.
+A cache belongs to one batch, from its first token on. It has no gradients: the tensors it returns
+are views of memory to which later tokens are appended.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from pe_lab.pe.base import AttentionInputs
 
 @dataclass
 class Rows:
-    """A tensor that grows along one dimension. Memory is allocated for twice as many rows as there
-    are, so that a new one does not copy the others."""
+    """A tensor that grows along one dimension. Memory is allocated for twice as many rows as
+    needed, so that appending a row rarely copies the others."""
 
     dim: int
     length: int = 0
@@ -38,49 +38,49 @@ class Rows:
 
 @dataclass
 class LayerCache:
-    """What one layer keeps of the tokens before: keys before rotation, values, inputs, and what the
-    layer below carried."""
+    """What one layer keeps of the previous tokens: keys before rotation, values, inputs, and the
+    encoding's state of the layer below."""
 
     keys: Rows = field(default_factory=lambda: Rows(dim=-2))
     values: Rows = field(default_factory=lambda: Rows(dim=-2))
     inputs: Rows = field(default_factory=lambda: Rows(dim=-2))
     carried: Rows = field(default_factory=lambda: Rows(dim=1))
     rotated: Rows = field(default_factory=lambda: Rows(dim=-2))
-    """Rotated keys, where each rotates by its own position alone."""
+    """Rotated keys, if their rotation depends on their position alone."""
 
     @torch.no_grad()
     def extend(self, new: AttentionInputs, pos_BS: Tensor) -> AttentionInputs:
-        """The inputs of attention from the new tokens' queries to all tokens so far.
+        """The attention inputs of the new queries and of all keys so far.
 
         Args:
-            new: of the new tokens alone.
+            new: the attention inputs of the new tokens alone.
             pos_BS: positions of all tokens.
 
         Raises:
-            ValueError: another batch size, or not as many positions as tokens.
+            ValueError: the batch size differs, or the numbers of positions and tokens do.
         """
         k, v = self.keys.extend(new.k_BHSD), self.values.extend(new.v_BHSD)
         x, carried = self.inputs.extend(new.x_BSE), new.carried
         if (len(k), k.shape[2]) != (len(new.k_BHSD), pos_BS.shape[1]):
             raise ValueError(
-                f"the cache holds {k.shape[2]} tokens of {len(k)} sequences, the new ones among "
-                f"them, but there are {pos_BS.shape[1]} positions of {len(new.k_BHSD)}: begin "
-                "another sequence with an empty cache"
+                f"the cache holds {k.shape[2]} tokens of {len(k)} sequences, including the "
+                f"new ones, but there are {pos_BS.shape[1]} positions of {len(new.k_BHSD)}: "
+                "begin another sequence with an empty cache"
             )
         if isinstance(carried, Tensor):
             carried = self.carried.extend(carried)
-        # dataclasses.replace would take four times as long for each decoded token.
+        # dataclasses.replace would take four times as long per decoded token.
         return AttentionInputs(x, new.q_BHTD, k, v, new.pos_q_BT, pos_BS, carried, new.window)
 
     @torch.no_grad()
     def extend_rotated(self, k: Tensor) -> Tensor:
-        """All rotated keys, of those that each rotate by their own position alone."""
+        """All keys after a rotation that depends on their position alone."""
         return self.rotated.extend(k)
 
 
 @dataclass
 class Cache:
-    """What a decoder keeps: of each layer, and the tokens read."""
+    """The cache of a decoder: one of each layer, and the tokens so far."""
 
     layers: list[LayerCache]
     tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))

@@ -1,4 +1,5 @@
-"""Between features and heads, and the last tokens of a tensor. Shape letters as in pe/base.py."""
+"""Reshaping between features and heads, and slicing the last tokens. Shape letters as in
+pe/base.py."""
 
 from typing import Any
 
@@ -16,11 +17,11 @@ def heads_to_features(x_BHTD: Tensor) -> Tensor:
 
 
 def last_positions(pos_BS: Tensor, t: int) -> Tensor:
-    """Positions of the last t tokens; the same tensor where these are all, as encodings keep what
-    they computed of positions with the tensor."""
+    """Positions of the last t tokens. The same tensor if these are all: encodings cache what they
+    computed from a tensor of positions."""
     return pos_BS if t == pos_BS.shape[1] else pos_BS[:, -t:]
 
 
 def last_tokens(carried: Any, t: int) -> Any:
-    """What an encoding hands on, for the last t tokens: with a cache it may hold those before."""
+    """An encoding's state for the last t tokens; with a cache it may hold previous ones too."""
     return carried[:, -t:] if isinstance(carried, Tensor) else carried

@@ -1,4 +1,4 @@
-"""A transformer whose attention is linear in the length: sums over keys in the place of a softmax.
+"""A transformer whose attention is linear in the length: sums over keys instead of a softmax.
 
 Shape letters as in decoder.py; D head width, N chunks, C tokens of a chunk.
 """
@@ -31,15 +31,16 @@ class LinearAttentionConfig(TransformerConfig):
         z_i   = sum over j <= i of phi(k_j)                              (D,)
 
     in chunks of 64 tokens, so that time and memory grow with the length and not with its square;
-    decoding keeps S and z, whatever the length. q and k are not scaled by sqrt(D).
+    decoding keeps S and z, of constant size. q and k are not scaled by sqrt(D).
     Source: Katharopoulos 2020 (2006.16236); rotation in the numerator only: Su 2021 (2104.09864,
     section 3.3), as a sum of rotated keys may be zero.
 
-    Everything else, and the keys, as in ``transformer``, but for ``window``: a sum forgets
-    nothing. ``dropout`` finds no attention weights here. There are no logits: an encoding can
-    change the input, or rotate queries and keys by their own positions. A factor of the logits
-    (``logn``, YaRN's temperature) would scale the output and sharpen nothing; the angles of
-    ``selective_rope`` are sums over the input, and the factors of ``xpos`` grow without bound in S.
+    Everything else, and the keys, as in ``transformer``, except ``window``: a sum forgets
+    nothing. ``dropout`` has no attention weights to act on. There are no logits: an encoding can
+    change the input, or rotate each query and key by its position. A factor of the logits
+    (``logn``, YaRN's temperature) would scale the output instead of sharpening weights; the angles
+    of ``selective_rope`` are sums over the input, and the factors of ``xpos`` grow without bound in
+    S.
     """
 
     window: None = None
@@ -49,8 +50,8 @@ class LinearAttentionConfig(TransformerConfig):
         for number, layer in self.layers.items():
             if layer.window is not None:
                 raise ValueError(
-                    f"layers.{number}.window={layer.window} is not allowed: sums over all keys "
-                    "before forget none, leave it out"
+                    f"layers.{number}.window={layer.window} is not allowed: linear "
+                    "attention sums over all previous keys, leave it out"
                 )
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
@@ -63,8 +64,8 @@ class LinearAttentionConfig(TransformerConfig):
                 f"pe.{key}, or choose an encoding that does not ({{fitting}})"
             )
         return (
-            "does not go with the sums over keys that linear attention keeps: choose an encoding "
-            "that does ({fitting})"
+            "cannot be used with linear attention, which keeps sums over keys: choose an encoding "
+            "that can ({fitting})"
         )
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:
@@ -72,7 +73,8 @@ class LinearAttentionConfig(TransformerConfig):
 
 
 def _rotates(encoding: PositionalEncoding) -> bool:
-    """Whether it changes the input, and otherwise only rotates each token by its own position."""
+    """Whether it acts only on the input and by rotations that depend on a token's position
+    alone."""
     hooks = encoding.hooks()
     alone = encoding.rotates_by_position or "rotate" not in hooks
     return hooks <= {"embed", "block_input", "rotate"} and alone and encoding.window is None
@@ -84,7 +86,7 @@ def _summable(encoding: PositionalEncoding) -> bool:
 
 @dataclass
 class Sums(LayerCache):
-    """Sums over the tokens before, whose size does not depend on their number.
+    """Sums over the previous tokens, whose size does not depend on their number.
 
     ``kv_BHDD`` sums rotated keys times values, ``k_BHD`` keys before rotation.
     """
@@ -97,7 +99,7 @@ class LinearAttention(MultiHeadAttention):
     """``project`` returns phi(q) and phi(k)."""
 
     chunk: int | None = None
-    """Tokens of a chunk, see ``linear_attention``; None: the whole sequence is one."""
+    """The number of tokens in a chunk, see ``linear_attention``; None: the whole sequence."""
 
     def empty_cache(self) -> Sums:
         return Sums()
@@ -129,7 +131,8 @@ class LinearAttention(MultiHeadAttention):
             return linear_attention(q, k, inputs, self.chunk, cache)
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Similarities over sqrt(D), on the scale of logits, and the weights of the values."""
+        """Similarities divided by sqrt(D), on the scale of logits, and the weights of the
+        values."""
         scale = q.shape[-1] ** -0.5
         similar, plain = (
             (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (inputs.q_BHTD, inputs.k_BHSD))
@@ -140,7 +143,7 @@ class LinearAttention(MultiHeadAttention):
 
 
 def phi(x: Tensor) -> Tensor:
-    """elu(x) + 1, exactly: that sum would round to 0 from x = -17 on."""
+    """elu(x) + 1, computed so that it does not round to 0 below x = -17."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
@@ -151,12 +154,12 @@ def linear_attention(
     chunk: int | None,
     before: Sums | None,
 ) -> Tensor:
-    """The output (B, H, T, D) from rotated queries and keys; ``inputs`` holds the plain ones.
+    """The output (B, H, T, D) from rotated queries and keys; ``inputs`` has them before rotation.
 
     Args:
-        chunk: how many tokens are compared query by key; keys of earlier chunks enter as sums.
-            None: all tokens, the formula as it is written.
-        before: sums over the tokens before, which are updated in place.
+        chunk: the number of tokens within which queries and keys are multiplied directly; keys of
+            earlier chunks enter as sums. None: all tokens.
+        before: the sums over the previous tokens, updated in place.
     """
     t = rotated_q.shape[2]
     chunk = t if chunk is None else min(chunk, t)

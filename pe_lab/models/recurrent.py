@@ -1,7 +1,7 @@
-"""Recurrent networks: no attention, and a state of one size however long the sequence.
+"""Recurrent networks: no attention, and a state of constant size.
 
-Shape letters: B batch, T tokens given, S tokens known, E width of embeddings and hidden states,
-N scored places, V vocabulary.
+Shape letters: B batch, T new tokens, S tokens so far, E width of embeddings and hidden states,
+N scored positions, V vocabulary.
 """
 
 import math
@@ -21,13 +21,13 @@ from pe_lab.pe.base import PositionalEncoding
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(ModelConfig):
-    """What the recurrent networks have in common.
+    """The keys that the recurrent networks have in common.
 
-    n_layers of d_model units stand on each other, token embeddings of width d_model below them and
-    a linear map to the logits above. ``dropout`` acts on the input of every layer and on the
+    Token embeddings of width d_model, n_layers stacked layers of d_model units, and a linear map to
+    the logits. ``dropout`` acts on the input of every layer and on the
     output of the last, never from one token to the next (Zaremba 2014, 1409.2329). Embeddings
     start normal with deviation 1, or, tied to the output, 1/sqrt(E) and multiplied by sqrt(E);
-    all else uniform in +-1/sqrt(E). There is no attention: an encoding can change the input alone.
+    all else uniform in +-1/sqrt(E). There is no attention: an encoding can only change the input.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)]
@@ -39,8 +39,8 @@ class RecurrentConfig(ModelConfig):
         if encoding.only_at_input():
             return None
         return (
-            "acts in attention, which this model does not have: choose an encoding that changes "
-            "the input alone ({fitting})"
+            "acts in attention, which this model does not have: choose an encoding that only "
+            "changes the input ({fitting})"
         )
 
     def weights(self) -> int:
@@ -52,7 +52,7 @@ class RecurrentConfig(ModelConfig):
 
 @dataclass
 class RecurrentCache:
-    """Each layer's state, and the tokens read, where the encoding asks for them."""
+    """The state of each layer, and the tokens so far if the encoding reads them."""
 
     states: list[State] = field(default_factory=list)
     tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))
@@ -111,14 +111,14 @@ class Recurrent(Model):
         return x if drop is None else drop.at(len(self.layers))(x, rows)
 
     def _embedded(self, tokens_BT: Tensor, pos_BS: Tensor, cache: RecurrentCache | None) -> Tensor:
-        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
         if "embed" not in self.encoding.hooks():
-            return self._looked_up(tokens_BT)
+            return self._token_embeddings(tokens_BT)
         tokens_BS = tokens_BT if cache is None else cache.tokens_BS.extend(tokens_BT)
-        x_BSE = self.encoding.embed(self._looked_up(tokens_BS), tokens_BS, pos_BS)
+        x_BSE = self.encoding.embed(self._token_embeddings(tokens_BS), tokens_BS, pos_BS)
         return x_BSE[:, -tokens_BT.shape[1] :]
 
-    def _looked_up(self, tokens: Tensor) -> Tensor:
+    def _token_embeddings(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens)
         return x * math.sqrt(x.shape[-1]) if self.tied else x
 

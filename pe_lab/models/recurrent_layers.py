@@ -1,6 +1,6 @@
-"""One layer of each recurrent network, one step after another.
+"""One layer of each recurrent network, computed step by step.
 
-Shape letters: B batch, T tokens, E width, G the width of all gates.
+Shape letters: B batch, T tokens, E width, G width of all gates together.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ State = tuple[Tensor, ...]
 
 
 class Layer(nn.Module):
-    """One recurrent layer, (B, T, E) to (B, T, E); the weights are those of PyTorch's module."""
+    """One recurrent layer, (B, T, E) to (B, T, E); the parameters are those of PyTorch's module."""
 
     cells: nn.RNNBase
     gates: ClassVar[int]
@@ -43,7 +43,7 @@ class Layer(nn.Module):
 
     @abstractmethod
     def step(self, input_BG: Tensor, hidden_BG: Tensor, state: State) -> State:
-        """The next state, from the projections of the input and of the last h to each gate."""
+        """The next state, from the projections of the input and of the previous h to the gates."""
 
 
 class LSTMLayer(Layer):

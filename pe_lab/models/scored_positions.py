@@ -1,4 +1,4 @@
-"""Which hidden states are needed, where a loss or a measurement reads only some."""
+"""The positions whose hidden states are needed, as a loss or an evaluation reads only some."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class ScoredPositions:
     """The tokens whose hidden states are needed, of sequences of T tokens.
 
     Args:
-        at_N: their numbers b T + t, ascending.
+        at_N: their indices b T + t, ascending.
         first: the smallest t among them.
     """
 
@@ -28,11 +28,11 @@ class ScoredPositions:
         return cls(torch.from_numpy(np.flatnonzero(chosen)).to(device), first)
 
     def pick(self, states: Tensor, t: int | None = None) -> Tensor:
-        """Their states, (N, E).
+        """The states at these positions, (N, E).
 
         Args:
             states: (B, T, E), or of the last tokens only, (B, n, E).
-            t: T, where ``states`` may hold fewer.
+            t: T, if ``states`` may hold fewer tokens.
         """
         rows, n = self.at_N, states.shape[1]
         if t is not None and n < t:

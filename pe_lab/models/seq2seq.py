@@ -1,7 +1,7 @@
-"""Recurrent networks that write while they look back at what they read.
+"""Recurrent sequence-to-sequence networks with attention.
 
-Shape letters: B batch, P tokens of the input part, U tokens of the output part that are given and
-S that are known, E width of embeddings and states.
+Shape letters: B batch, P tokens of the input part, U new tokens of the output part and S tokens of
+it so far, E width of embeddings and states.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from pe_lab.pe.base import PositionalEncoding
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(InputOutputConfig):
-    """GRUs that write with attention to GRUs that read both ways.
+    """GRU decoder with attention to a bidirectional GRU encoder.
 
     x_1 .. x_P are the embeddings of the input part and its separator, y_1, y_2, .. those of the
-    output part from the separator on, which begins it; (E,) each. The annotations h_j, (2E,),
-    are the states of a GRU over x from left to right and of one from right to left. The writing
-    GRU begins with s_0 = tanh(W_s <-h_1), the state of the latter at x_1, and does for each i
+    output part, which begins with the separator; (E,) each. The annotations h_j, (2E,),
+    are the states of a GRU over x from left to right and of one from right to left. The GRU
+    of the decoder starts from s_0 = tanh(W_s <-h_1), <-h_1 the state of the latter at x_1, and
 
         e_ij = v . tanh(W s_(i-1) + U h_j)      j = 1 .. P
         c_i  = sum_j softmax_j(e_ij) h_j
@@ -34,14 +34,14 @@ class Seq2SeqConfig(InputOutputConfig):
         t_i  = maxout(R [s_i; y_i; c_i])        the larger of two neighbours of 2E
 
     and the logits are linear in t_i. U h_j is computed once. With n_layers above 1 the GRUs are
-    stacked in both parts, and s is the highest of those that write in e_ij and t_i. Source:
+    stacked in both parts, and s in e_ij and t_i is the state of the decoder's last. Source:
     Bahdanau 2014 (1409.0473), whose widths of states, embeddings and the comparison differ, and
     are all d_model here; GRUs as PyTorch has them (the reset gate acts after the map). Weights
     start uniform in +-1/sqrt(fan in), GRUs in +-1/sqrt(E), embeddings normal with deviation 1.
 
-    ``dropout`` acts on the embeddings, between layers and on t_i. There is order without an
-    encoding: one can change the input alone, and then changes x and y with the same parameters.
-    Positions of the output part count anew from the first position of the sequence.
+    ``dropout`` acts on the embeddings, between layers and on t_i. The model knows order
+    without an encoding; one can only change the input, x and y with the same parameters. Positions
+    of the output part start again from the first position of the sequence.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)]
@@ -51,7 +51,7 @@ class Seq2SeqConfig(InputOutputConfig):
             return None
         return (
             "acts inside a transformer's layers, which this model does not have: choose pe=none "
-            "or another that changes the input alone ({fitting})"
+            "or another that only changes the input ({fitting})"
         )
 
     def weights(self) -> int:
@@ -64,13 +64,13 @@ class Seq2SeqConfig(InputOutputConfig):
 
 @dataclass(frozen=True)
 class Memory:
-    """The input, for the part that writes.
+    """The encoded input that the decoder attends to.
 
     Args:
         h_BPE: the annotations, (B, P, 2E).
         compared_BPE: U h_j.
         start_BE: s_0 of each layer.
-        seen_BP: False where there is no token; None: there is one everywhere.
+        seen_BP: False for padding; None: there is no padding.
     """
 
     h_BPE: Tensor
@@ -80,9 +80,9 @@ class Memory:
 
 
 @dataclass
-class Written:
-    """What is remembered of the output: each layer's state, and the tokens, for an encoding that
-    looks at those before."""
+class DecoderCache:
+    """The state of each layer of the decoder, and the tokens of the output so far, which an
+    encoding may read."""
 
     state_BE: list[Tensor] | None = None
     tokens_BS: Tensor | None = None
@@ -137,7 +137,7 @@ class Seq2Seq(InputOutput):
         pos_BS: Tensor,
         memory: Memory,
         drop: Drop | None,
-        cache: Written | None,
+        cache: DecoderCache | None,
     ) -> Tensor:
         tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
         y_BUE = self._embedded(tokens_BU, tokens_BS, pos_BS)
@@ -147,11 +147,11 @@ class Seq2Seq(InputOutput):
             state = cache.state_BE
         s, c = [], []
         for i, y_BE in enumerate(y_BUE.unbind(1)):
-            c_BE = self._seen(state[-1], memory)
+            c_BE = self._context(state[-1], memory)
             rows = None
             if drop is not None:
                 rows = i + y_BUE.shape[1] * torch.arange(len(y_BE), device=y_BE.device)
-            state = self._written(state, torch.cat([y_BE, c_BE], -1), drop, rows)
+            state = self._step(state, torch.cat([y_BE, c_BE], -1), drop, rows)
             s.append(state[-1])
             c.append(c_BE)
         if cache is not None:
@@ -160,8 +160,8 @@ class Seq2Seq(InputOutput):
         t_BUE: Tensor = read_out.unflatten(-1, (-1, 2)).amax(-1)
         return t_BUE if drop is None else drop.at(0)(t_BUE)
 
-    def _seen(self, state_BE: Tensor, memory: Memory) -> Tensor:
-        """What a state sees of the input, (B, 2E)."""
+    def _context(self, state_BE: Tensor, memory: Memory) -> Tensor:
+        """The attention of a state to the input, c_i, (B, 2E)."""
         compared_BPE = (self.asking(state_BE)[:, None] + memory.compared_BPE).tanh()
         score_BP = self.scored(compared_BPE).squeeze(-1)
         if memory.seen_BP is not None:
@@ -170,13 +170,13 @@ class Seq2Seq(InputOutput):
         c_BE: Tensor = (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
         return c_BE
 
-    def _written(
+    def _step(
         self, state: list[Tensor], x_BE: Tensor, drop: Drop | None, rows_B: Tensor | None
     ) -> list[Tensor]:
         """The next state of each layer.
 
         Args:
-            rows_B: the numbers of the tokens, for the masks.
+            rows_B: the indices of the tokens, for the dropout masks.
         """
         after = []
         for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
@@ -187,7 +187,7 @@ class Seq2Seq(InputOutput):
         return after
 
     def _embedded(self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        """(B, T, E); an encoding may look at the tokens before, so it sees them all."""
+        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
         x_BSE = self.encoding.embed(self.tokens(tokens_BS), tokens_BS, pos_BS)
         return x_BSE[:, -tokens_BT.shape[1] :]
 
@@ -195,5 +195,5 @@ class Seq2Seq(InputOutput):
         logits: Tensor = self.head(hidden)
         return logits
 
-    def empty_output_cache(self) -> Written:
-        return Written()
+    def empty_output_cache(self) -> DecoderCache:
+        return DecoderCache()

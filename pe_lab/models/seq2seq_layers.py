@@ -1,6 +1,6 @@
-"""Gated recurrent units that read in both directions, and those that write a token at a time.
+"""The layers of seq2seq.py: a bidirectional GRU and a GRU cell.
 
-Shape letters: B batch, P tokens that are read, I width of the input, E width of a state.
+Shape letters: B batch, P tokens of the input part, I width of the input, E width of a state.
 """
 
 import torch
@@ -11,7 +11,7 @@ KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Reader(nn.Module):
-    """A GRU from left to right and one from right to left; the weights are those of PyTorch's
+    """A GRU from left to right and one from right to left; the parameters are those of PyTorch's
     module."""
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -19,10 +19,10 @@ class Reader(nn.Module):
         self.cells = nn.GRU(input_width, width, batch_first=True, bidirectional=True)
 
     def forward(self, x_BPI: Tensor, seen_BP: Tensor | None) -> Tensor:
-        """(B, P, 2E), the states of both directions.
+        """The states of both directions, (B, P, 2E).
 
         Args:
-            seen_BP: False beyond the end of a row, where states mean nothing; None: nowhere.
+            seen_BP: False for padding, where the states are undefined; None: there is no padding.
         """
         directions, places = [], range(x_BPI.shape[1])
         for suffix, order in (("_l0", places), ("_l0_reverse", places[::-1])):
@@ -38,7 +38,7 @@ class Reader(nn.Module):
 
 
 class Writer(nn.Module):
-    """One step of a GRU; the weights are those of PyTorch's module."""
+    """One step of a GRU; the parameters are those of PyTorch's module."""
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Writer(nn.Module):
 
 
 def step(x_BI: Tensor, state_BE: Tensor, weights: list[Tensor]) -> Tensor:
-    """(1 - z) n + z s, of s and r, z = sigmoid(W x + b + U s + b'), n = tanh(W x + b + r (U s +
-    b')), with weights of their own for each of the three."""
+    """The next state (1 - z) n + z s: r, z = sigmoid(W x + b + U s + b'), n = tanh(W x + b + r (U s
+    + b')), with separate W, U, b and b' for r, z and n."""
     w, u, b, c = weights
     inputs, hidden = F.linear(x_BI, w, b).chunk(3, -1), F.linear(state_BE, u, c).chunk(3, -1)
     r, z = ((inputs[i] + hidden[i]).sigmoid() for i in (0, 1))

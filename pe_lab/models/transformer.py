@@ -95,7 +95,7 @@ class Block(Layer):
 
 
 class Transformer(Decoder):
-    """``encodings`` has one encoding for each layer, the same object where layers share it."""
+    """``encodings`` has one encoding for each layer; layers may share an instance."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The sizes of a transformer's layers, alike or layer by layer."""
+"""The sizes of a transformer's layers, common or for single layers."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -14,14 +14,14 @@ Activation = Literal["relu", "gelu", "swiglu"]
 
 @closed
 class LayerConfig:
-    """What one layer has otherwise than the others (``model.layers.<i>``); null: as they."""
+    """The sizes of one layer (``model.layers.<i>``); null: those of the model."""
 
     n_heads: PositiveInt | None = None
     d_ff: PositiveInt | None = None
     activation: Activation | None = None
     window: PositiveInt | None = None
     encoded: bool = True
-    """False: the layer goes without the encoding."""
+    """False: the layer has no encoding."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Dims:
-    """The sizes an encoding may depend on: given when it is built, never repeated in its yaml."""
+    """The sizes an encoding may depend on: passed when it is built, never repeated in its yaml."""
 
     d_model: int
     n_heads: int
@@ -117,15 +117,15 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def by_position(rotate: Hook) -> Hook:
-    """Marks a ``rotate`` that rotates each query and key by its own position alone: rotated keys
-    can then be cached, and summed. An override is not marked unless it says so itself."""
+    """Marks a ``rotate`` whose rotation of a query or key depends on its position alone: rotated
+    keys can then be cached, and summed. An override must be marked again."""
     rotate.by_position = True  # type: ignore[attr-defined]
     return rotate
 
 
 def by_distance(bias: Hook) -> Hook:
-    """Marks a ``bias`` that depends on the head and on i - j alone: fused kernels read it so. An
-    override is not marked unless it says so itself."""
+    """Marks a ``bias`` that depends on the head and on i - j alone: fused kernels rely on it. An
+    override must be marked again."""
     bias.by_distance = True  # type: ignore[attr-defined]
     return bias
 
@@ -158,13 +158,13 @@ class PositionalEncoding(nn.Module):
     window: int | None = None
     """Keys that a query sees in this layer, itself and those before it; None: all."""
     needs_softmax: str | None = None
-    """What in it acts on the logarithms or the temperature of softmax (a choice, key=value, where
-    it is one), and so has no meaning for weights that are no exponentials; None: nothing."""
+    """The part of it (a choice, key=value, if it is one) that acts on the logarithms or the
+    temperature of softmax, and is undefined for other weights; None: nothing."""
     values_like_keys: str | None = None
     """The choice, key=value, that requires values as wide as keys; None: none does."""
     both_ways: bool = False
-    """True: its rotation, or its bias as one by |i - j|, also has a meaning for keys ahead of the
-    query, in attention that is not causal."""
+    """True: its rotation, or its bias by |i - j|, is also defined for keys after the query, in
+    bidirectional attention."""
 
     @property
     def rotates_by_position(self) -> bool:
@@ -177,12 +177,12 @@ class PositionalEncoding(nn.Module):
         return getattr(type(self).bias, "by_distance", False)
 
     def share(self, lower: "PositionalEncoding") -> None:
-        """Take over from ``lower``, the encoding of a layer below, the modules that the source
-        shares among layers; called for each of these layers, from the lowest up. Share modules, not
-        bare parameters."""
+        """Use the modules of ``lower``, the encoding of a layer below, that the source shares among
+        layers; called for each of these layers, from the lowest up. Share modules, not bare
+        parameters."""
 
     def size_for(self, positions: int) -> tuple[str, float]:
-        """The key that determines ``max_len``, and the value of it that suffices for so many
+        """The key that determines ``max_len``, and the value it needs for this number of
         positions, for messages."""
         return "max_len", positions
 
@@ -207,7 +207,7 @@ class PositionalEncoding(nn.Module):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        """The whole logits, from the content term q.k / sqrt(D) and whatever else it needs."""
+        """The whole logits, from the content term q.k / sqrt(D) and other inputs."""
         return content_BHTS
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
@@ -236,8 +236,8 @@ class PositionalEncoding(nn.Module):
         return {}
 
     def null_values(self) -> dict[str, Any]:
-        """What keys of its yaml stand for where they are null: key -> value, or None where null
-        means none. It is recorded with a run, and is part of its identity."""
+        """The values of keys of its yaml that are null: key -> value, or None if null means
+        none. It is recorded with a run, and is part of its identity."""
         return {}
 
     def hooks(self) -> frozenset[str]:

@@ -20,11 +20,11 @@ class Combined(PositionalEncoding):
 
     - at the input (embed, block_input): one after another, in the order of the list;
     - on queries and keys (rotate): one part a layer (TUPE scales queries, so it counts);
-    - biases: their sum, added to whatever becomes of the logits;
+    - biases: their sum, added to the resulting logits;
     - logits: each part's term is computed from q and k as they are before any rotation, by
-      itself (CoPE's gates see neither another part's term nor the turn), and the terms are
+      itself (CoPE's gates see neither another part's term nor the rotation), and the terms are
       added. One part a layer may replace the content term (DeBERTa, PaTH, DAPE), and then none
-      rotates: the turned content would be lost or scaled;
+      rotates: the rotated content would be lost or scaled;
     - weights in the place of softmax: one part a layer;
     - what is carried from layer to layer: one part in all;
     - values: their sum;
@@ -43,10 +43,10 @@ class Combined(PositionalEncoding):
         if not parts:
             raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
         self.parts = nn.ModuleDict()
-        names = {str(n): str(given.get("pe", given["_target_"])) for n, given in enumerate(parts)}
+        names = {str(n): str(part.get("pe", part["_target_"])) for n, part in enumerate(parts)}
         carrying = []
-        for n, given in enumerate(parts):
-            part, serves = _made(given, n, dims)
+        for n, section in enumerate(parts):
+            part, serves = _made(section, n, dims)
             if serves:
                 self.parts[str(n)] = part
             if "layer_state" in PositionalEncoding.hooks(part):
@@ -115,7 +115,7 @@ class Combined(PositionalEncoding):
         both(lambda part: part.replaces_content, "replace the content term")
         both(
             lambda part: part.replaces_content or "rotate" in part.hooks(),
-            "change the content term, one of them by turning or scaling q and k",
+            "change the content term, one of them by rotating or scaling q and k",
         )
 
     def share(self, lower: PositionalEncoding) -> None:
@@ -201,16 +201,16 @@ class Combined(PositionalEncoding):
 
 
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
-    there = [term for term in terms if term is not None]
-    return sum(there[1:], there[0]) if there else None
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], present[0]) if present else None
 
 
-def _made(given: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
+def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
     """The part, and whether it serves this layer."""
-    key, name = f"parts.{n}", given.get("pe", given["_target_"])
-    layers = _layers(given.get("layers"), key, dims)
+    key, name = f"parts.{n}", listed.get("pe", listed["_target_"])
+    layers = _layers(listed.get("layers"), key, dims)
     here = layers.index(dims.layer) if dims.layer in layers else 0
-    section = {k: v for k, v in given.items() if k not in ("pe", "layers")}
+    section = {k: v for k, v in listed.items() if k not in ("pe", "layers")}
     # What counts layers (CoPE's every, TAPE's last one) counts those that the part serves.
     seen = replace(dims, layer=here, n_layers=len(layers))
     part: PositionalEncoding = instantiate(
@@ -221,9 +221,9 @@ def _made(given: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding
     if not PositionalEncoding.hooks(part):
         raise ValueError(f"{key}={name} does nothing: leave it out, or give the others layers")
     at_input = "embed" in part.hooks()
-    if at_input and given.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):
+    if at_input and listed.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):
         raise ValueError(
-            f"{key}.layers={as_yaml(given['layers'])} has no effect on {name} at the input, where "
+            f"{key}.layers={as_yaml(listed['layers'])} has no effect on {name} at the input, where "
             "it acts once: leave layers out"
         )
     # The input is there once; a part that acts there and nowhere else serves layer 0.
@@ -231,13 +231,13 @@ def _made(given: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding
     return part, not idle and dims.layer in layers
 
 
-def _layers(given: Any, key: str, dims: Dims) -> list[int]:
-    if given is None:
+def _layers(layers: Any, key: str, dims: Dims) -> list[int]:
+    if layers is None:
         return list(range(dims.n_layers))
-    good = isinstance(given, list) and given and all(type(layer) is int for layer in given)
-    if not good or len({*given}) < len(given) or {*given} - {*range(dims.n_layers)}:
+    good = isinstance(layers, list) and layers and all(type(layer) is int for layer in layers)
+    if not good or len({*layers}) < len(layers) or {*layers} - {*range(dims.n_layers)}:
         raise ValueError(
-            f"{key}.layers={as_yaml(given)} is not allowed: list layers from 0 to "
+            f"{key}.layers={as_yaml(layers)} is not allowed: list layers from 0 to "
             f"{dims.n_layers - 1} (n_layers={dims.n_layers} in all), each once, layers: [0]"
         )
-    return sorted(given)
+    return sorted(layers)

@@ -16,7 +16,7 @@ class Conv(PositionalEncoding):
     start: the first kernel - 1 tokens see the padding, which leaks where the sequence begins,
     and all see the order of their neighbours. Source: Islam 2020 (2001.08248) for the leak,
     Chu 2021 (2102.10882) for the module (kernel 3, bias, residual); theirs is two-dimensional
-    and looks ahead. Starts as nn.Conv1d does, uniform in +-1/sqrt(kernel). Reads no given
+    and looks ahead. Starts as nn.Conv1d does, uniform in +-1/sqrt(kernel). Reads no
     position. Any length. Not absolute; causal: tokens ahead are never read.
     """
 

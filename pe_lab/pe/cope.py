@@ -25,13 +25,13 @@ class CoPE(PositionalEncoding):
     Source: Golovneva 2024 (2405.18719): the defaults are its listing, the other choices its
     sections 4 and 5 and appendix C, and the published code.
 
-    - ``gates``: ``sep_keys`` projects keys of its own from the attention's input, ``values``
+    - ``gates``: ``sep_keys`` projects separate keys from the attention's input, ``values``
       takes sigmoid(q_i . v_j / sqrt(D)).
     - ``every: K``: only each K-th layer counts (the K-th, 2 K-th, ..); the others keep what
       ``combine`` adds and are NoPE without it.
     - ``combine``: ``relative`` adds q_i . r[i - j] / sqrt(D); ``rope`` rotates the content
       term; ``alibi_slope`` puts -m_h p_ij in the place of q_i . e[p_ij]. Gates never see the
-      addition. With ``rope`` they and e use q and k as they were before the rotation: a turned
+      addition. With ``rope`` they and e use q and k as they were before the rotation: a rotated
       q_i . e[p] would depend on the absolute i, and what counts should not depend on distance.
     - ``position: mlp``: e[p] = W relu(w p / (npos - 1) + b) with 64 hidden units, evaluated at
       the fractional position; W starts at zero.

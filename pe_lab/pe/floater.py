@@ -86,7 +86,7 @@ class Floater(PositionalEncoding):
 
 
 class Slope(nn.Module):
-    """h(t, p): two linear layers that are given the time too."""
+    """h(t, p): two linear layers that also take the time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

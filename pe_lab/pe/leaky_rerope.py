@@ -15,7 +15,7 @@ class LeakyReRoPE(NearFar):
     """RoPE whose distance grows k times more slowly from w on.
 
     The logits are RoPE's at the distance i - j where that is below w, and at w + (i - j - w) / k
-    elsewhere: q_i turned by (i + w (k - 1)) / k meets k_j turned by j / k. A change to a trained
+    elsewhere: q_i rotated by (i + w (k - 1)) / k meets k_j rotated by j / k. A change to a trained
     ``rope``, made at test time. Source: Su's blog, 9708 (2023), and the author's code.
     ``window: null`` is half of the trained length, as ``rerope``, which is the limit of a large
     k; ``k: null`` is the longest length over the trained one, and 1, plain RoPE, at the trained

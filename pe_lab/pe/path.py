@@ -29,7 +29,7 @@ class PaTH(PositionalEncoding):
       f_l = sigmoid(c . x_l + d) for each head. (The published kernel divides that sum by
       sqrt(D) too; here it is Lin 2025's, undivided.)
 
-    Only the order of the tokens counts, given positions are not read. Any length. Not absolute;
+    Only the order of the tokens counts, positions are not read. Any length. Not absolute;
     causal: a key meets only tokens up to the query.
 
     Exact and parallel: a query q carried back past the tokens t of a chunk loses sum over t of

@@ -1,4 +1,4 @@
-"""Where positions come from: an axis of its own (config group ``positions``), no encoding."""
+"""Where positions come from: a config group (``positions``) that is independent of the encoding."""
 
 from abc import ABC, abstractmethod
 
@@ -16,7 +16,7 @@ class Positions(ABC):
         """(1, length) where all n sequences share them, else (n, length)."""
 
     def drawn(self, *, training: bool) -> bool:
-        """Whether ``sample`` reads its generator; where it does not, it may be given any."""
+        """Whether ``sample`` reads its generator; if not, it may be any generator."""
         return True
 
     @abstractmethod

@@ -14,7 +14,7 @@ from pe_lab.pe.rope import LogN, Pairing
 class ReRoPE(NearFar):
     """RoPE whose distance stops growing at w: no distance is larger than one seen in training.
 
-    The logits are RoPE's at the distance min(i - j, w): where i - j >= w, q_i turned by w meets
+    The logits are RoPE's at the distance min(i - j, w): where i - j >= w, q_i rotated by w meets
     the key as it is. A change to a trained ``rope``, made at test time. Source: Su's blog, 9708
     (2023), and the author's code. ``window: null`` is half of the trained length, with which the
     source's model does best without ``logn``; it finds a quarter to a half good. ``logn`` as in

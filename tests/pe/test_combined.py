@@ -334,7 +334,7 @@ def test_needs_the_whole_sequence_as_its_part_does() -> None:
             ["tape and tape", "carry"],
         ),
         (["path", "dape"], ["path and dape", "layer 0", "content term"]),
-        (["deberta", "rope"], ["deberta and rope", "layer 0", "turning"]),
+        (["deberta", "rope"], ["deberta and rope", "layer 0", "rotating"]),
         (["alibi", {"pe": "learned", "layers": [0]}], ["parts.1.layers=[0]", "learned", "input"]),
         ([{"pe": "rope", "base": 0}], ["pe.parts.0.base=0", "greater than 0"]),
         ([{"pe": "rope", "basis": 9}], ["pe.parts.0.basis=9", "did you mean base"]),

@@ -208,7 +208,7 @@ def test_missing_file_and_wrong_split(tmp_path):
         ValueError, match=r"task\.files\.sparse names .*No such file.*give the path"
     ):
         from_file(tmp_path / "absent.txt")
-    with pytest.raises(ValueError, match=r"files\.sparce names no split: did you mean sparse\?"):
+    with pytest.raises(ValueError, match=r"files\.sparce is not a split: did you mean sparse\?"):
         from_file(tmp_path / "absent.txt", split="sparce")
 
 
