@@ -1,4 +1,4 @@
-"""Batches for training and fixed sets for evaluation, each from a stream of its own.
+"""Batches for training and fixed sets for evaluation, each from a separate random stream.
 
 A training batch is a pure function of (seed, its number), an evaluation set of its split
 alone. So any worker, process or resumed run draws the same batch, and every encoding is
@@ -35,10 +35,10 @@ class TrainData:
         return self._drawn[1].take(slice(start, start + self.batch_size))
 
     def _rows(self, finite: Stored, number: int) -> Ints:
-        wanted = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
-        rows = [self._shuffled(int(e), len(finite)) for e in np.unique(wanted // len(finite))]
-        first = int(wanted[0] // len(finite)) * len(finite)
-        return np.concatenate(rows)[wanted - first]
+        index = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        rows = [self._shuffled(int(e), len(finite)) for e in np.unique(index // len(finite))]
+        first = int(index[0] // len(finite)) * len(finite)
+        return np.concatenate(rows)[index - first]
 
     def _shuffled(self, epoch: int, n: int) -> Ints:
         if self._order is None or self._order[0] != epoch:

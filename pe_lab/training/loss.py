@@ -1,4 +1,4 @@
-"""The loss of a training step: cross-entropy over the places that count.
+"""The loss of a training step: cross-entropy over the scored positions.
 
 Shape letters: B batch, T tokens.
 """
@@ -16,12 +16,12 @@ from pe_lab.models.scored_positions import ScoredPositions
 
 @dataclass(frozen=True)
 class Microbatch:
-    """What a training step reads at once; a step has ``train.accumulate`` of them.
+    """One of the ``train.accumulate`` parts of a training step's batch.
 
     Args:
-        counted: the places that the loss is taken over, (B, T).
+        counted: True at the positions of the loss, (B, T).
         pos: (1 or B, T).
-        key: of the dropout masks.
+        key: the key of the dropout masks.
     """
 
     batch: Batch
@@ -33,7 +33,7 @@ class Microbatch:
 def summed_loss(
     model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
 ) -> Tensor:
-    """Cross-entropy summed over the counted places; the last layer and the logits are computed
+    """Cross-entropy summed over the counted positions; the last layer and the logits are computed
     there only. ``key`` is that of the dropout masks."""
     device = model.device
     targets = torch.from_numpy(batch.targets[counted]).to(device)
@@ -46,5 +46,5 @@ def summed_loss(
 
 
 def wide(logits: Tensor) -> Tensor:
-    """What a loss is taken of: half precision is too narrow for it."""
+    """Logits in at least float32, as half precision is too narrow for a loss."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

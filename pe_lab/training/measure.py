@@ -77,7 +77,7 @@ class Answers:
 
 @contextmanager
 def evaluating(model: Model) -> Iterator[None]:
-    """Without dropout inside, as it was after."""
+    """Evaluation mode inside; the previous mode is restored."""
     was_training = model.training
     model.eval()
     try:
@@ -89,8 +89,8 @@ def evaluating(model: Model) -> Iterator[None]:
 def chunks(
     data: Batch, positions: Ints, batch_tokens: int, poll: Callable[[], None]
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """What to measure at once, at most batch_tokens tokens but at least one row, and its
-    positions; ``poll`` is called before each."""
+    """Chunks of at most batch_tokens tokens but at least one row, each with its positions; ``poll``
+    is called before each."""
     size = max(1, batch_tokens // data.tokens.shape[1])
     for start in range(0, len(data), size):
         poll()
@@ -133,7 +133,7 @@ def answer(
                 logits = model.unembed(model(tokens, pos.to(device), scored=scored))
             targets = torch.from_numpy(part.targets[part.scored]).to(device)
             loss = F.cross_entropy(logits.double(), targets, reduction="none")
-            # argmax takes a nan for the largest: by chance it would be right.
+            # argmax returns the index of a nan, which could be right by chance.
             right = task.correct(logits.float(), targets) & ~loss.isnan()
             wrong.append((~right).cpu().numpy())
             losses.append(loss.cpu().numpy())

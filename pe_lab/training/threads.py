@@ -31,8 +31,8 @@ def _alone(trainer: Trainer) -> int:
 
     cores = int(cpu_count(only_physical_cores=True))
     starts = trainer.folder.read_json("environment.json") or []
-    known = starts[-1].get("threads") if starts else None
-    needed = known or int(flop(trainer) / FLOP_PER_THREAD)
+    previous = starts[-1].get("threads") if starts else None
+    needed = previous or int(flop(trainer) / FLOP_PER_THREAD)
     return min(max(1, needed), cores)
 
 
