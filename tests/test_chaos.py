@@ -124,7 +124,7 @@ def test_killed_at_random(
 @pytest.mark.parametrize(
     ("seeds", "launcher"),
     [
-        pytest.param(3, ("-m",), id="in process"),
+        pytest.param(3, ("-m",), id="in process", marks=pytest.mark.extended),
         pytest.param(12, JOBLIB, id="joblib", marks=pytest.mark.slow),
     ],
 )

@@ -88,7 +88,9 @@ def test_help_wherever_it_is_asked(here: Here) -> None:
         assert "did you mean results?" in ended.err
 
 
-@pytest.mark.parametrize("words", [["list"], tiny("train.steps=60")])
+@pytest.mark.parametrize(
+    "words", [["list"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
+)
 def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -225,6 +225,7 @@ def test_before_its_time_limit_a_job_writes_its_checkpoint_first(here: Here) -> 
     assert 0 < state(the_run(Path("runs")))["step"] < 2000
 
 
+@pytest.mark.extended
 def test_through_submitit(here: Here) -> None:
     """What a SLURM job does, in processes of this machine."""
     words = tiny("seed=0,1")

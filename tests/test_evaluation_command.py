@@ -190,8 +190,8 @@ def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.Mon
     Path("mine/halved.py").write_text(
         "from pe_lab.pe.rope import RoPE\n"
         "class Halved(RoPE):\n"
-        "    def turns(self, pos_BT):\n"
-        "        return super().turns(pos_BT // 2)\n"
+        "    def factors(self, pos_BT):\n"
+        "        return super().factors(pos_BT // 2)\n"
     )
     Path("mine/pe/halved.yaml").write_text(
         "_target_: halved.Halved\nbase: 10000\npairing: interleaved\nlogn: none\nlogn_clip: null\n"

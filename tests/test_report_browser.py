@@ -172,12 +172,14 @@ def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     assert "#" not in again.url or again.url.endswith("#")
 
 
+@pytest.mark.extended
 def test_where_the_splits_leave_no_curve_there_is_none(show: Open) -> None:
     page = show("#split=long_x4,sparse_x4")
     assert page.get_by_role("heading", name="Error against length").count() == 0
     assert series(page, "against-p_ignore") == [6]
 
 
+@pytest.mark.extended
 def test_nothing_is_cut_off_or_runs_into_its_neighbour(show: Open) -> None:
     page = show("#pe=enc_0,enc_3,enc_5,enc_9,cope")
     beyond = "all => all.filter((e) => e.getBoundingClientRect().right > e.closest('OUTER')"
@@ -193,6 +195,7 @@ def test_nothing_is_cut_off_or_runs_into_its_neighbour(show: Open) -> None:
     assert on_shade[0] == on_shade[1]
 
 
+@pytest.mark.extended
 def test_the_task_and_the_text_filter(show: Open) -> None:
     page = show()
     page.get_by_label("Task", exact=True).select_option("selective_copy")
@@ -206,6 +209,7 @@ def test_the_task_and_the_text_filter(show: Open) -> None:
     assert series(page, "against-length") == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_numbers_of_another_kind(show: Open) -> None:
     page = show()
     cell = page.locator("#task-1 [data-table=heat] tbody tr[data-setting='5'] [data-split=dense]")
@@ -221,6 +225,7 @@ def test_numbers_of_another_kind(show: Open) -> None:
     assert cell.inner_text() == f"{mean:.2f}"
 
 
+@pytest.mark.extended
 def test_bands_and_the_axis(show: Open) -> None:
     page = show("#pe=enc_9")
     band = page.locator("#task-1 .panels.against-length .panel:visible .mark-area path").first
@@ -239,6 +244,7 @@ def test_bands_and_the_axis(show: Open) -> None:
     assert len(set(seen)) == 4
 
 
+@pytest.mark.extended
 def test_numbers_of_the_charts_as_a_table(show: Open) -> None:
     page = show("#pe=enc_9")
     figure = page.locator(
@@ -256,6 +262,7 @@ def test_numbers_of_the_charts_as_a_table(show: Open) -> None:
     assert table.locator("tbody tr").count() == 14
 
 
+@pytest.mark.extended
 def test_tables_are_sorted_by_their_headers(show: Open) -> None:
     page = show()
     button = page.locator("#task-1 [data-table=heat]").get_by_role("button", name="encoding")
@@ -268,6 +275,7 @@ def test_tables_are_sorted_by_their_headers(show: Open) -> None:
     assert head.get_attribute("aria-sort") == "descending"
 
 
+@pytest.mark.extended
 def test_by_keyboard_alone(show: Open) -> None:
     page = show()
 
@@ -306,6 +314,7 @@ def test_by_keyboard_alone(show: Open) -> None:
     assert page.locator("main .wide:not([tabindex='0'])").count() == 0
 
 
+@pytest.mark.extended
 def test_what_a_screen_reader_is_told(show: Open) -> None:
     page = show()
     form = page.get_by_role("form", name="Filters").aria_snapshot()
@@ -361,6 +370,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.extended
 def test_light_and_dark_are_both_legible(show: Open) -> None:
     seen = {}
     for scheme in ("light", "dark"):
@@ -377,6 +387,7 @@ def test_light_and_dark_are_both_legible(show: Open) -> None:
     assert page.evaluate(CONTRAST)["paper"] > 0.9
 
 
+@pytest.mark.extended
 def test_on_a_telephone_only_tables_scroll_sideways(show: Open) -> None:
     page = show(width=400)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -386,6 +397,7 @@ def test_on_a_telephone_only_tables_scroll_sideways(show: Open) -> None:
     kept(page, "narrow")
 
 
+@pytest.mark.extended
 def test_what_runs_were_evaluated_on(
     show: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +429,7 @@ def test_what_runs_were_evaluated_on(
     assert [row.inner_text().split("\t")[2].split() for row in kept.all()] == [["50.0", "±", "0.0"]]
 
 
+@pytest.mark.extended
 def test_printed_it_is_light_whole_and_without_controls(show: Open) -> None:
     page = show(scheme="dark")
     page.pdf(path=ARTEFACTS / "report.pdf", format="A4", print_background=True)
@@ -440,6 +453,7 @@ def test_what_runs_hold_is_never_run(show: Open) -> None:
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.extended
 def test_a_made_up_address_does_no_harm(show: Open) -> None:
     page = show(
         "#pe=nobody&split=nowhere&metric=lies&power=9&sort=split:none&find=%3Cb%3E&theme=mauve"

@@ -24,6 +24,7 @@ from pe_lab.config.check import check
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import TrainConfig, register_resolvers, validated
 from pe_lab.config.schema import plain as dumped
+from pe_lab.kernels.apply import backends
 from pe_lab.store import checkpoint
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
@@ -399,7 +400,7 @@ def test_kernels_are_those_that_the_encoding_asks_for() -> None:
     def kinds(*words: str) -> set[str] | None:
         model = planned(*words).model()
         before = torch.get_rng_state()
-        found = model.kernels()
+        found = backends(model)
         assert torch.equal(before, torch.get_rng_state())
         assert model.training
         return None if found is None else set(found)
