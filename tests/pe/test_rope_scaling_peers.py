@@ -40,7 +40,7 @@ def agree(name: str, embedding: Any, length: int, **choice: Any) -> None:
     pos = sequential(length)
     expected = attended(embedding, q, k, v, pos)
     one = torch.tensor([[1] + [length - 1] * (length > 1)])
-    turn = ours.turns(one)[0, 0, 0]  # type: ignore[operator]
+    turn = ours.factors(one)[0, 0, 0]  # type: ignore[operator]
     factor = turn.abs()
     torch.testing.assert_close(turn.angle(), embedding.inv_freq.double(), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(
