@@ -212,9 +212,10 @@ def write_pictures() -> None:
         panels, path = pictures.draw(name).panels, IMAGES / f"{name}.png"
         expected = [heatmaps.fingerprint(panel) for panel in panels]
         if not path.exists() or not heatmaps.same(known.get(name, []), expected):
+            changed = ": the encoding has changed" if path.exists() and name in known else ""
             path.write_bytes(heatmaps.png(panels))
             known[name] = expected
-            print(f"wrote {path.relative_to(facts.ROOT)}")
+            print(f"wrote {path.relative_to(facts.ROOT)}{changed}")
     for path in IMAGES.glob("*.png"):
         if path.stem not in facts.names():
             path.unlink()

@@ -157,7 +157,8 @@ def test_the_readme_lists_each_encoding_once() -> None:
     assert section is not None
     bullets = re.findall(r"^- .*(?:\n  .*)*", section[1], re.MULTILINE)
     listed = [name for bullet in bullets for name in re.findall(r"`(\w+)`", bullet)]
-    assert sorted(listed) == [name for name in facts.names() if name != "combined"]
+    expected = [name for name in facts.names() if name != "combined"]
+    assert sorted(listed) == expected, "add it to the list in README.md, section Encodings"
 
 
 @every_encoding

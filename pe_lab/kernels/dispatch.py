@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop
+from pe_lab.common.errors import UsageError
 from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")
@@ -207,6 +208,17 @@ def _forced() -> str | None:
     return None if name is None else _checked(name)
 
 
+def check_environment() -> None:
+    """
+    Raises:
+        UsageError: ``PE_LAB_BACKEND`` names no backend.
+    """
+    try:
+        _forced()
+    except ValueError as error:
+        raise UsageError(f"PE_LAB_BACKEND: {error}") from None
+
+
 def _checked(name: str) -> str:
     if name not in NAMES:
         raise ValueError(f"unknown backend {name!r}: choose one of {', '.join(NAMES)}")
@@ -227,7 +239,7 @@ def verified(backend: Backend, kind: str, device: str, dtype: torch.dtype) -> At
         wrong = f"{type(error).__name__}: {error}".splitlines()[0]
     if wrong:
         logger.warning(
-            "the %s kernel of %s attention failed its self-check (%s); falling back to slower code",
+            "the %s kernel of %s attention failed its self-check (%s); falling back to PyTorch",
             backend.name,
             kind,
             wrong,

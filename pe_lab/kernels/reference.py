@@ -23,14 +23,16 @@ def cope(
     position_scale: float,
     drop: Drop | None,
 ) -> Tensor:
-    """``dispatch.cope``, by CoPE's own autograd function."""
-    from pe_lab.pe.cope_positions import CountAndPick
-
+    """``dispatch.cope``, written out: no code is shared with CoPE's own, so that neither a kernel
+    nor the encoding can hide an error of the other."""
     width, (t, s) = q_BHTD.shape[-1], (q_BHTD.shape[2], k_BHSD.shape[2])
     gate_logits = gate_q_BHTD @ gate_k_BHSD.mT / math.sqrt(width)
     scores = gate_q_BHTD @ table_ND.T
-    mask = _causal_mask(t, s, q_BHTD.device)
-    term = CountAndPick.apply(gate_logits, scores, mask)  # type: ignore[no-untyped-call]
+    gates = gate_logits.sigmoid() * _causal_mask(t, s, q_BHTD.device)
+    p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(table_ND) - 1)
+    below = p.detach().long()
+    above = (below + 1).clamp(max=len(table_ND) - 1)
+    term = torch.lerp(scores.gather(-1, below), scores.gather(-1, above), p - below)
     return _mix(q_BHTD @ k_BHSD.mT / math.sqrt(width) + position_scale * term, v_BHSD, drop)
 
 

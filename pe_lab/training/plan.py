@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -68,17 +69,32 @@ class Plan:
         return model
 
 
-def _accelerate(model: Model) -> None:
+def _has_kernels() -> bool:
     try:
-        from pe_lab.kernels.apply import accelerate
-    except ModuleNotFoundError as error:
-        logger.info("no kernels (%s): train.fast=true changes nothing", error)
-    else:
-        accelerate(model)
+        return find_spec("pe_lab.kernels.apply") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _accelerate(model: Model) -> None:
+    if not _has_kernels():
+        logger.info("no kernels (pe_lab/kernels is missing): train.fast=true changes nothing")
+        return
+    from pe_lab.kernels.apply import accelerate
+
+    accelerate(model)
+
+
+def _check_backend() -> None:
+    if _has_kernels():
+        from pe_lab.kernels.dispatch import check_environment
+
+        check_environment()
 
 
 def plan(config: Config) -> Plan:
     """Everything that can be checked without training; UsageError says what is wrong."""
+    _check_backend()
     task = build_task(config.task)
     _check_length(config, task)
     model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
@@ -171,7 +187,8 @@ def _check_memory(
 ) -> None:
     """Refuse what no machine of this size can hold; no exact account."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # Weights, gradients and the optimiser's two moments; tokens and targets as int64.
+    # Four numbers a weight: itself, its gradient and an optimizer's two moments, the usual case.
+    # Tokens and targets are int64.
     weights, name = model_config.weights(), config.names.get("model", "")
     sizes = {f"model={name} of about {weights:.2g} weights": 16 * weights}
     for name, length in needed.items():
