@@ -162,17 +162,3 @@ def test_a_run_with_its_own_layers_is_another_run_and_loads(here: Here, tmp_path
     given = here(*tiny(*words, "model.layers={0: {window: 4}, 1: {encoded: false}}"))
     assert given.status == 0
     assert "is finished already" in given.out + given.err
-
-
-def test_runs_from_before_these_keys_are_the_same_runs(here: Here, tmp_path: Path) -> None:
-    section: Section = facts.section("transformer", "model")
-    assert section["window"] is None
-    assert here(*tiny("pe=none", "train.steps=2", "train.warmup=1")).status == 0
-    run = the_run(tmp_path / "runs")
-    old = summary(run)
-    for key in ("_target_", "window", "layers"):
-        del old["config"]["model"][key]
-    del old["config"]["train"]["length"]
-    from pe_lab.store.run_id import identity
-
-    assert run.name.endswith(identity(old["config"], old["contents"]))
