@@ -8,7 +8,7 @@ import torch
 from fast import plain
 from program import Here, summary, the_run, tiny
 from torch.nn.functional import scaled_dot_product_attention
-from variants import SECTIONS, TRAIN_LEN, Section, decoded, model, sequential, tokens
+from variants import SECTIONS, TRAIN_LEN, decoded, model, sequential, tokens
 
 from docs import facts
 from pe_lab.common.instantiate import instantiate
