@@ -50,3 +50,8 @@ class Group:
     note: str
     panels: list[Panel]
     share: bool = True
+
+    @property
+    def guessed(self) -> bool:
+        """Whether a panel shows the error of guessing (read by page.html)."""
+        return any(panel.guess is not None for panel in self.panels)
