@@ -182,7 +182,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
 
 
 # Room in bytes: for the first files and nothing else, for some rows, for one checkpoint of two.
-@pytest.mark.parametrize("room", [0, 16_000, 90_000])
+@pytest.mark.parametrize("room", [0, 16_000, 65_000])
 def test_a_full_disk_loses_nothing(tmp_path: Path, disk: Callable[[str], Path], room: int) -> None:
     small_disk = disk("1m")
     whole = finished(cwd=tmp_path / "whole")
