@@ -73,7 +73,7 @@ def test_a_draw_can_be_repeated() -> None:
 
 
 def test_nothing_is_drawn_from_what_is_no_number() -> None:
-    with pytest.raises(RunError, match="no finite numbers"):
+    with pytest.raises(RunError, match="not all finite"):
         sample(torch.tensor([[0.0, float("nan")]]), seeded())
 
 

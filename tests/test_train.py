@@ -388,7 +388,7 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
                 patch.setattr(Trainer, "train_step", fails)
             ended = here(*line)
         assert ended.status == (1 if number < 2 else 0)
-        assert ("attention changed since this run was begun" in ended.out) == (number > 0)
+        assert ("attention changed since this run began" in ended.out) == (number > 0)
         kernels = [
             start["attention"]
             for start in json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())

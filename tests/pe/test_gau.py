@@ -372,7 +372,7 @@ BAD = {
     "no feed-forward": (["pe=tape", "model.n_layers=2"], ["pe=tape", "model=transformer"]),
     "a decay": (["pe=alibi", "model.attention=relu2"], ["its bias", "model.attention=softmax"]),
     "a temperature": (["pe=rope", "pe.logn=train", "model.attention=relu2"], ["logn=train"]),
-    "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["the place of softmax"]),
+    "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["replaces softmax"]),
     "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
     "no such attention": (["model.attention=linear"], ["model.attention=linear", "'relu2'"]),
     "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
