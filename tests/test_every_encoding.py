@@ -5,6 +5,8 @@
 
 import os
 import signal
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,23 @@ SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequen
 
 
 @pytest.fixture(scope="module")
-def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one sweep over these encodings, in one process."""
-    folder = tmp_path_factory.mktemp("sweep")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["pe-lab"])
-        assert main(["-m", *tiny(f"pe={request.param}", *SMALL)]) == 0
-    return folder / "runs"
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``swept(choice)``: the folder of one sweep over these encodings, in one process."""
+
+    @cache
+    def run(choice: str) -> Path:
+        folder = tmp_path_factory.mktemp("sweep")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setattr("sys.argv", ["pe-lab"])
+            assert main(["-m", *tiny(f"pe={choice}", *SMALL)]) == 0
+        return folder / "runs"
+
+    return run
 
 
 @pytest.mark.parametrize(
-    ("sweep", "pe"),
+    ("choice", "pe"),
     [
         *((",".join(ALWAYS), pe) for pe in ALWAYS),
         *(
@@ -41,11 +48,16 @@ def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             if pe not in ALWAYS
         ),
     ],
-    indirect=["sweep"],
 )
 def test_stopped_and_resumed_alone_as_in_the_sweep(
-    sweep: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
+    swept: Callable[[str], Path],
+    here: Here,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    pe: str,
 ) -> None:
+    sweep = swept(choice)
     step = Trainer.train_step
 
     def signalled(trainer: Trainer) -> Any:
