@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING
+from pe_lab.training.kernels import backends
 from pe_lab.training.trainer import Trainer
 
 logger = logging.getLogger("pe_lab")
@@ -23,13 +23,8 @@ FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUN
 def record_start(trainer: Trainer, overrides: list[str]) -> None:
     """Append this start to environment.json, and warn of what differs from the last one."""
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
-    kernels = None
-    # Without kernels, or with train.fast=false, there is nothing to record.
-    with suppress(ModuleNotFoundError):
-        from pe_lab.kernels.apply import backends
-
-        kernels = backends(trainer.model)
-    facts, diff = environment(torch.get_num_threads(), device.type, device.index, kernels)
+    attention = backends(trainer.model)
+    facts, diff = environment(torch.get_num_threads(), device.type, device.index, attention)
     facts = _settings(config) | facts
     starts = folder.read_json("environment.json") or []
     if not starts:

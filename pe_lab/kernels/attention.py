@@ -20,7 +20,7 @@ from pe_lab.models.layout import (
     last_tokens,
 )
 from pe_lab.models.linear_attention import LinearAttention
-from pe_lab.pe.base import AttentionInputs, additive
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
 
 LONG = 2048 * 2048
 """Logits of a head from which on the plain code goes by blocks of queries."""
@@ -34,12 +34,13 @@ class FastAttention(Attention):
     sdpa: bool
     learned_bias: bool
     row_by_row: bool
-    chosen_for: int
+    chosen_for: tuple[PositionalEncoding]
 
     def choose_kernel(self) -> None:
         """What can be known from the encoding before a call."""
         hooks = self.encoding.hooks()
-        self.chosen_for = id(self.encoding)
+        # In a tuple, so that it is no second submodule.
+        self.chosen_for = (self.encoding,)
         self.softmax = "normalize" not in hooks and not getattr(self, "squared", False)
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
@@ -64,7 +65,7 @@ class FastAttention(Attention):
             queries: how many tokens, the last, are queries; None: all.
             project_out: False: return what ``out`` would be applied to.
         """
-        if self.chosen_for != id(self.encoding):
+        if self.chosen_for[0] is not self.encoding:
             self.choose_kernel()
         inputs, mixed = self.inputs(x_BTE, pos_BS, carried, queries), None
         kernel = self.kernel if self._fits(inputs) else None

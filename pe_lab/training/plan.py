@@ -1,9 +1,7 @@
 """From a checked configuration to a plan: what can be known to be wrong before any work."""
 
-import logging
 import os
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -18,9 +16,8 @@ from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
 from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.kernels import accelerate, check_backend
 from pe_lab.training.null_values import null_values, replaced
-
-logger = logging.getLogger("pe_lab")
 
 
 @dataclass(frozen=True)
@@ -65,36 +62,13 @@ class Plan:
             torch.manual_seed(torch_seed(seed, "weights"))
             model = self.model_config.build(self.vocabulary, encodings)
         if self.config.train.fast:
-            _accelerate(model)
+            accelerate(model)
         return model
-
-
-def _has_kernels() -> bool:
-    try:
-        return find_spec("pe_lab.kernels.apply") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _accelerate(model: Model) -> None:
-    if not _has_kernels():
-        logger.info("no kernels (pe_lab/kernels is missing): train.fast=true changes nothing")
-        return
-    from pe_lab.kernels.apply import accelerate
-
-    accelerate(model)
-
-
-def _check_backend() -> None:
-    if _has_kernels():
-        from pe_lab.kernels.dispatch import check_environment
-
-        check_environment()
 
 
 def plan(config: Config) -> Plan:
     """Everything that can be checked without training; UsageError says what is wrong."""
-    _check_backend()
+    check_backend()
     task = build_task(config.task)
     _check_length(config, task)
     model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
