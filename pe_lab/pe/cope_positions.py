@@ -72,9 +72,17 @@ def count(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor
     Args:
         mask_TS: None: nothing is masked.
     """
+    return summed(gates_of(gate_logits_BHTS, mask_TS), most)
+
+
+def gates_of(gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
+    """g_ij, zero where masked."""
     gates_BHTS = gate_logits_BHTS.sigmoid()
-    if mask_TS is not None:
-        gates_BHTS = gates_BHTS * mask_TS
+    return gates_BHTS if mask_TS is None else gates_BHTS * mask_TS
+
+
+def summed(gates_BHTS: Tensor, most: int) -> Tensor:
+    """p_ij: the gates of row i summed from its last key back to j, at most ``most``."""
     return gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=most)
 
 
@@ -96,10 +104,8 @@ class CountAndPick(torch.autograd.Function):
     def forward(
         ctx: Any, gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor | None
     ) -> Tensor:
-        gates = gate_logits_BHTS.sigmoid()
-        if mask_TS is not None:
-            gates.mul_(mask_TS)
-        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=scores_BHTR.shape[-1] - 1)
+        gates = gates_of(gate_logits_BHTS, mask_TS)
+        p = summed(gates, scores_BHTR.shape[-1] - 1)
         whole = p.long()
         fraction = p.frac_()
         # The last row has no next one: slope 0, and so no gradient where p is clamped.
