@@ -1,4 +1,4 @@
-"""The program under test, small: in this process, as a command, or as a process to be killed."""
+"""Small runs of the program: in this process, as a command, or as a process to be killed."""
 
 import json
 import multiprocessing
@@ -34,11 +34,10 @@ TINY = {
 
 
 def tiny(*words: str) -> list[str]:
-    """A run of a second with these words; a key among them replaces the small one, and with
-    another task goes its length."""
-    given = {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
-    given |= {"task.length"} if "task" in given else set()
-    return [f"{key}={value}" for key, value in TINY.items() if key not in given] + list(words)
+    """A run of a second; these words replace keys of TINY, a task also its length."""
+    keys = {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
+    keys |= {"task.length"} if "task" in keys else set()
+    return [f"{key}={value}" for key, value in TINY.items() if key not in keys] + list(words)
 
 
 def command(
@@ -69,7 +68,7 @@ Here = Callable[..., Outcome]
 
 @dataclass
 class Process:
-    """The program in a process that shares nothing with this one; its output is in files."""
+    """The program in a process of its own; its output is in files."""
 
     process: BaseProcess
     cwd: Path
@@ -115,7 +114,7 @@ def _main(words: tuple[str, ...], cwd: Path) -> None:
     from pe_lab.cli.main import main
 
     os.chdir(cwd)
-    # Of a test in the process that started the server: a run has a wandb of its own.
+    # Set by a test in the process that started the server; each run has its own wandb.
     os.environ.pop("WANDB_SERVICE", None)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -134,7 +133,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The run's result, less the times and the words that asked for it."""
+    """The run's result without times and overrides."""
     content = json.loads((folder / "summary.json").read_text())
     del content["overrides"], content["config"]["runs_dir"]
     return {**content, "metrics": _untimed(content["metrics"])}

@@ -1,4 +1,4 @@
-"""Whatever is wrong is one sentence with value, key, limit and remedy, before any work is done."""
+"""Bad input is refused in one sentence with value, key, limit and remedy, before any work."""
 
 import re
 from pathlib import Path

@@ -15,6 +15,7 @@ from program import ROOT, Here, rows, state, summary, the_run, tiny
 
 from pe_lab.cli.main import VERBS
 from pe_lab.common.options import Options
+from pe_lab.config.choices import CHOICES
 from pe_lab.results.selection import RunOptions
 
 ESCAPE = "\x1b"
@@ -24,13 +25,13 @@ def test_list_has_every_encoding_and_task(here: Here) -> None:
     ended = here("list", "pe", "task")
     assert ended.status == 0
     listed = dict(re.split(" +", line, maxsplit=1) for line in ended.out.splitlines()[1:])
-    wanted = {}
+    expected = {}
     for group in ("pe", "task"):
         for path in (ROOT / "conf" / group).glob("*.yaml"):
             module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
             docstring = inspect.getdoc(getattr(import_module(module), name))
-            wanted[f"{group}={path.stem}"] = docstring.splitlines()[0]
-    assert {key: line.strip() for key, line in listed.items()} == wanted
+            expected[f"{group}={path.stem}"] = docstring.splitlines()[0]
+    assert {key: line.strip() for key, line in listed.items()} == expected
     assert "experiment=paper/flipflop" in here("list").out
 
 
@@ -67,21 +68,21 @@ def table(out: str, title: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
-def test_splits_given_whole(here: Here, tmp_path: Path, sweep: list[str]) -> None:
+def test_splits_are_replaced_as_a_whole(here: Here, tmp_path: Path, sweep: list[str]) -> None:
     word = "task.splits={foo:{length: 8}}"
     assert here(*sweep, *tiny(word)).status == 0
     folder = the_run(tmp_path / "runs")
     assert list(summary(folder)["splits"]) == ["in_domain", "foo"]
-    given = json.loads((folder / "summary.json").read_text())["overrides"]
-    assert [w.replace(" ", "") for w in given if "splits" in w] == [word.replace(" ", "")]
+    overrides = json.loads((folder / "summary.json").read_text())["overrides"]
+    assert [w.replace(" ", "") for w in overrides if "splits" in w] == [word.replace(" ", "")]
     assert here(*tiny("task.splits={}", "runs_dir=none")).status == 0
     assert list(summary(the_run(tmp_path / "none"))["splits"]) == ["in_domain"]
 
 
-def test_help_wherever_it_is_asked(here: Here) -> None:
-    told = here("--help").out
+def test_help_anywhere_on_the_line(here: Here) -> None:
+    text = here("--help").out
     for words in ([], ["help"], ["pe=none", "-h"], ["-h", "pe=none"]):
-        assert here(*words).out == told
+        assert here(*words).out == text
     for words in (["help", "resluts"], ["resluts", "--help"]):
         ended = here(*words)
         assert (ended.status, ended.out) == (2, "")
@@ -91,7 +92,7 @@ def test_help_wherever_it_is_asked(here: Here) -> None:
 @pytest.mark.parametrize(
     "words", [["list"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
 )
-def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list[str]) -> None:
+def test_closed_output_is_no_failure(tmp_path: Path, words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     program = [sys.executable, "-m", "pe_lab", *words]
@@ -104,23 +105,23 @@ def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path, words: list
         assert state(the_run(tmp_path / "runs"))["state"] == "finished"
 
 
-def own_keys(verb: str) -> list[str]:
+def keys_of(verb: str) -> list[str]:
     """The keys of a command's options."""
-    module = import_module(VERBS[verb])
     if verb == "list":
-        return list(module.GROUPS)
+        return list(CHOICES)
+    import_module(VERBS[verb])
     models = [*Options.__subclasses__(), *RunOptions.__subclasses__()]
     (model,) = (model for model in models if getattr(model, "command", None) == verb)
     return [key for key in model.model_fields if key not in RunOptions.model_fields]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_command_explains_its_own_keys(here: Here, verb: str) -> None:
-    told = here(verb, "--help").out
-    assert told.startswith(f"pe-lab {verb}: ")
-    assert told == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
-    for key in own_keys(verb):
-        assert re.search(rf"\b{key}\b" if verb == "list" else rf"\b{key}=", told), key
+def test_the_help_of_each_command_has_its_keys(here: Here, verb: str) -> None:
+    text = here(verb, "--help").out
+    assert text.startswith(f"pe-lab {verb}: ")
+    assert text == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
+    for key in keys_of(verb):
+        assert re.search(rf"\b{key}\b" if verb == "list" else rf"\b{key}=", text), key
 
 
 def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:

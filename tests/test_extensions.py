@@ -109,7 +109,7 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
     train = summary(the_run(tmp_path / "runs"))["config"]["train"]
     assert (train["optimizer"], train["beta"]) == ("lion.Lion", 0.5)
     assert "betas" not in train
-    for word, told in (
+    for word, part in (
         ("train.beta=1", "train.beta=1"),
         ("+train.betas=[0.9,0.9]", "train.betas=[0.9, 0.9] is not a key of train"),
         ("train.optimizer=lino", "train.optimizer=lino is not allowed: set it to adamw, adam or"),
@@ -117,4 +117,4 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
     ):
         ended = here(*words, word)
         assert ended.status == 2
-        assert told in ended.err
+        assert part in ended.err

@@ -1,4 +1,4 @@
-"""Keys that are null: what they stand for is recorded, hashed, and builds the same model."""
+"""Keys that are null: the value they stand for is recorded, hashed, and makes the same model."""
 
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,7 @@ def test_the_keys_that_stay_null() -> None:
     assert left("model", "pe=cope") == {"window"}
 
 
-def test_a_finished_run_is_found_by_either_and_loaded_as_it_was_given(
-    here: Here, tmp_path: Path
-) -> None:
+def test_null_and_its_value_find_the_same_run(here: Here, tmp_path: Path) -> None:
     line = tiny("pe=yarn", "train.steps=2")
     assert here(*line).status == 0
     folder = the_run(tmp_path / "runs")

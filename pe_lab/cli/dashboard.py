@@ -1,12 +1,12 @@
-"""``pe-lab dashboard``: a wandb workspace over the runs of a folder, as JSON or saved in wandb.
+"""``pe-lab dashboard``: a wandb workspace for the runs of a folder, as JSON or saved in wandb.
 
     pe-lab dashboard                                   one per task: runs/dashboard/<task>.json
     pe-lab dashboard task=flipflop pe=cope,rope        filters: key=value or key=value,value
-    pe-lab dashboard mode=online entity=me             save it in wandb too (offline: file only)
+    pe-lab dashboard mode=online entity=me             also save it in wandb (default: offline)
     pe-lab dashboard project=pe-lab name=mine out=FILE
 
-The runs of runs_dir=runs determine the tasks, splits and keys. The workspace shows the runs that
-wandb has in the project: offline ones after ``wandb sync``. See docs/wandb.md.
+Tasks, splits and keys are those of the runs in runs_dir=runs. The workspace shows the project's
+runs in wandb, offline ones after ``wandb sync``. See docs/wandb.md.
 """
 
 import json
@@ -26,7 +26,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.selection import RunOptions, selected
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
-"""Limits on one request to wandb's server, and on all of them."""
+"""Time limits of one request to wandb's server, and of all requests."""
 
 
 class DashboardOptions(RunOptions):
@@ -74,7 +74,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
-    """The filters as keys of the configuration, which is what wandb has of a run."""
+    """The filters as keys of the configuration, by which wandb selects."""
     filters = {}
     for word in options.filters:
         key, _, value = word.partition("=")

@@ -1,27 +1,30 @@
 """``pe-lab eval``: finished runs at other lengths and with other encodings, without training.
 
-    pe-lab eval run=FOLDER lengths=128,256,512     a run, its encoding as trained, at these lengths
-    pe-lab eval 'run=runs/flipflop/*/*' lengths=.. several runs: folders, parts of a path, * and ?,
-                                                   comma-separated; unfinished ones are skipped
-    pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    also with other encodings, after the
-                                                   trained one; a key that both encodings have
-                                                   keeps its trained value unless it is given
-    pe-lab eval run=.. pe=yarn k=4                 their scale; default: test length / trained
-                                                   length, both in tokens
-    pe-lab eval run=.. splits=in_domain,sparse     default: in_domain; each split at all lengths,
-                                                   or at its own without lengths=
-    pe-lab eval run=.. sequences=200               instead of the run's eval.sequences
-    pe-lab eval run=.. generate=true               the model also generates the answers itself
+    pe-lab eval run=FOLDER lengths=128,256,512     a run with its trained encoding at these lengths
+    pe-lab eval 'run=runs/flipflop/*/*' lengths=.. several runs: folders or parts of a path with
+                                                   * and ?, comma-separated; unfinished ones are
+                                                   skipped
+    pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    the trained encoding and these; a key
+                                                   that both encodings have keeps its trained
+                                                   value unless it is set here
+    pe-lab eval run=.. pe=yarn k=4                 the scale of these encodings; default: test
+                                                   length / trained length, in tokens
+    pe-lab eval run=.. splits=in_domain,sparse     default: in_domain; without lengths= each split
+                                                   has its usual length
+    pe-lab eval run=.. sequences=200               sequences per split; default: eval.sequences of
+                                                   the run
+    pe-lab eval run=.. generate=true               also let the model generate the answers
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
     pe-lab eval run=.. format=csv out=FILE.csv     table, csv, json, markdown or latex; the file
 
-Each measurement is added to evaluations.jsonl in its run's folder at once and is not repeated
-(unless force=true), so the same command continues where it was stopped. If memory runs out, the
-batch is halved. All numbers of a command are written to a new file, a row for each run, encoding,
-split and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next to it (.svg).
-Also device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your own encodings.
+Each measurement is recorded at once in evaluations.jsonl of the run's folder and not repeated
+(unless force=true): an interrupted command can be run again. If memory runs out, the batch is
+halved. All numbers of a command are also written to a new file, a row for each run, encoding, split
+and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next to it (.svg).
+Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
+import argparse
 import glob
 import logging
 import os
@@ -168,15 +171,13 @@ def _matching(name: str, runs_dir: Path) -> list[Path]:
 
 def _config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The folder of --config-dir, and the other words."""
-    rest = list(words)
-    for number, word in enumerate(rest):
-        flag, equals, value = word.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            after = rest[number + 1 : number + 2]
-            if not equals and not after:
-                raise UsageError(f"eval {word} names no folder: give {flag} FOLDER")
-            return value if equals else after[0], rest[:number] + rest[number + 2 - bool(equals) :]
-    return None, rest
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config-dir", "-cd")
+    try:
+        flags, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError:
+        raise UsageError("eval --config-dir names no folder: give --config-dir FOLDER") from None
+    return flags.config_dir, rest
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:
@@ -198,7 +199,7 @@ def _out(out: str | None, runs_dir: Path) -> Path:
 
 
 class _Progress:
-    """Progress on stderr: an updated line on a terminal, else a new line from time to time."""
+    """Progress on stderr: one line, updated on a terminal, else a line every LINE_INTERVAL_S."""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty()

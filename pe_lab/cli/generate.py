@@ -1,12 +1,13 @@
 """``pe-lab generate``: the continuation of a prompt by the model of a finished run.
 
-    pe-lab generate run=FOLDER prompt="The "      a folder of a run, or
-    pe-lab generate run=text/rope prompt=..       a part of the only such path below runs_dir=runs
-    pe-lab generate .. tokens=200                 how many tokens are generated (200)
-    pe-lab generate .. temperature=0.8            logits are divided by it before sampling (1)
+    pe-lab generate run=FOLDER prompt="The "      the folder of a run, or
+    pe-lab generate run=text/rope prompt=..       a part of its path below runs_dir=runs
+    pe-lab generate .. tokens=200                 number of generated tokens (200)
+    pe-lab generate .. temperature=0.8            divides the logits before sampling (1)
     pe-lab generate .. top_k=10                   sample from the 10 most likely tokens; 1: greedy
-    pe-lab generate .. top_p=0.9                  from the fewest tokens with total probability 0.9
-    pe-lab generate .. seed=1                     random seed (0); the same seed, the same text
+    pe-lab generate .. top_p=0.9                  sample from the smallest set of tokens with a
+                                                  total probability of at least 0.9
+    pe-lab generate .. seed=1                     random seed (0)
 
 A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
 """
@@ -14,13 +15,16 @@ A prompt is text for task=text; for other tasks tokens of the vocabulary, like "
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, Options, parse
 from pe_lab.store.run_folder import find_run
+
+if TYPE_CHECKING:
+    from pe_lab.experiment.load_run import LoadedRun
 
 
 class GenerateOptions(Options):
@@ -42,8 +46,8 @@ class GenerateOptions(Options):
 
     @model_validator(mode="after")
     def _draws(self) -> Self:
-        if self.top_k == 1 and (given := {"temperature", "top_p", "seed"} & self.model_fields_set):
-            key = min(given)
+        if self.top_k == 1 and (idle := {"temperature", "top_p", "seed"} & self.model_fields_set):
+            key = min(idle)
             raise ValueError(
                 f"{key}={getattr(self, key)} has no effect with top_k=1, which leaves nothing to "
                 "draw: drop one of them"
@@ -51,35 +55,26 @@ class GenerateOptions(Options):
         return self
 
 
-def generate_text(
-    path: str | Path,
-    prompt: str,
-    tokens: int = 200,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-) -> str:
-    """The prompt and its continuation by the model of a finished run.
-
-    Args:
-        tokens: how many are generated.
-        temperature, top_k, top_p: see ``training.generate``.
+def show(words: Sequence[str]) -> None:
+    """Print the prompt and its continuation.
 
     Raises:
-        UsageError: no finished run, a prompt outside of its vocabulary, more tokens than its
-            encoding can encode, or a model that cannot generate token by token.
+        UsageError: a wrong option, no finished run, a prompt outside of its vocabulary, more tokens
+            than its encoding can encode, or a model that cannot generate token by token.
     """
+    options = parse(GenerateOptions, words)
+    path = find_run(options.run, options.runs_dir)
+    # Imported here: torch takes a second.
     import torch
 
     from pe_lab.common.rng import torch_seed
-    from pe_lab.experiment.load_run import LoadedRun, load
+    from pe_lab.experiment.load_run import load
     from pe_lab.training import generate as decoding
     from pe_lab.training.measure import fixed_positions
 
-    run: LoadedRun = load(path)
+    run, tokens, top_k = load(path), options.tokens, options.top_k
     task = run.plan.task
-    prompt_tokens = _encode(run, prompt)
+    prompt_tokens = _encode(run, options.prompt)
     if top_k is not None and top_k > len(task.vocab):
         raise UsageError(
             f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
@@ -92,18 +87,21 @@ def generate_text(
     except ValueError as error:
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
     positions = fixed_positions(run.plan.positions, "generate", 1, len(prompt_tokens) + tokens - 1)
-    generator = torch.Generator().manual_seed(torch_seed(seed, "generate"))
     choice = partial(
-        decoding.sample, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p
+        decoding.sample,
+        generator=torch.Generator().manual_seed(torch_seed(options.seed, "generate")),
+        temperature=options.temperature,
+        top_k=top_k,
+        top_p=options.top_p,
     )
     with run.autocast():
         answer = decoding.generate(
             run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice
         )
-    return task.decode(prompt_tokens + answer[0].tolist())
+    print(task.decode(prompt_tokens + answer[0].tolist()))
 
 
-def _encode(run: Any, prompt: str) -> list[int]:
+def _encode(run: "LoadedRun", prompt: str) -> list[int]:
     task = run.plan.task
     try:
         tokens: list[int] = task.encode(prompt)
@@ -118,8 +116,8 @@ def _encode(run: Any, prompt: str) -> list[int]:
     return tokens
 
 
-def _check_length(run: Any, read: int, tokens: int) -> None:
-    """UsageError if the machine or the encoding cannot reach prompt and generated tokens."""
+def _check_length(run: "LoadedRun", read: int, tokens: int) -> None:
+    """UsageError if memory or the encoding does not suffice for prompt and generated tokens."""
     from pe_lab.evaluation.memory import min_bytes, refuse_beyond
 
     refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + tokens, 1, 0), "give fewer")
@@ -138,15 +136,3 @@ def _check_length(run: Any, read: int, tokens: int) -> None:
                 else "shorten the prompt"
             )
         )
-
-
-def show(words: Sequence[str]) -> None:
-    """Print the continuation.
-
-    Raises:
-        UsageError: invalid key, value, run or prompt.
-    """
-    options = parse(GenerateOptions, words)
-    path = find_run(options.run, options.runs_dir)
-    numbers = options.model_dump(exclude={"run", "prompt", "runs_dir"})
-    print(generate_text(path, options.prompt, **numbers))

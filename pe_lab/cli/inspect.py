@@ -1,10 +1,10 @@
-"""``pe-lab inspect``: what an encoding did with one sequence of a finished run.
+"""``pe-lab inspect``: attention and encoding of one sequence in a finished run.
 
-    pe-lab inspect run=FOLDER                    a folder of a run, or
-    pe-lab inspect run=flipflop/cope             a part of the only such path below runs_dir=runs
-    pe-lab inspect run=.. split=sparse sample=3  which split (in_domain), which sequence of it (0)
-    pe-lab inspect run=.. layer=1 head=3         this head in full, not the highest ranked one
-    pe-lab inspect run=.. query=40               what the token at this position attended to
+    pe-lab inspect run=FOLDER                    the folder of a run, or
+    pe-lab inspect run=flipflop/cope             a part of its path below runs_dir=runs
+    pe-lab inspect run=.. split=sparse sample=3  the split (in_domain) and the sequence (0)
+    pe-lab inspect run=.. layer=1 head=3         this head in full instead of the highest ranked one
+    pe-lab inspect run=.. query=40               what the token at this position attends to
 
 All numbers count from 0.
 """

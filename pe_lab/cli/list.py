@@ -1,17 +1,15 @@
 """``pe-lab list``: every choice, one line each.
 
-    pe-lab list                    pe, task, positions, model, train/optimizer and experiment
+    pe-lab list                    task, pe, positions, model, train/optimizer and experiment
                                    (recipes, with cost)
     pe-lab list pe experiment      these groups only
 
-pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md, each encoding.
+pe-lab --cfg job task=.. pe=.. shows the keys of a choice; docs/encodings.md describes encodings.
 """
 
 import inspect
 import re
 from collections.abc import Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
 
 import yaml
 from hydra.utils import get_object
@@ -19,8 +17,7 @@ from rich.table import Table
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
-
-GROUPS = ("pe", "task", "positions", "model", "train/optimizer", "experiment")
+from pe_lab.config.choices import CHOICES, choices
 
 
 def summary_line(text: str) -> str:
@@ -35,26 +32,15 @@ def summary_line(text: str) -> str:
     return f"{title} ({cost[2]}, {cost[1]})" if cost else title
 
 
-def _yamls(folder: Traversable, prefix: str = "") -> list[tuple[str, str]]:
-    found = []
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            found += _yamls(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".yaml"):
-            found.append((prefix + entry.name.removesuffix(".yaml"), entry.read_text()))
-    return found
-
-
 def show(words: Sequence[str]) -> None:
-    """Print the table, of the named groups only where some are named."""
+    """Print the table of these groups, or of all."""
     for word in words:
-        if word not in GROUPS:
-            raise UsageError(f"list {word}: unknown group, choose from {', '.join(GROUPS)}")
-    conf = resources.files("pe_lab.conf")
+        if word not in CHOICES:
+            raise UsageError(f"list {word}: unknown group, choose from {', '.join(CHOICES)}")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for header in ("choice", "what it is"):
         table.add_column(header, no_wrap=header == "choice")
-    for group in words or GROUPS:
-        for name, text in _yamls(conf / group):
-            table.add_row(f"{group}={name}", summary_line(text))
+    for group in words or CHOICES:
+        for name, path in choices(group).items():
+            table.add_row(f"{group}={name}", summary_line(path.read_text()))
     console().print(table)

@@ -10,25 +10,29 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
-HELP = """\
-pe-lab: compare positional encodings on tasks that ask whether they generalise.
+from pe_lab.common.errors import Interrupted, PeLabError, UsageError, sentence
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import CHOICES, choices
 
-Train, measure in and out of domain:
+HELP = """\
+pe-lab: compare how well positional encodings generalise.
+
+Train, and measure in and out of domain:
   pe-lab task=flipflop pe=cope                          one run, into runs/flipflop/cope/
   pe-lab task=selective_copy pe=rope seed=1 train.steps=500
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
-A finished run is skipped, an unfinished one is resumed; the same command can always be run again.
+A finished run is skipped and an unfinished one is resumed: any command can be repeated.
 
-Results (pe-lab results --help, and so on, describes each command's own keys):
-  pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   one table over all runs
-  pe-lab compare                                        against the published numbers
-  pe-lab report                                         plots and tables: runs/report/index.html
-  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   at any length, with other encodings
-  pe-lab extrapolate task=text                          train short, test long, against Su's table
-  pe-lab inspect run=FOLDER sample=3                    what the encoding did with a sequence
-  pe-lab generate run=FOLDER prompt=".."                the model's continuation of a prompt
-  pe-lab dashboard                                      a wandb workspace of the same plots
+Look at the results (the keys of a command: pe-lab results --help):
+  pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   a table of all runs
+  pe-lab compare                                        beside the published numbers
+  pe-lab report                                         charts and tables: runs/report/index.html
+  pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
+  pe-lab extrapolate task=text                          train short, test long: Su's table
+  pe-lab inspect run=FOLDER sample=3                    attention and encoding of one sequence
+  pe-lab generate run=FOLDER prompt=".."                the model continues a prompt
+  pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
 
@@ -38,8 +42,8 @@ Choices:
 Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
   seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
   tracker.wandb.mode=offline|online|disabled
-Your own encoding or task: one class, one yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
-Tab completion: eval "$(pe-lab -sc install=bash)". Hydra's own flags: pe-lab --hydra-help.
+A new encoding or task: a class and a yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
+Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.
 """
 
 VERBS = {
@@ -70,8 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:
         sys.argv = [sys.argv[0], *words]
-    from pe_lab.common.errors import Interrupted, PeLabError, sentence
-
     debug = any(word.lower() in DEBUG for word in words)
     try:
         _dispatch(words)
@@ -109,7 +111,9 @@ def _dispatch(words: list[str]) -> None:
         for before, word in pairwise(words):
             # What follows a flag may be its value.
             if word in VERBS and not before.startswith("-"):
-                raise _misplaced(word)
+                raise UsageError(
+                    f"{word} is a command, and commands come first: give pe-lab {word} .."
+                )
         from pe_lab.cli.train import launch
 
         launch(words)
@@ -119,21 +123,12 @@ def _is_word(word: str) -> bool:
     return not word.startswith(("-", "~", "+")) and "=" not in word
 
 
-def _unknown(verb: str) -> Exception:
-    from pe_lab.common.errors import UsageError
-    from pe_lab.common.suggest import did_you_mean
-
+def _unknown(verb: str) -> UsageError:
     return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
 
 
-def _misplaced(verb: str) -> Exception:
-    from pe_lab.common.errors import UsageError
-
-    return UsageError(f"{verb} is a command, and commands come first: give pe-lab {verb} ..")
-
-
 def _help(topic: str = "key=value") -> str:
-    """How the program is used, or one of its commands."""
+    """The help of the program, or of one of its commands."""
     if topic in VERBS:
         spec = find_spec(VERBS[topic])
         assert spec is not None
@@ -143,18 +138,5 @@ def _help(topic: str = "key=value") -> str:
         return docstring.replace("``", "") + "\n"
     if _is_word(topic) and topic != "help":
         raise _unknown(topic)
-    return HELP.format(choices=_choices())
-
-
-def _choices() -> str:
-    from pe_lab import __path__ as package
-
-    conf = next(path for base in package if (path := Path(base) / "conf").is_dir())
-    lines = []
-    for group in ("task", "pe", "positions", "model", "train/optimizer", "experiment"):
-        found = sorted(
-            str(path.relative_to(conf / group).with_suffix(""))
-            for path in (conf / group).rglob("*.yaml")
-        )
-        lines.append(f"  {group:<16}{' '.join(found)}")
-    return "\n".join(lines)
+    lines = [f"  {group:<16}{' '.join(choices(group))}" for group in CHOICES]
+    return HELP.format(choices="\n".join(lines))

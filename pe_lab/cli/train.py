@@ -28,10 +28,11 @@ logger = logging.getLogger("pe_lab")
 
 
 def launch(words: Sequence[str]) -> None:
-    """Train what the words ask for.
+    """Train the runs of a command line.
 
     Raises:
-        PeLabError, Interrupted: why not; of several jobs, after a table of all.
+        PeLabError, Interrupted: a run failed or was stopped; in a sweep, after the table of all
+            jobs.
     """
     register_resolvers()
     register_choices()
@@ -53,7 +54,7 @@ def launch(words: Sequence[str]) -> None:
 
 
 def checked_jobs(words: Sequence[str]) -> list[Config]:
-    """Every job of the line, checked and not begun; raises what ``launch`` would."""
+    """The checked configuration of every job; raises what ``launch`` would."""
     register_resolvers()
     register_choices()
     return [_plan(cfg).config for cfg in compose(_arguments(words))]
@@ -76,10 +77,10 @@ def _run(cfg: DictConfig, plan: "Plan") -> None:
 
 
 def _hydra(args: Any) -> None:
-    """Hydra's own flags, which show something and run nothing."""
-    # Hydra reads sys.argv, and only takes overrides that stand together.
+    """Flags of Hydra, which show something and run nothing."""
+    # Hydra reads sys.argv and does not accept overrides with flags in between.
     sys.argv = [sys.argv[0], *args.flags, *args.overrides]
-    # Hydra prints what a job raises and exits; with this set it raises.
+    # Makes Hydra raise the exceptions of a job instead of printing them and exiting.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     hydra_main(version_base="1.3", config_path=CONFIG_PATH, config_name="config")(_nothing)()
 
@@ -109,7 +110,7 @@ def _arguments(words: Sequence[str]) -> Any:
         if getattr(args, flag) is not None:
             raise UsageError(
                 f"--{flag.replace('_', '-')} {getattr(args, flag)} is not used here: give "
-                "key=value, or --config-dir FOLDER for yamls of your own"
+                "key=value, or --config-dir FOLDER with your yamls"
             )
     args.flags = [word for word in words if word not in args.overrides]
     return args

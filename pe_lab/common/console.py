@@ -1,4 +1,4 @@
-"""The terminal: console, log lines, progress, and the table of a finished run."""
+"""Output: console, log lines, progress, and the table of a finished run."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ LINE_INTERVAL_S = 10.0
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of our output is gone (``| head``): discard the rest and go on."""
+        """The output was closed (``| head``): discard the rest and continue."""
         _discard_output()
 
 
@@ -39,16 +39,13 @@ def _discard_output() -> None:
 
 @functools.cache
 def console() -> Console:
-    """The only console, so that tables, log lines and the progress bar do not mix.
-
-    Where the output is no terminal, it is wide enough for every table.
-    """
+    """The console of this process, shared so that tables, log lines and the progress bar do not
+    mix; 160 columns wide where the output is not a terminal."""
     return _Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
 def log_handler() -> logging.Handler:
-    """Log lines from INFO on, above the progress bar; plain lines where the output is no
-    terminal."""
+    """Log lines from INFO on, above the progress bar; plain where the output is not a terminal."""
     if not console().is_terminal:
         handler: logging.Handler = _Lines(sys.stdout)
         handler.setLevel(logging.INFO)
@@ -63,8 +60,7 @@ class StepProgress:
     few seconds.
 
     Args:
-        line_every: seconds between lines where other processes write to the same terminal;
-            None: a bar.
+        line_every: seconds between lines, where several processes share a terminal; None: a bar.
     """
 
     def __init__(self, name: str, steps: int, start: int, line_every: float | None = None) -> None:

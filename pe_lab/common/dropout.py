@@ -1,8 +1,8 @@
 """Dropout whose mask is a hash of a key, a row and a column.
 
 A mask drawn from a generator depends on the order of the draws. This one depends only on the
-position of an element: a fused kernel computes any block of it without storing it, recomputes it in
-the backward pass, and equals the PyTorch code below; a resumed run needs no generator state.
+position of an element: a fused kernel can compute any block, recompute it in the backward pass and
+still equal the PyTorch code below, and a resumed run needs no generator state.
 
     mix(x):   x ^= x >> 16;  x *= 0x7feb352d;  x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16
     row_r   = mix(mix(r + low) + high)        low, high: the halves of the key
@@ -20,7 +20,7 @@ from torch import Tensor
 GOLDEN = 0x9E3779B9
 _LOW = 0xFFFFFFFF
 IN_CACHE = 2**16
-"""Numbers that are hashed at once on a CPU: two such tensors fit into its cache."""
+"""Elements hashed at once on a CPU: two such tensors fit into its cache."""
 
 
 def mix(x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-# Numbers of another type than a tensor's would be converted at every call.
+# As int32 tensors: Python numbers would be converted at every call.
 _STEPS_INT32 = tuple(
     torch.tensor(step, dtype=torch.int32).unbind()
     for step in ((16, 0xFFFF, 0x7FEB352D), (15, 0x1FFFF, 0x846CA68B - 2**32))
@@ -38,25 +38,26 @@ _STEPS_INT32 = tuple(
 
 
 def reaches_int32_(x: Tensor, shifted: Tensor, threshold: int) -> Tensor:
-    """x becomes mix(x) >> 8 >= threshold, 1 or 0, of the same bits in int32, whose shifts fill up
-    with the sign; ``shifted``, like x, is written over."""
+    """In place, mix(x) >> 8 >= threshold as 1 or 0, for x with the same bits in int32, whose right
+    shifts copy the sign; ``shifted``, of x's shape, is overwritten."""
     if threshold >> 24:
         return x.zero_()
     for shift, low, factor in _STEPS_INT32:
         torch.bitwise_right_shift(x, shift, out=shifted)
         x.bitwise_xor_(shifted.bitwise_and_(low)).mul_(factor)
-    # The last step leaves the upper half as it is, and the lower half counts only where the upper
-    # is the least one's, which may stand for it. With the sign turned, int32 compares as unsigned.
+    # The last step of mix does not change the upper half, which decides the comparison: for an
+    # upper half equal to the threshold's the result is the same. Flipping the sign bit makes int32
+    # compare as unsigned.
     least = threshold << 8
     return x.bitwise_xor_((least >> 16) - 2**31).ge_(least - 2**31)
 
 
 @dataclass(frozen=True)
 class Drop:
-    """What is dropped in one place of the model at one step.
+    """The dropout of one place in the model at one step.
 
     Args:
-        p: the share of elements that becomes zero; the others are multiplied by 1 / (1 - p).
+        p: the share of elements set to zero; the others are multiplied by 1 / (1 - p).
         key: 0 .. 2^63 - 1.
     """
 
@@ -80,14 +81,14 @@ class Drop:
         return 1 / (1 - self.p)
 
     def at(self, place: int) -> "Drop":
-        """The same share in another place of the model: a mask of its own."""
+        """The same share with the mask of another place in the model."""
         return replace(self, key=self.key ^ ((place * GOLDEN) & _LOW) << 31)
 
     def kept(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """True where an element stays, (*rows, *columns), of integer numbers of rows and columns.
+        """True where an element is kept, (*rows, *columns), for indices of rows and columns.
 
-        Rows of attention weights are (b H + h) S + i for the query at place i of S tokens; rows of
-        hidden states are b T + t.
+        Rows of attention weights are (b H + h) S + i for the query at position i of S tokens; rows
+        of hidden states are b T + t.
         """
         row = mix((mix((rows + self.low) & _LOW) + self.high) & _LOW)
         column = (columns * GOLDEN) & _LOW
@@ -97,13 +98,13 @@ class Drop:
         for start in range(0, len(row), at_once):
             some = slice(start, start + at_once)
             x = row[some, None] + column
-            # Faster than a comparison that makes booleans.
+            # Faster than a comparison into booleans.
             kept[some] = reaches_int32_(x, torch.empty_like(x), self.threshold)
         return kept.view(*rows.shape, len(columns))
 
     def kept_of(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """True where an element of x, (.., C), stays; ``rows`` (..) tells where its rows stand, if
-        not in turn."""
+        """True where an element of x, (.., C), is kept; ``rows`` (..) are the indices of its rows,
+        by default 0, 1, .."""
         if rows is None:
             rows = torch.arange(x[..., 0].numel(), device=x.device).view(x.shape[:-1])
         return self.kept(rows, torch.arange(x.shape[-1], device=x.device))
@@ -114,12 +115,12 @@ class Drop:
 
 
 def dropout(x: Tensor, drop: Drop | None) -> Tensor:
-    """Dropout of what is added to the residual stream, at least in float32; None: x itself."""
+    """Dropout of a branch of the residual stream, at least in float32; None: x unchanged."""
     return x if drop is None else drop(x.to(torch.promote_types(x.dtype, torch.float32)))
 
 
 def attention_rows(weights_BHTS: Tensor) -> Tensor:
-    """The numbers of the rows of attention weights, (B, H, T); the queries are the last T."""
+    """The indices of the rows of attention weights, (B, H, T); the queries are the last T."""
     b, h, t, s = weights_BHTS.shape
     heads = torch.arange(b * h, device=weights_BHTS.device).view(b, h, 1) * s
     return heads + torch.arange(s - t, s, device=weights_BHTS.device)

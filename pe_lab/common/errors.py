@@ -43,14 +43,14 @@ def sentence(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """A library's error as a part of a sentence: one line of at most 300 characters."""
+    """A library's error as part of a sentence: one line of at most 300 characters."""
     return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop; it has written its checkpoint (exit status 128 + signal).
+    """A run was stopped by a signal and has written its checkpoint (exit status 128 + signal).
 
-    Not an ``Exception``: a sweep must stop too, and Hydra lets it through.
+    Not an ``Exception``, so that a sweep stops too and Hydra does not catch it.
     """
 
     def __init__(self, signum: int) -> None:

@@ -1,4 +1,4 @@
-"""What a pydantic error says is allowed, in words."""
+"""The allowed values of a pydantic error, in words."""
 
 from pydantic_core import ErrorDetails
 

@@ -21,15 +21,15 @@ NAMES = {
 """What ``train.optimizer`` may be besides the dotted path of a class."""
 
 ALIGNMENT = 16
-"""Parameters start at multiples of this many numbers, a cache line, as separate tensors do."""
+"""Parameters start at multiples of this many numbers, a cache line, like separate tensors."""
 
 
 class Optimizer(ABC):
     """Updates parameters in place from their gradients.
 
-    A subclass takes the parameters first and after them the keys of ``train`` that are its own,
-    which its yaml in ``conf/train/optimizer/`` sets. Parameters and gradients become views of two
-    vectors: move or convert a model before, never after.
+    The first argument of a subclass is the parameters; the others are keys of ``train`` that its
+    yaml in ``conf/train/optimizer/`` sets. Parameters and gradients become views of two vectors:
+    move or convert a model before, never after.
 
     Attributes:
         values, gradient: the vectors, matrices (two dimensions or more) first.
@@ -72,7 +72,7 @@ class Optimizer(ABC):
         """Restore the state.
 
         Raises:
-            ValueError: it is that of other parameters or of another optimizer.
+            ValueError: it belongs to other parameters or another optimizer.
         """
         ours, theirs = ({k: v.shape for k, v in s.items()} for s in (self.state, state))
         if ours != theirs:
@@ -82,7 +82,7 @@ class Optimizer(ABC):
 
 
 def optimizer_section(name: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """``train.optimizer`` and the keys that are its own, as a section with a ``_target_``."""
+    """``train.optimizer`` and its arguments as a section with a ``_target_``."""
     if "." not in name and name not in NAMES:
         raise UsageError(
             f"train.optimizer={name} is not allowed: set it to {', '.join(NAMES)} or the dotted "

@@ -15,9 +15,9 @@ from pe_lab.common.suggest import did_you_mean
 class Options(BaseModel):
     """Base class of a command's options: fields are keys, types are limits.
 
-    A field's ``description`` is the allowed value in messages; for a required field, what the
-    command needs and how to give it. A ValueError of a validator is a message, too. A subclass
-    with ``extra="allow"`` keeps unknown keys in ``others``.
+    A field's ``description`` is used in messages: the allowed values, or for a required field what
+    the command needs. A ValueError of a validator is a message, too. A subclass with
+    ``extra="allow"`` keeps unknown keys in ``others``.
     """
 
     command: ClassVar[str]
@@ -56,11 +56,11 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
 def parse(model: type[T], words: Sequence[str]) -> T:
-    """The options that ``words`` give; ``debug``, which the command line reads, is left out.
+    """The options in ``words``, except ``debug``, which ``cli.main`` reads.
 
     Raises:
-        UsageError: a word is not key=value, its key is unknown or was given before, or its value
-            is not allowed.
+        UsageError: a word is not key=value, its key is unknown or repeated, or its value is not
+            allowed.
     """
     closed = model.model_config["extra"] == "forbid"
     values: dict[str, str] = {}

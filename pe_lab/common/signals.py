@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop where it can be resumed, and a sweep to begin no other."""
+"""Ctrl-C and SIGTERM stop a run where it can be resumed, and keep a sweep from starting jobs."""
 
 import _thread
 import logging
@@ -20,14 +20,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class _Process:
     """The state of this process, shared by all runs and sweeps in it.
 
-    ``noted`` is the signal that came, ``depth`` the number of nested StopOnSignal, ``serves`` the
-    process id of the launcher that this worker serves, ``busy`` whether it is doing a job.
+    ``noted`` is the signal received, ``depth`` the number of nested StopOnSignal, ``launcher`` the
+    process id of a worker's launcher, ``busy`` whether the worker is doing a job.
     """
 
     def __init__(self) -> None:
         self.noted: int | None = None
         self.depth = 0
-        self.serves: int | None = None
+        self.launcher: int | None = None
         self.busy = False
 
 
@@ -35,13 +35,13 @@ _here = _Process()
 
 
 def stopping() -> Interrupted | None:
-    """The exception to raise once a signal has come; None before."""
+    """The exception to raise after a signal; None before one."""
     return None if _here.noted is None else Interrupted(_here.noted)
 
 
 class StopOnSignal:
-    """Between enter and exit the first signal is only noted, for ``stopping`` to return;
-    a second one acts at once. The outermost exit forgets it."""
+    """Within this context the first signal is only noted, for ``stopping``; a second one raises
+    Interrupted. The outermost exit clears it."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], None] | None = None) -> None:
         self._handler = handler or _note
@@ -49,9 +49,9 @@ class StopOnSignal:
 
     def __enter__(self) -> "StopOnSignal":
         _here.depth += 1
-        # Python lets only the main thread set handlers; elsewhere signals act as they did.
+        # Python lets only the main thread set handlers.
         if threading.current_thread() is threading.main_thread():
-            # submitit's handler: SLURM will stop this job soon, and begin it again.
+            # submitit's handler: SLURM will stop this job soon and requeue it.
             requeue = [signal.SIGUSR2] if callable(signal.getsignal(signal.SIGUSR2)) else []
             self._before = {s: signal.signal(s, self._handler) for s in (*_SIGNALS, *requeue)}
         return self
@@ -63,26 +63,26 @@ class StopOnSignal:
         if _here.depth == 0:
             noted, _here.noted = _here.noted, None
             if noted == signal.SIGUSR2:
-                # Only now that the checkpoint is written: it ends the process.
+                # It ends the process, so only once the checkpoint is written.
                 self._before[noted](noted, None)  # type: ignore[operator]
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    # A worker gets Ctrl-C from the terminal and once more from its launcher.
-    if _here.noted is not None and _here.serves is None:
+    # A worker receives Ctrl-C from the terminal and again from its launcher.
+    if _here.noted is not None and _here.launcher is None:
         raise Interrupted(signum)
     _here.noted = _here.noted or signum
 
 
 @contextmanager
 def passing_to_workers() -> Iterator[None]:
-    """For a process whose children work for it: a signal is noted and passed on to them, and
-    this process goes on until they have come to an end; a second signal ends it at once.
+    """For a launcher of worker processes: a signal is noted and passed on to them, and this
+    process waits until they have finished; a second signal ends it at once.
 
-    A pool that loses a worker kills the others, and what they were writing with them. So a
-    worker must not die of a signal that comes while it starts: signals are blocked here, which
-    children inherit, until ``serve`` is ready for them. A thread waits for them; one that was
-    there before (numerical libraries have some) may still take them, for the handler.
+    A pool that loses a worker kills the others while they may be writing. A worker must therefore
+    survive signals while it starts: they are blocked here, and in the children, which inherit the
+    mask, until ``as_worker`` handles them. A thread waits for them here; threads of numerical
+    libraries may still receive one, which then reaches the handler.
     """
     done = threading.Event()
 
@@ -112,7 +112,7 @@ def passing_to_workers() -> Iterator[None]:
 
 
 def _passed_on(signum: int) -> bool:
-    """Note the signal and tell the children; False where one had come before."""
+    """Note the signal and send SIGTERM to the workers; False if it is not the first."""
     if _here.noted is not None:
         return False
     _here.noted = signum
@@ -127,11 +127,11 @@ def _passed_on(signum: int) -> bool:
 
 
 @contextmanager
-def serve(launcher: int) -> Iterator[None]:
+def as_worker(launcher: int) -> Iterator[None]:
     """Do a job as a worker of the process ``launcher``: signals are noted, now and between
-    jobs, and so is the launcher's death, after which an idle worker ends."""
-    if _here.serves is None:
-        _here.serves = launcher
+    jobs; if the launcher dies, the job is stopped as by a signal and the worker ends."""
+    if _here.launcher is None:
+        _here.launcher = launcher
         StopOnSignal().__enter__()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         threading.Thread(target=_follow, args=(launcher,), name="follow", daemon=True).start()
@@ -148,5 +148,5 @@ def _follow(launcher: int) -> None:
     _here.noted = _here.noted or signal.SIGTERM
     while _here.busy:
         time.sleep(0.1)
-    # Nobody is left to read what this process would return.
+    # No process is left to read the result.
     os._exit(128 + signal.SIGTERM)

@@ -71,8 +71,8 @@ class Stored(Protocol):
 class Task(ABC):
     """A rule that draws sequences. Its fields are its yaml's keys; a split changes some of them.
 
-    A subclass is a frozen keyword-only dataclass. It gives the vocabulary, ``n_tokens`` and
-    ``sample``, and raises ValueError in ``__post_init__`` for values that do not fit together.
+    A subclass is a frozen keyword-only dataclass. It defines ``vocab``, ``n_tokens`` and
+    ``sample``, and raises ValueError in ``__post_init__`` for incompatible values.
     """
 
     splits: dict[str, dict[str, Any]]

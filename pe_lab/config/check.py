@@ -28,18 +28,13 @@ from pe_lab.pe.positions import Positions
 
 
 def check_composed(cfg: DictConfig) -> Config:
-    """The checked configuration of a composed job, whose key ``hydra`` is its runtime."""
+    """The checked configuration of a composed job.
+
+    Its key ``hydra`` holds Hydra's choices; a job that Hydra is calling has them in HydraConfig.
+    """
+    runtime = cfg.hydra.runtime if "hydra" in cfg else HydraConfig.get().runtime
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
-    return _check_composed(OmegaConf.create(ours), cfg.hydra.runtime)
-
-
-def check_job(cfg: DictConfig) -> Config:
-    """The checked configuration of the job that Hydra is calling."""
-    return _check_composed(cfg, HydraConfig.get().runtime)
-
-
-def _check_composed(cfg: DictConfig, runtime: Any) -> Config:
-    choices = runtime.choices
+    cfg, choices = OmegaConf.create(ours), runtime.choices
     names = {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
     cfg = fill_parts(cfg, runtime.config_sources)
     try:
@@ -76,7 +71,7 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
 
 
 def _check_optimizer(train: TrainConfig) -> dict[str, Any]:
-    """The optimizer's own keys of ``train``, normalized."""
+    """The optimizer's arguments among the keys of ``train``, normalized."""
     section = optimizer_section(train.optimizer, train.optimizer_keys)
     try:
         checked = normalize(section, "train", Optimizer, leading=1, also=sorted(TRAIN_KEYS))
@@ -95,7 +90,7 @@ def _check_encoding(section: dict[str, Any], key: str, also: Sequence[str] = ())
 
 
 def _check_part(part: dict[str, Any], key: str) -> dict[str, Any]:
-    # The name and the layers of a part are checked by the combination.
+    # The combination checks the name and the layers of a part.
     outer = {k: v for k, v in part.items() if k in ("pe", "layers")}
     section = {k: v for k, v in part.items() if k not in outer}
     return outer | _check_encoding(section, key, also=("layers",))
@@ -110,7 +105,7 @@ def _check_task(section: dict[str, Any]) -> dict[str, Any]:
                 f"{key}.{unknown} is not a key of the task: " + did_you_mean(unknown, section)
             )
         whole = normalize({**section, **changes, "splits": {}}, key, Task)
-        # Splits of a split are left for the task to refuse.
+        # The task refuses splits of a split.
         checked["splits"][name] = {k: whole[k] if k != "splits" else changes[k] for k in changes}
     return checked
 

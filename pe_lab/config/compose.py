@@ -31,7 +31,7 @@ CONFIG_PATH = "pkg://pe_lab.conf"
 
 
 def open_hydra(args: Any) -> Hydra:
-    """Hydra over our configuration and the folder of ``--config-dir``; GlobalHydra holds it."""
+    """Hydra with our configuration and the folder of ``--config-dir``, set as GlobalHydra."""
     search_path = create_config_search_path(CONFIG_PATH)
     if args.config_dir is not None:
         folder = Path(args.config_dir).absolute()
@@ -47,7 +47,7 @@ def open_hydra(args: Any) -> Hydra:
 def compose(args: Any) -> list[DictConfig]:
     """The configuration of every job of the command line.
 
-    ``args.overrides`` become the words from which Hydra itself composes the same.
+    ``args.overrides`` are replaced by words from which Hydra composes the same.
     """
     hydra = open_hydra(args)
     try:
@@ -67,7 +67,7 @@ def compose(args: Any) -> list[DictConfig]:
 def run_composed(args: Any, cfg: DictConfig, task: Callable[[], object]) -> None:
     """Call ``task`` as Hydra calls a single job: with logging, callbacks and ``HydraConfig``.
 
-    What it raises is raised here: Hydra would print more than one sentence.
+    Exceptions of the task are raised here: Hydra would print more than one sentence.
     """
     failures: list[Exception] = []
 
@@ -101,8 +101,8 @@ def _compose_jobs(
 ) -> list[DictConfig]:
     """The configuration of each job.
 
-    Composing reads and merges some twenty files. It is done once for each choice of files; the
-    values of the other keys are set in a copy, in Hydra's order.
+    Composing reads and merges some twenty files, so it is done once for each choice of files; the
+    other keys are set in a copy, in Hydra's order.
     """
     bases: dict[tuple[str, ...], DictConfig] = {}
     composed = []
@@ -116,7 +116,7 @@ def _compose_jobs(
             cfg = deepcopy(bases[files])
             ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
         except (HydraException, OmegaConfBaseException, ValueError):
-            # Composed as a whole, the message names the override that is wrong.
+            # The error of a whole composition names the wrong override.
             cfg = _compose_job(hydra, words)
         with open_dict(cfg.hydra):
             cfg.hydra.overrides.hydra = [o.input_line for o in overrides if o.is_hydra_override()]
@@ -146,10 +146,10 @@ def _compose_job(hydra: Hydra, words: list[str], mode: RunMode = RunMode.RUN) ->
 
 
 def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> list[str]:
-    """The words, and before them the sweep of the yamls (``hydra.sweeper.params``).
+    """The words, preceded by the sweep of the yamls (``hydra.sweeper.params``) for other keys.
 
-    A key among the words is left as it is there. A recipe's sweep is a table, not a search space:
-    a sweeper that searches gets the recipe as it is without -m.
+    A recipe's sweep is a table, not a search space: a sweeper that searches gets the recipe as it
+    is without -m.
     """
     overrides = parser.parse_overrides(words)
     keys = {override.key_or_group for override in overrides}
@@ -180,7 +180,7 @@ def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> lis
 
 
 def _params(hydra: Hydra, words: list[str]) -> tuple[dict[str, str], bool]:
-    """What the yamls sweep with these words, and whether every combination of it is run."""
+    """The sweep of the yamls with these words, and whether all its combinations are run."""
     cfg = _compose_job(hydra, words, RunMode.MULTIRUN)
     params = dict(cfg.hydra.sweeper.get("params") or {})
     return params, cfg.hydra.runtime.choices["hydra/sweeper"] == "basic"
@@ -203,7 +203,7 @@ def _jobs(overrides: Sequence[Override], multirun: bool) -> list[list[str]]:
                 f"{interval.input_line} has no end of values: list them (A,B), or choose a sweeper "
                 "that searches (hydra/sweeper=NAME)"
             )
-        # A search draws its values while it runs; only fixed keys can be checked before.
+        # A search draws its values while it runs: only fixed keys can be checked before.
         return [[o.input_line or "" for o in overrides if not o.is_sweep_override()]]
     batches = BasicSweeper.split_arguments(list(overrides), None)
     return [job for batch in batches for job in batch]

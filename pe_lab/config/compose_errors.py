@@ -1,4 +1,4 @@
-"""What Hydra raises while composing, as one sentence with key, value and remedy."""
+"""Errors of Hydra while composing, as one sentence with key, value and remedy."""
 
 import re
 from pathlib import Path
@@ -38,11 +38,11 @@ NOUNS = {
     "hydra/launcher": "launcher",
     "hydra/sweeper": "sweeper",
 }
-"""What an option of a group is called, where it is not called as the group."""
+"""Names for the options of a group, where they differ from the group's."""
 
 
 def _options(hydra: Hydra, group: str) -> list[str]:
-    """Every option of a group, those in its folders too where they are no groups of their own."""
+    """Every option of a group, with those in its folders unless these are groups themselves."""
     options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
     for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
         if f"{group}/{folder}" not in ALL_GROUPS:
@@ -51,7 +51,7 @@ def _options(hydra: Hydra, group: str) -> list[str]:
 
 
 def broken_yaml(error: yaml.YAMLError) -> str:
-    """For a file that YAML cannot read."""
+    """For a file that is not valid YAML."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return f"{getattr(error, 'name', 'a yaml file')} is not valid YAML: {_first_line(error)}"

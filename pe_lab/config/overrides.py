@@ -15,14 +15,14 @@ GROUPS = (*NEEDED, "preset", "experiment")
 ALL_GROUPS = (*GROUPS, "train/optimizer")
 """With those that lie in the folder of another."""
 OPEN_ENDED = ("task.files", "task.splits", "model.layers")
-"""Mappings with free keys; on the command line a mapping replaces that of the yaml."""
+"""Mappings with arbitrary keys; on the command line a mapping replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
 LAYERS = "model.layers."
 """The prefix of the keys of one layer, in a mapping that is empty in the yaml."""
 
 
 def check_words(parser: OverridesParser, words: list[str]) -> None:
-    """UsageError for words that Hydra cannot parse, that repeat a key or that would be lost."""
+    """UsageError for overrides that cannot be parsed, repeat a key or would have no effect."""
     for word in words:
         if "=" not in word and not word.startswith("~"):
             raise UsageError(f"{word} is neither a command nor key=value: see pe-lab --help")
@@ -52,12 +52,12 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
 
 
 def _value(overrides: Iterable[Override], key: str) -> Any:
-    """The value of a key that is overridden as a whole; None without such an override."""
+    """The value that an override gives this key; None without one."""
     return next((o.value() for o in overrides if o.get_key_element().lstrip("+") == key), None)
 
 
 def check_override(override: Override) -> None:
-    """UsageError for what Hydra would ignore, or reject without naming the override."""
+    """UsageError for overrides that Hydra ignores, or rejects without naming them."""
     line, key, value = override.input_line, override.key_or_group, override.value()
     if isinstance(value, IntervalSweep) and not _holds_any(value):
         raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")
@@ -89,10 +89,8 @@ def _holds_any(interval: IntervalSweep) -> bool:
 
 
 def replace_mappings(words: list[str]) -> list[str]:
-    """The words from which Hydra replaces the mappings of OPEN_ENDED.
-
-    Hydra itself merges mappings and adds no new key to one.
-    """
+    """The words with which Hydra replaces mappings of OPEN_ENDED; by itself it merges them and
+    refuses new keys."""
     done = []
     for word in words:
         key, _, value = word.partition("=")
@@ -104,7 +102,7 @@ def replace_mappings(words: list[str]) -> list[str]:
 
 
 def as_typed(words: Iterable[str]) -> list[str]:
-    """The words as the user typed them, before ``replace_mappings``."""
+    """The words as typed by the user, before ``replace_mappings``."""
     kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
     return [word[2:] if _was_added(word) else word for word in kept]
 

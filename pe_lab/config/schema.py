@@ -1,8 +1,7 @@
-"""The keys of the closed groups: their types and limits. Their values stand in conf/.
+"""The keys of the closed groups, with types and limits. Their values are in conf/.
 
-The open groups (``task``, ``pe``, ``positions``, ``model``) name their class in ``_target_``; the
-signature of that class is their schema (see schema.py). This module does not import torch:
-tab completion and every check of a command line go through it.
+The open groups (``task``, ``pe``, ``positions``, ``model``) name a class in ``_target_``, whose
+signature is their schema. This module does not import torch.
 """
 
 import operator
@@ -29,10 +28,9 @@ from pe_lab.common.closed import closed
 def register_resolvers() -> None:
     """Register the resolvers of the yamls with OmegaConf.
 
-    ``${mul:a,b}`` and ``${add:a,b}``: splits defined relative to the baseline;
-    ``${cores:threads}``: the number of jobs that run at once on this machine; ``${cpus:threads}``:
-    the CPUs of one job of a sweep. A value that is not a number is returned unchanged, and refused
-    where its key is checked.
+    ``${mul:a,b}`` and ``${add:a,b}``: splits relative to the task's values; ``${cores:threads}``:
+    the number of simultaneous jobs on this machine; ``${cpus:threads}``: the CPUs of one job of a
+    sweep. A value that is not a number is returned unchanged, for the check of its key to refuse.
     """
     for name, result in (("mul", operator.mul), ("add", operator.add)):
         OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
@@ -53,12 +51,12 @@ def _threads(value: Any) -> Any:
 
 
 def _cpus(threads: Any) -> int:
-    """The threads of a job of a sweep; 1 for ``auto``, and for values that are refused later."""
+    """The threads of a job of a sweep; 1 for ``auto`` and for invalid values."""
     return threads if type(threads) is int and threads >= 1 else 1
 
 
 def _cores(threads: Any = 1) -> int:
-    """How many jobs with this number of threads fit on the usable cores; at least 1."""
+    """The number of jobs with this many threads on the usable cores, at least 1."""
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     return max(1, int(cpu_count()) // _cpus(threads))
@@ -122,7 +120,7 @@ class WandbConfig:
 
 @closed
 class TrackerConfig:
-    """Where a run is logged besides its own folder (conf/tracker/)."""
+    """Where a run is logged besides its folder (conf/tracker/)."""
 
     wandb: WandbConfig
 
@@ -151,7 +149,7 @@ class Config:
 
 _CONFIG = TypeAdapter(Config)
 TRAIN_KEYS = set(TrainConfig.__annotations__) - {"optimizer_keys"}
-"""The keys of ``train`` that are not the optimizer's own."""
+"""The keys of ``train`` other than the optimizer's arguments."""
 
 
 def validated(resolved: dict[str, Any]) -> Config:

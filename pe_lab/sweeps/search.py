@@ -17,7 +17,7 @@ from pe_lab.common.console import console, percent
 from pe_lab.common.errors import Interrupted, RunError, sentence
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.common.signals import stopping
-from pe_lab.config.check import check_job
+from pe_lab.config.check import check_composed
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import register_resolvers
@@ -70,7 +70,7 @@ class Trial:
                 raise stop
             try:
                 summary = run_when_free(
-                    check_job(cfg),
+                    check_composed(cfg),
                     words,
                     SweepPlace(name, self.sweep, number, interval),
                     resume=self.resume,

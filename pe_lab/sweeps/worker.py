@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from pe_lab.common.console import percent
 from pe_lab.common.errors import HeldError, Interrupted, sentence
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
-from pe_lab.common.signals import serve, stopping
-from pe_lab.config.check import check_job
+from pe_lab.common.signals import as_worker, stopping
+from pe_lab.config.check import check_composed
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
 
@@ -79,7 +79,7 @@ class SweepJob:
         try:
             register_resolvers()
             summary = run_when_free(
-                check_job(cfg),
+                check_composed(cfg),
                 as_typed(HydraConfig.get().overrides.task),
                 SweepPlace(name, self.sweep, number, interval),
                 resume=number in self.begun,
@@ -97,7 +97,7 @@ class SweepJob:
 
 def serving(launcher: int | None) -> AbstractContextManager[None]:
     """Serve the launcher, unless there is none or it is this process, as in a pool of one."""
-    return nullcontext() if launcher in (None, os.getpid()) else serve(int(launcher or 0))
+    return nullcontext() if launcher in (None, os.getpid()) else as_worker(int(launcher or 0))
 
 
 def run_when_free(
