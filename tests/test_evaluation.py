@@ -16,13 +16,13 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.config.combined_parts import encoding_section
-from pe_lab.evaluation import measure_cells
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.record import NAME, Evaluations
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import SUMMARY, load
+from pe_lab.training import evaluator
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import answer, fixed_positions
@@ -293,7 +293,7 @@ def out_of_memory_beyond(
             raise error
         return answer(*args, batch_tokens=batch_tokens, **options)
 
-    monkeypatch.setattr(measure_cells, "answer", limited)
+    monkeypatch.setattr(evaluator, "answer", limited)
     return tried
 
 
@@ -373,7 +373,7 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     def none(*args: object, **kwargs: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(measure_cells, "answer", none)
+    monkeypatch.setattr(evaluator, "answer", none)
     same = evaluate([path], ["pi"], lengths=[16, 32])
     assert same["earlier"].all()
     assert same.drop("earlier").equals(first.drop("earlier"))

@@ -224,7 +224,7 @@ def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.Mon
         (["pe=alibi,hfwa"], ["pe=hfwa: n_layers=1 leaves no layer for a window"]),
         (["pe=rerope:window"], ["rerope:window", "key=value"]),
         (["pe=pi:k=2:k=3"], ["given twice"]),
-        (["pe=trained:base=3"], ["trained:base=3", "own name"]),
+        (["pe=trained:base=3"], ["trained:base=3", "name of an encoding"]),
         (["pe=pi,"], ["names no encoding"]),
         (["k=2"], ["k=2", "no effect"]),
         (["k=2", "pe=rerope"], ["k=2", "no effect"]),

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from program import Here, command, summary, the_run, tiny
 
+from pe_lab.config.schema import validated
+from pe_lab.training.optimizer import state_per_weight
+
 Add = Callable[[str, str, str, str], None]
 """Of a module and its code, and of a yaml below the configuration's folder and its text."""
 
@@ -106,8 +109,11 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
     add("lion", LION, "train/optimizer/lion", text)
     words = ["--config-dir", "mine", *tiny("train/optimizer=lion", "train.steps=4")]
     assert here(*words, "train.beta=0.5").status == 0
-    train = summary(the_run(tmp_path / "runs"))["config"]["train"]
+    config = summary(the_run(tmp_path / "runs"))["config"]
+    train = config["train"]
     assert (train["optimizer"], train["beta"]) == ("lion.Lion", 0.5)
+    # The check of memory counts the state of this optimizer, not that of Adam.
+    assert state_per_weight(validated({**config, "runs_dir": "runs"}).train) == 1
     assert "betas" not in train
     for word, part in (
         ("train.beta=1", "train.beta=1"),

@@ -118,7 +118,7 @@ def _encode(run: "LoadedRun", prompt: str) -> list[int]:
 
 def _check_length(run: "LoadedRun", read: int, tokens: int) -> None:
     """UsageError if memory or the encoding does not suffice for prompt and generated tokens."""
-    from pe_lab.evaluation.memory import min_bytes, refuse_beyond
+    from pe_lab.training.memory import min_bytes, refuse_beyond
 
     refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + tokens, 1, 0), "give fewer")
     reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)

@@ -77,7 +77,7 @@ def cells(
     for path in paths:
         run = load(path)
         if not os.access(path, os.W_OK):
-            raise UsageError(f"{path} cannot be written, and its record is kept there: make it so")
+            raise UsageError(f"{path} cannot be written, and holds the record: make it writable")
         setting = identity({**run.summary["config"], "seed": 0}, run.plan.task.contents())
         if setting not in by_setting:
             by_setting[setting] = _SettingCells(run, setting, configs, k, generate).cells(

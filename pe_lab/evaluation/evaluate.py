@@ -5,9 +5,9 @@
 ...                  lengths=[128, 256, 512])
 >>> frame.group_by("encoding", "length", maintain_order=True).agg(pl.mean("error"))
 
-A split at a length is ``task.split(split).at_length(length)``, drawn from the split's own random
-stream: the same sequences for every run and encoding. At the split's own length these are the
-sequences of the run's final evaluation.
+A split at a length is ``task.split(split).at_length(length)``, drawn from the split's random
+stream: the same sequences for every run and encoding. At the split's configured length these are
+the sequences of the run's final evaluation.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,26 +50,26 @@ def evaluate(
     Args:
         runs: folders of finished runs.
         encodings: ``NAME`` or ``NAME:key=value:..``; a key that both encodings have keeps its
-            trained value unless it is given.
+            trained value unless it is overridden.
         lengths: tokens per sequence, or the nearest smaller number that the task allows; None:
-            each split's own.
+            the length of each split.
         k: the scale of all encodings that have one; None: test length / trained length, in
             tokens.
         sequences: how many of the training length, fewer if they are longer; None: the run's
             eval.sequences.
         generate: also let the model generate the answers itself.
         force: repeat measurements that are recorded.
-        config_dir: a folder with yamls of the user's own encodings.
+        config_dir: a folder with yamls of further encodings.
         progress: called with the number of cells measured and their total.
 
     Returns:
-        ``path``, ``task``, ``pe`` (trained), ``seed``, ``setting``, ``encoding`` (as given;
-        "trained"), ``k`` (null if it has none), ``split``, ``length`` (as given, else
-        ``tokens``), ``tokens`` (read), ``error``, ``error_low``, ``error_high``, ``error_seq``,
-        ``loss``, ``n``, ``n_seq``, ``guess``, ``seconds``, with ``generate`` ``error_generated``
-        and so on, ``left_out`` (the number of trained parameters that the encoding does not
-        read), ``message`` (why there are no numbers), ``earlier`` (whether the row was recorded
-        before).
+        ``path``, ``task``, ``pe`` (trained), ``seed``, ``setting``, ``encoding``
+        (as specified, or "trained"), ``k`` (null if it has none), ``split``, ``length``
+        (requested, else ``tokens``), ``tokens`` (read), ``error``, ``error_low``,
+        ``error_high``, ``error_seq``, ``loss``, ``n``, ``n_seq``, ``guess``, ``seconds``, with
+        ``generate`` ``error_generated`` and so on, ``left_out`` (the number of trained
+        parameters that the encoding does not read), ``message`` (why there are no numbers),
+        ``earlier`` (whether the row was recorded before).
 
     Raises:
         UsageError: the evaluation is impossible; nothing was measured.

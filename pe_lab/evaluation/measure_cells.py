@@ -1,7 +1,6 @@
 """Measuring cells: the metrics of a run's model with an encoding on the sequences of a target."""
 
 import logging
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from time import perf_counter
@@ -12,14 +11,14 @@ import torch
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import generated_metrics
 from pe_lab.common.signals import stopping
-from pe_lab.common.task import Batch, Ints
+from pe_lab.common.task import Batch
 from pe_lab.config.schema import plain, validated
 from pe_lab.evaluation.cells import Cell
-from pe_lab.evaluation.memory import DoesNotFit, halve_until_it_fits
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.experiment.machine import environment, prepare
-from pe_lab.training.generate import generated_answers
-from pe_lab.training.measure import answer, fixed_positions
+from pe_lab.models.base import Model
+from pe_lab.training.evaluator import Evaluator
+from pe_lab.training.memory import DoesNotFit, halve_until_it_fits
 
 logger = logging.getLogger("pe_lab")
 
@@ -46,30 +45,22 @@ class CellMeasurer:
         device = prepare(
             validated({**plain(config), "device": self.device, "threads": self.threads})
         )
-        placed = replace(run, plan=cell.plan, model=cell.model(run).to(device))
-        positions = fixed_positions(run.plan.positions, cell.target.split, *data.tokens.shape)
-        numbers = self._numbers(cell, placed, data, positions, config.eval.batch_tokens)
+        numbers = self._numbers(cell, cell.model(run).to(device), data)
         numbers["guess"] = cell.target.task.guess(reference, data)
         seconds = perf_counter() - began
         encoding = {"encoding": cell.encoding, "k": cell.scale}
         return {**encoding, **numbers, "seconds": seconds, **self._provenance(device)}
 
-    def _numbers(
-        self, cell: Cell, run: LoadedRun, data: Batch, positions: Ints, batch_tokens: int
-    ) -> dict[str, Any]:
+    def _numbers(self, cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
         """The metrics, measured in smaller batches if memory runs out, here and afterwards."""
         sequences, tokens = data.tokens.shape
+        batch_tokens, split = cell.plan.config.eval.batch_tokens, cell.target.split
 
         def measure(rows: int) -> dict[str, Any]:
-            options: dict[str, Any] = {
-                "batch_tokens": rows * tokens, "autocast": run.autocast, "poll": _poll
-            }  # fmt: skip
-            found: dict[str, Any] = answer(
-                run.model, cell.target.task, data, positions, **options
-            ).measured()
+            evaluator = Evaluator(cell.plan, model, {split: data}, _poll, rows * tokens)
+            found: dict[str, Any] = evaluator.answers(split).measured()
             if cell.measurement.generated:
-                written = generated_answers(run.model, data, positions, **options).measured()
-                found |= generated_metrics(written)
+                found |= generated_metrics(evaluator.generated(split).measured())
             return found
 
         rows = max(1, min(batch_tokens, self.max_tokens or batch_tokens) // tokens)

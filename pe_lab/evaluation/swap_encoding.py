@@ -48,7 +48,7 @@ def _parse(text: str) -> EncodingSpec:
     if name == TRAINED and pairs:
         raise UsageError(
             f"pe={text} changes the trained encoding, which is measured as it is: give the "
-            "encoding's own name, NAME:key=value"
+            "name of an encoding, NAME:key=value"
         )
     overrides: dict[str, Any] = {}
     for pair in pairs:
@@ -76,7 +76,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 class EncodingConfigs:
-    """The yamls of conf/pe, preceded by those of the user's own folder."""
+    """The yamls of conf/pe, preceded by those of the user's ``--config-dir``."""
 
     def __init__(self, config_dir: str | None = None) -> None:
         register_resolvers()

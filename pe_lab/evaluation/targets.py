@@ -11,9 +11,9 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import generator
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Task
-from pe_lab.evaluation.memory import min_bytes, refuse_beyond
 from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.training.batches import evaluation_set
+from pe_lab.training.memory import min_bytes, refuse_beyond
 from pe_lab.training.plan import Plan
 
 
@@ -22,9 +22,9 @@ class Target:
     """A split at a length.
 
     Args:
-        length: the requested length, or the split's own.
+        length: the requested length, or the configured one.
         task: the split's task at that length; its sequences have ``tokens``.
-        unchanged: whether this is the split's own length.
+        unchanged: whether this is the split's configured length.
         sequences: how many are read.
         positions: one more than the largest position; None if they are out of range, see
             ``message``.
@@ -46,7 +46,7 @@ class Target:
 def targets(
     run: LoadedRun, splits: Sequence[str], lengths: Sequence[int] | None, sequences: int | None
 ) -> list[Target]:
-    """Each split at each length, or at its own.
+    """Each split at each length, or at its configured one.
 
     Args:
         sequences: how many of the training length; None: the run's eval.sequences.
@@ -62,27 +62,27 @@ def targets(
 
 
 def _split_task(run: LoadedRun, split: str) -> Task:
-    known = run.plan.task.evaluated()
-    if split not in known:
+    splits = run.plan.task.evaluated()
+    if split not in splits:
         raise UsageError(
-            f"splits={split} is not a split of {run.path}: " + did_you_mean(split, known)
+            f"splits={split} is not a split of {run.path}: " + did_you_mean(split, splits)
         )
     return run.plan.task.split(split)
 
 
 def _target(run: LoadedRun, split: str, length: int, sequences: int | None) -> Target:
     plan, task = run.plan, _split_task(run, split)
-    own_length = task.n_tokens
+    configured = task.n_tokens
     try:
-        at_length = task if length == own_length else task.at_length(length)
+        at_length = task if length == configured else task.at_length(length)
     except ValueError as error:
         raise UsageError(f"lengths={length}: {error}") from None
     tokens = at_length.n_tokens
-    unchanged = tokens == own_length
+    unchanged = tokens == configured
     if not unchanged and split in plan.task.contents() and at_length.stored(split) is None:
         raise UsageError(
             f"lengths={length}: the split {split} of {run.path} is read from a file, "
-            f"whose sequences have {own_length} tokens: give that length, or another split"
+            f"whose sequences have {configured} tokens: give that length, or another split"
         )
     limit = plan.config.eval.sequences if sequences is None else sequences
     n = max(1, limit * min(tokens, plan.dims.train_len) // tokens)

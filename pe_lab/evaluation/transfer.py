@@ -79,7 +79,7 @@ class MissingWeights(Exception):  # noqa: N818
 
 def plan_at_length(plan: Plan, config: Config, positions: int, tokens: int | None = None) -> Plan:
     """The run's plan with this configuration, its encoding built for this many positions and, if
-    known, tokens of a sequence."""
+    specified, tokens of a sequence."""
     dims = replace(plan.dims, max_len=positions, test_len=tokens)
     return replace(plan, config=config, dims=dims)
 
@@ -99,7 +99,7 @@ def missing_weights_message(
 
 
 def _fitting(trained: Model, plan: Plan, configs: EncodingConfigs) -> list[str]:
-    """The encodings that can replace the run's own."""
+    """The encodings that can replace the trained one."""
     found = []
     for name in configs.names():
         try:

@@ -32,7 +32,7 @@ SUMMARY = {
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A finished run: its summary, the plan made from it, and the model with its weights."""
+    """A finished run: its summary, its plan, and the model with its weights."""
 
     path: Path
     summary: dict[str, Any]
@@ -60,14 +60,13 @@ class LoadedRun:
         return data, fixed_positions(self.plan.positions, split, *data.tokens.shape)
 
     def answers(self, split: str) -> Answers:
-        """The model's answers to all sequences of a split; these reproduce the numbers in its
-        summary."""
+        """The model's answers to all sequences of a split, from which its summary was made."""
         data, _ = self.sequences(split)
         return Evaluator(self.plan, self.model, {split: data}).answers(split)
 
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Returns the autocast context of training, for the device that the model is on now."""
+        """Makes the autocast context of training, on the model's current device."""
         return partial(autocast, self.plan, self.model)
 
 

@@ -15,31 +15,30 @@ SHIPPED = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
 def build_encodings(
     section: dict[str, Any], dims: Dims, without: frozenset[int] = frozenset()
 ) -> list[PositionalEncoding]:
-    """One encoding for each layer; NoPE where an encoding leaves a layer alone.
+    """One encoding for each layer; NoPE where an encoding has no effect.
 
     Args:
-        without: layers that are to go without it.
+        without: layers without the encoding.
     """
-
-    def serves(encoding: PositionalEncoding, layer: int) -> bool:
-        return encoding.active and (layer == 0 or bool(encoding.hooks() - {"embed"}))
-
-    def served(layer: int) -> bool:
-        if layer in without and "embed" in made[0].hooks():
-            raise UsageError(
-                f"model.layers.{layer}.encoded=false has no effect on the input of the model, "
-                "which this encoding changes: leave it true, or choose another encoding"
-            )
-        return layer not in without and serves(made[layer], layer)
-
-    made = [
-        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
-        for layer in range(dims.n_layers)
+    layers = range(dims.n_layers)
+    made: list[PositionalEncoding] = [
+        instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer)) for layer in layers
     ]
-    serving = [layer for layer in range(dims.n_layers) if served(layer)]
-    if not serving:
-        return [NoPE(dims.at_layer(layer)) for layer in range(dims.n_layers)]
-    first = made[serving[0]]
+    if without and "embed" in made[0].hooks():
+        raise UsageError(
+            f"model.layers.{min(without)}.encoded=false has no effect on the input of the model, "
+            "which this encoding changes: leave it true, or choose another encoding"
+        )
+    encoded = [
+        layer
+        for layer in layers
+        if layer not in without
+        and made[layer].active
+        and (layer == 0 or made[layer].hooks() - {"embed"})
+    ]
+    if not encoded:
+        return [NoPE(dims.at_layer(layer)) for layer in layers]
+    first = made[encoded[0]]
     common = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
     if dims.layer_heads is not None and (first.share_layers or common):
         raise UsageError(
@@ -48,14 +47,11 @@ def build_encodings(
         )
     if first.share_layers:
         made = [first] * dims.n_layers
-    for layer in serving:
-        for lower in serving[: serving.index(layer)]:
+    for number, layer in enumerate(encoded):
+        for lower in encoded[:number]:
             if made[layer] is not made[lower]:
                 made[layer].share(made[lower])
-    return [
-        made[layer] if layer in serving else NoPE(dims.at_layer(layer))
-        for layer in range(dims.n_layers)
-    ]
+    return [made[layer] if layer in encoded else NoPE(dims.at_layer(layer)) for layer in layers]
 
 
 def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Evaluator:
     Args:
         sets: the evaluation set of each split.
         poll: called between batches; may raise to stop.
+        batch_tokens: tokens evaluated at once; None: ``eval.batch_tokens``.
     """
 
     def __init__(
@@ -33,36 +35,25 @@ class Evaluator:
         model: Model,
         sets: Mapping[str, Batch],
         poll: Callable[[], None] = lambda: None,
+        batch_tokens: int | None = None,
     ) -> None:
-        self.plan, self.model, self.sets, self.poll = plan, model, sets, poll
+        self.plan, self.model, self.sets = plan, model, sets
+        self._options: dict[str, Any] = {
+            "batch_tokens": batch_tokens or plan.config.eval.batch_tokens,
+            "autocast": partial(autocast, plan, model),
+            "poll": poll,
+        }
 
     def answers(self, split: str, n: int | None = None) -> Answers:
         """The teacher-forced answers to a split, or to its first ``n`` sequences."""
         data, positions = self._sequences(split, n)
-        return answer(
-            self.model,
-            self.plan.task.split(split),
-            data,
-            positions,
-            batch_tokens=self.plan.config.eval.batch_tokens,
-            autocast=self._autocast,
-            poll=self.poll,
-        )
+        task = self.plan.task.split(split)
+        return answer(self.model, task, data, positions, **self._options)
 
     def generated(self, split: str) -> Answers:
         """The answers that the model generates greedily."""
         data, positions = self._sequences(split, None)
-        return generated_answers(
-            self.model,
-            data,
-            positions,
-            batch_tokens=self.plan.config.eval.batch_tokens,
-            autocast=self._autocast,
-            poll=self.poll,
-        )
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return autocast(self.plan, self.model)
+        return generated_answers(self.model, data, positions, **self._options)
 
     def _sequences(self, split: str, n: int | None) -> tuple[Batch, Ints]:
         data = self.sets[split]

@@ -66,7 +66,13 @@ class AdamW(Adam):
 
 
 def make_optimizer(train: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer of a configuration."""
+    """The optimizer of a configuration, over these parameters."""
     section = optimizer_section(train.optimizer, train.optimizer_keys)
     made: Optimizer = instantiate(section, "train", Optimizer, parameters)
     return made
+
+
+def state_per_weight(train: TrainConfig) -> int:
+    """How many numbers a configuration's optimizer keeps for each weight: 2 for Adam."""
+    probe = make_optimizer(train, [nn.Parameter(torch.zeros(1))])
+    return sum(tensor.shape == probe.values.shape for tensor in probe.state.values())

@@ -1,6 +1,5 @@
-"""From a checked configuration to a plan: what can be known to be wrong before any work."""
+"""From a checked configuration to a plan: every error that can be found before any work."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +16,14 @@ from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
 from pe_lab.training.encodings import build_encodings, refused
 from pe_lab.training.kernels import accelerate, check_backend
+from pe_lab.training.memory import refuse_beyond
 from pe_lab.training.null_values import null_values, replaced
+from pe_lab.training.optimizer import state_per_weight
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, checked as a whole and not begun: nothing is written, no sequence is drawn."""
+    """A checked run before its start: nothing is written, no sequence is drawn."""
 
     config: Config
     task: Task
@@ -47,27 +48,28 @@ class Plan:
         length = self.task.split(split).n_tokens
         return max(1, most * min(length, self.dims.train_len) // length)
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The task's words, as a model needs to know them."""
-        return vocabulary(self.task)
-
     def model(self) -> Model:
         """The model with its initial weights. The trunk and the encodings are drawn from
-        streams of their own: with one seed, every encoding starts from the same trunk."""
-        seed = self.config.seed
+        separate random streams: with one seed, every encoding starts from the same trunk."""
+        seed, separator = self.config.seed, self.task.separator
+        words = self.task.vocab
+        vocabulary = Vocabulary(len(words), None if separator is None else words.index(separator))
         with torch.random.fork_rng():
             torch.manual_seed(torch_seed(seed, "encoding"))
             encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
             torch.manual_seed(torch_seed(seed, "weights"))
-            model = self.model_config.build(self.vocabulary, encodings)
+            model = self.model_config.build(vocabulary, encodings)
         if self.config.train.fast:
             accelerate(model)
         return model
 
 
 def plan(config: Config) -> Plan:
-    """Everything that can be checked without training; UsageError says what is wrong."""
+    """Check everything that can be checked without training.
+
+    Raises:
+        UsageError: the settings do not fit one another or this machine.
+    """
     check_backend()
     task = build_task(config.task)
     _check_length(config, task)
@@ -127,23 +129,17 @@ def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> No
     if not without:
         return
     whole, name = build_encodings(config.pe, dims), config.names.get("pe", "")
-    served = {layer for layer, encoding in enumerate(whole) if encoding.hooks()}
-    for layer in sorted(without - served):
+    encoded = {layer for layer, encoding in enumerate(whole) if encoding.hooks()}
+    for layer in sorted(without - encoded):
         raise UsageError(
             f"model.layers.{layer}.encoded=false has no effect, pe={name} changes nothing in that "
             "layer: leave it true"
         )
-    if served <= without:
+    if encoded <= without:
         raise UsageError(
             f"model.layers.<i>.encoded=false leaves no layer with pe={name}: give pe=none, or "
             "leave it true in one"
         )
-
-
-def vocabulary(task: Task) -> Vocabulary:
-    """The task's words, as a model needs to know them."""
-    number = None if task.separator is None else task.vocab.index(task.separator)
-    return Vocabulary(len(task.vocab), number)
 
 
 def _check_length(config: Config, task: Task) -> None:
@@ -152,19 +148,19 @@ def _check_length(config: Config, task: Task) -> None:
     if length is not None and n_tokens != length:
         raise UsageError(
             f"train.length={length} changes nothing in this task, whose training sequences have "
-            f"{n_tokens} tokens by keys of its own (pe-lab --cfg job shows task.*): leave it null"
+            f"{n_tokens} tokens, set by task.* (pe-lab --cfg job shows them): leave it null"
         )
 
 
 def _check_memory(
     config: Config, model_config: ModelConfig, dims: Dims, needed: dict[str, int]
 ) -> None:
-    """Refuse what no machine of this size can hold; no exact account."""
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # Four numbers a weight: itself, its gradient and an optimizer's two moments, the usual case.
-    # Tokens and targets are int64.
+    """Refuse sizes whose lower bounds exceed this machine's memory."""
+    # Per weight in float32: itself, its gradient, the optimizer's state. Tokens and targets are
+    # int64.
     weights, name = model_config.weights(), config.names.get("model", "")
-    sizes = {f"model={name} of about {weights:.2g} weights": 16 * weights}
+    per_weight = 4 * (2 + state_per_weight(config.train))
+    sizes = {f"model={name} of about {weights:.2g} weights": per_weight * weights}
     for name, length in needed.items():
         sequences = config.train.batch_size if name == TRAIN else 1
         sizes[f"{name} with {length} tokens"] = 16 * sequences * length
@@ -173,11 +169,7 @@ def _check_memory(
         16 * config.train.batch_size * dims.max_len
     )
     for name, size in sizes.items():
-        if size > here:
-            raise UsageError(
-                f"{name} is too large: it needs {size / 2**30:.3g} GiB, this machine has "
-                f"{here / 2**30:.3g}; set a smaller size"
-            )
+        refuse_beyond(f"{name} is too large", size, "set a smaller size")
 
 
 def build_task(section: dict[str, Any]) -> Task:

@@ -1,4 +1,4 @@
-"""Running out of memory: absurd sizes are refused, batches that do not fit are halved."""
+"""Limited memory: absurd sizes are refused, batches that do not fit are halved."""
 
 import os
 from collections.abc import Callable
@@ -21,14 +21,10 @@ def min_bytes(length: int, sequences: int, d_model: int) -> int:
     return length * (BYTES_PER_TOKEN * sequences + HIDDEN_BYTES * d_model)
 
 
-def machine_bytes() -> int:
-    """The memory of this machine, used or not."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def refuse_beyond(what: str, needed: int, remedy: str) -> None:
     """UsageError if ``needed`` bytes are more than the machine has."""
-    if needed > (available := machine_bytes()):
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
         raise UsageError(
             f"{what}: at least {needed / 2**30:.3g} GiB are needed, this machine has "
             f"{available / 2**30:.3g}; {remedy}"
@@ -49,7 +45,7 @@ def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
         try:
             return run(rows), rows
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if not _is_out_of_memory(error):
                 raise
         # Outside of the handler, whose traceback holds on to tensors.
         if rows == 1:
@@ -59,7 +55,7 @@ def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
             torch.cuda.empty_cache()
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Whether PyTorch or NumPy failed to allocate memory, on a GPU or on a CPU."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
