@@ -141,7 +141,7 @@ BAD = {
         ["task=counting", "task.files={train: F}"],
         ["task.files={train: F} is not a key of task", "choices: "],
     ),
-    "an unknown key of a split given whole": (
+    "an unknown key of a split set as a whole": (
         ["task.splits={foo:{lenght: 8}}"],
         ["task.splits.foo.lenght", "did you mean length"],
     ),

@@ -1,4 +1,4 @@
-"""Run folders without training: what a finished run leaves, with the numbers that a test wants."""
+"""Run folders written without training, with chosen numbers."""
 
 import copy
 from pathlib import Path
@@ -120,11 +120,11 @@ def evaluate(
     k: float | None = None,
     **more: float,
 ) -> None:
-    """Add to the record of a run that it has these errors by length with this encoding.
+    """Record evaluations of a run with this encoding: its errors by length.
 
     Args:
-        scale: that the encoding had.
-        k: that was given, to all encodings.
+        scale: the scale that the encoding used.
+        k: the scale set on the command line for all encodings.
     """
     record = Evaluations(run.path)
     for tokens, error in errors.items():

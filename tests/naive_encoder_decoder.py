@@ -83,17 +83,17 @@ def attended(
     for i, q_i in enumerate(q):
         mixed = []
         for h in range(HEADS):
-            own = slice(h * d, (h + 1) * d)
+            head = slice(h * d, (h + 1) * d)
             weights = []
             for j, k_j in enumerate(k[: i + 1] if causal else k):
-                a, b = q_i[own], k_j[own]
+                a, b = q_i[head], k_j[head]
                 if pe == "rope" and pos:
                     a, b = rotated(a, pos[i]), rotated(b, pos[j])
                 logit = a @ b / math.sqrt(d)
                 if pe == "alibi" and pos:
                     logit = logit - SLOPES[h] * abs(pos[i] - pos[j])
                 weights.append(logit.exp())
-            mixed.append(sum(w * v[j][own] for j, w in enumerate(weights)) / sum(weights))
+            mixed.append(sum(w * v[j][head] for j, w in enumerate(weights)) / sum(weights))
         out.append(torch.cat(mixed))
     return out
 
@@ -154,16 +154,16 @@ class Naive:
         self,
         x: list[Tensor],
         residual: Any,
-        own: Any,
+        layer: Any,
         pos: list[int] | None,
         causal: bool,
         known: list[Tensor] | None = None,
     ) -> list[Tensor]:
-        if hasattr(own, "qkv"):
-            weight, bias = own.qkv.weight, own.qkv.bias
+        if hasattr(layer, "qkv"):
+            weight, bias = layer.qkv.weight, layer.qkv.bias
         else:
-            weight = torch.cat([own.q.weight, own.kv.weight])
-            bias = torch.cat([own.q.bias, own.kv.bias])
+            weight = torch.cat([layer.q.weight, layer.kv.weight])
+            bias = torch.cat([layer.q.bias, layer.kv.bias])
 
         def part(x: list[Tensor], n: int) -> list[Tensor]:
             rows = slice(n * WIDTH, (n + 1) * WIDTH)
@@ -172,7 +172,7 @@ class Naive:
         def make(x: list[Tensor]) -> list[Tensor]:
             of = x if known is None else known
             mixed = attended(part(x, 0), part(of, 1), part(of, 2), pos, self.pe, causal)
-            return [own.out.weight @ m + own.out.bias for m in mixed]
+            return [layer.out.weight @ m + layer.out.bias for m in mixed]
 
         return self.branch(x, residual, make)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from naive_seq2seq import AT_INPUT
-from program import Here, summary, the_run, tiny
+from program import Here, assert_refused, summary, the_run, tiny
 
 
 def small(*words: str) -> list[str]:
@@ -14,10 +14,7 @@ def small(*words: str) -> list[str]:
 
 def test_an_encoding_inside_layers_is_refused(here: Here) -> None:
     outcome = here(*small("pe=floater", "pe.blocks=all"))
-    assert outcome.status == 2
-    assert len(outcome.err.strip().splitlines()) == 1
-    assert "pe=floater acts inside" in outcome.err
-    assert f"({', '.join(AT_INPUT)})" in outcome.err
+    assert_refused(outcome, "pe=floater acts inside", f"({', '.join(AT_INPUT)})")
 
 
 def test_a_run_generates_its_answers(here: Here) -> None:
