@@ -15,8 +15,10 @@ from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 
+RESAMPLES = 9999
+"""Sign flips drawn at random, besides the observed one, where there are more."""
 EXACT = 13
-"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than 9 999."""
+"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),
@@ -41,8 +43,8 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
     signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
     above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
-    smallest ``p_flips`` that n seeds can give: 2 / 2^n. With one seed there are no p and no
-    interval.
+    smallest ``p_flips`` that n seeds can give: 2 / 2^n, above 13 seeds 2 / 10 000. With one seed
+    there are no p and no interval.
 
     Raises:
         UsageError: the two share no seed in equal settings, or several settings match.
@@ -107,9 +109,10 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
         found["p_t"] = float(ttest_rel(a, b).pvalue)
     flips = permutation_test(
         (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
-        vectorized=True, n_resamples=9999, rng=0,
+        vectorized=True, n_resamples=RESAMPLES, rng=0,
     )  # fmt: skip
-    least = 2 / 2**n
+    # scipy counts the observed signs among those drawn, and doubles the smaller side.
+    least = 2 / (2**n if n <= EXACT else RESAMPLES + 1)
     return {
         **found, "low": spread["low"], "high": spread["high"], "p_flips": float(flips.pvalue),
         "p_least": least,
@@ -208,7 +211,7 @@ def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]
     ]
     differs, one, two = min(pairs, key=lambda pair: len(pair[0]))
     if differs:
-        keys = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs[:5])
+        keys = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs)
         return f"a={a} b={b} have no equal settings to pair: the nearest differ in {keys}"
     seeds = [
         ",".join(str(seed) for runs in sides[pe][shared].values() for seed in sorted(runs))
