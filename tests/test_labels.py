@@ -41,12 +41,12 @@ def test_labels_tell_settings_apart_and_nothing_else() -> None:
     made("t5", 0, **{"task.splits.sparse.p_ignore": 0.5})
     made("t5", 0, task="counting", **{"task._target_": "pe_lab.tasks.counting.Counting"})
     runs = read_runs()
-    told = {
+    named = {
         (task, pe, s): labels(runs)[s]
         for task, pe, s in runs.select("task", "pe", "setting").rows()
     }
     by_pe: dict[str, set[str]] = {}
-    for (_, pe, _), label in told.items():
+    for (_, pe, _), label in named.items():
         by_pe.setdefault(pe, set()).add(label)
     assert by_pe["rope"] == {"pe.base=1 train.lr=0.003", "pe.base=2 train.lr=0.003"}
     assert by_pe["cope"] == {"train.lr=0.003"}

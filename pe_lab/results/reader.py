@@ -124,7 +124,7 @@ class _Reader:
                 raise TypeError("a metric is not a number")
             return Record(facts, summary["metrics"], setting)
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Raises a message of its own where it knows what is wrong.
+            # Raises a more specific message if it can.
             folder.summary()
             raise UsageError(
                 f"{folder.path / 'summary.json'} is not a summary of a run: put back a copy or "
