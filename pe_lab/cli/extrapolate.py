@@ -2,17 +2,10 @@
 
     pe-lab extrapolate task=text             trains what is missing of experiment=small/text (rope,
                                              rope with logn=train, hfwa; three seeds), measures all
-<<<<<<< HEAD
                                              encodings at 8 times the trained length, and compares
                                              numbers and orders with Su's
     pe-lab extrapolate task.file=BOOK.txt    on another text
     pe-lab extrapolate seed=0 train.steps=500    all other options are passed to the training
-=======
-                                             encodings at 8 times the trained length, and shows
-                                             them beside Su's, each of his orders with a verdict
-    pe-lab extrapolate task.file=BOOK.txt    on another text
-    pe-lab extrapolate seed=0 train.steps=500    every other option goes to the training
->>>>>>> 22dcabb (results, sweeps: plain English in docstrings, comments and names of tests)
     pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
