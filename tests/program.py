@@ -142,9 +142,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The run's result without times and overrides."""
+    """The run's result without times, digests and overrides."""
     content = json.loads((folder / "summary.json").read_text())
-    del content["overrides"], content["config"]["runs_dir"]
+    # Checkpoint and metrics hold times, and so their digests do.
+    for name in ("overrides", "digests", "digest"):
+        del content[name]
+    del content["config"]["runs_dir"]
     return {**content, "metrics": _untimed(content["metrics"])}
 
 

@@ -8,7 +8,6 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError
@@ -17,6 +16,7 @@ from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
 
 FACTS: dict[str, Kind] = {
@@ -151,5 +151,5 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _breakdown(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((Path(path) / "summary.json").read_bytes()).get("by", {})
+    found: dict[str, Any] = (RunFolder(Path(path)).summary() or {}).get("by", {})
     return found

@@ -17,6 +17,7 @@ import orjson
 import yaml
 
 from pe_lab.common.errors import UsageError
+from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import identity
 
@@ -98,7 +99,7 @@ class _Reader:
                     content = file.read()
             except FileNotFoundError:
                 return self._unfinished(folder, facts)
-            return self._finished(folder, facts, content)
+            return self._finished(folder, facts, unsealed(content, folder.path / "summary.json"))
         except (UsageError, OSError) as error:
             message = str(error)
             if isinstance(error, OSError):
@@ -108,6 +109,7 @@ class _Reader:
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
         try:
             summary, setting = self._parse_parts(content) or self._parse_whole(content)
+            folder.check_identity(summary)
             facts = {
                 **facts,
                 "state": "finished",
@@ -127,8 +129,7 @@ class _Reader:
             # Raises a more specific message if it can.
             folder.summary()
             raise UsageError(
-                f"{folder.path / 'summary.json'} is not a summary of a run: put back a copy or "
-                "remove the run's folder"
+                f"{folder.path / 'summary.json'} is not a summary of a run: {REMEDY}"
             ) from None
 
     def _parse_parts(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
@@ -187,8 +188,7 @@ def _status(folder: RunFolder) -> dict[str, Any]:
         }
     except TypeError:
         raise UsageError(
-            f"{folder.path / 'status.json'} is not a status of a run: put back a copy or remove "
-            "the run's folder"
+            f"{folder.path / 'status.json'} is not a status of a run: {REMEDY}"
         ) from None
 
 
@@ -200,9 +200,7 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, yaml.YAMLError):
-        raise UsageError(
-            f"{path} is not a configuration of a run: put back a copy or remove the run's folder"
-        ) from None
+        raise UsageError(f"{path} is not a configuration of a run: {REMEDY}") from None
     return dict(config)
 
 
