@@ -175,7 +175,7 @@ def test_every_pair_of_settings_has_a_table(here: Here) -> None:
             errors_of(pe, A if pe == "cope" else B, **{"train.lr": lr})
     out = here("compare", "a=cope", "b=rope").out
     titles = [line.strip() for line in out.splitlines() if "seed by seed" in line]
-    assert [title.rpartition(", ")[2] for title in titles] == ["train.lr=0.01", "train.lr=0.02"]
+    assert [title.rpartition(", ")[2] for title in titles] == ["lr=0.01", "lr=0.02"]
 
 
 def test_the_paired_table(here: Here) -> None:

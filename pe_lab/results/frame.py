@@ -31,6 +31,7 @@ FACTS: dict[str, Kind] = {
     "run_id": pl.String,
     "setting": pl.String,
     "splits": pl.List(pl.String),
+    "null_keys": pl.List(pl.String),
 }
 """Columns of every run; null where unknown."""
 
@@ -45,10 +46,11 @@ def read_runs(
     Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
     broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
-    ``splits``; the chosen file of each other group (``positions``, ``model``, ..); every resolved
-    key (``train.steps``, ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``,
-    ``params/total``). A key that a run lacks is null. Keys whose values are of several kinds, and
-    lists, are text as on the command line.
+    ``splits``, ``null_keys`` (null before the configuration was resolved); the chosen file of each
+    other group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
+    every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``). A key that a run
+    lacks is null. Keys whose values are of several kinds, and lists, are text as on the command
+    line.
 
     Args:
         where: a condition as in ``pe-lab results where=..`` (see query.py).

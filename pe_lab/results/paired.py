@@ -2,14 +2,13 @@
 weights outside of the encoding, so that paired differences vary less than the errors do."""
 
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import polars as pl
-import yaml
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import metric_name
+from pe_lab.results.defaults import default_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
@@ -128,28 +127,14 @@ def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
     if not len(finished):
         return {}
     keys = [key for key in compared_keys(finished) if not key.startswith("pe.")]
-    rates: dict[str, float | None] = {}
     sides: dict[tuple[Any, ...], Runs] = {}
     for run in without_idle(finished).filter(pe=pe).iter_rows(named=True):
-        task = run["task"]
-        if task not in rates:
-            rates[task] = _preset_rate(task, pe)
         protocol = {key: run[key] for key in keys}
-        if protocol["train.lr"] == rates[task]:
+        if same(protocol["train.lr"], default_of(run, "train.lr")):
             protocol["train.lr"] = "preset"
-        shared = (("task", task), *protocol.items())
+        shared = (("task", run["task"]), *protocol.items())
         sides.setdefault(shared, {}).setdefault(run["setting"], {})[run["seed"]] = run
     return sides
-
-
-def _preset_rate(task: str, pe: str) -> float | None:
-    """The learning rate that an encoding gets for a task by default."""
-    rate = None
-    for name in (f"preset/{task}.yaml", f"preset/rate/{task}_{pe}.yaml"):
-        path = files("pe_lab.conf").joinpath(name)
-        if path.is_file():
-            rate = (yaml.safe_load(path.read_text("utf-8")).get("train") or {}).get("lr", rate)
-    return None if rate is None else float(rate)
 
 
 def _only(pe: str, settings: Runs) -> dict[int, dict[str, Any]]:

@@ -24,10 +24,12 @@ from pe_lab.store.run_id import identity
 
 @dataclass(frozen=True)
 class Setting:
-    """A resolved configuration without its seed: its hash, and its values by dotted key."""
+    """A resolved configuration without its seed: its hash, its values by dotted key, and the keys
+    that were null before it was resolved."""
 
     identity: str
     keys: dict[str, Any]
+    null_keys: list[str]
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class _Reader:
                 "run_id": summary.get("run_id"),
                 "splits": list(summary["splits"]),
                 **summary["names"],
+                "null_keys": setting.null_keys,
                 "task": _of(str, summary["task"]),
                 "pe": _of(str, summary["pe"]),
                 "seed": _seed(folder, _of(int, summary["seed"])),
@@ -146,17 +149,18 @@ class _Reader:
         rest = content[config + 1 : seed] + content[end + 1 :]
         if rest not in self.settings:
             end = orjson.loads(b"{" + rest)
-            self.settings[rest] = _setting(end["config"], end.get("contents"))
+            self.settings[rest] = _setting(end)
         return summary, self.settings[rest]
 
     def _parse_whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
         summary = orjson.loads(content)
-        return summary, self._setting(summary["config"], summary.get("contents"))
+        return summary, self._setting(summary)
 
-    def _setting(self, config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+    def _setting(self, summary: dict[str, Any]) -> Setting:
+        config, contents = summary["config"], summary.get("contents")
         key = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
         if key not in self.settings:
-            self.settings[key] = _setting(config, contents)
+            self.settings[key] = _setting(summary)
         return self.settings[key]
 
     def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
@@ -168,7 +172,7 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._setting(config, None))
+        return Record({**names, **facts}, {}, self._setting({"config": config}))
 
 
 def _seed(folder: RunFolder, seed: int) -> int:
@@ -204,10 +208,13 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
     return dict(config)
 
 
-def _setting(config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+def _setting(summary: dict[str, Any]) -> Setting:
+    config, contents = summary["config"], summary.get("contents")
     keys = flat({**config, "contents": contents or {}})
     keys.pop("seed", None)
-    return Setting(identity({**config, "seed": 0}, contents), keys)
+    null_keys = [_of(str, key) for key in summary.get("null_keys") or ()]
+    null_keys += [key for key, value in keys.items() if value is None]
+    return Setting(identity({**config, "seed": 0}, contents), keys, null_keys)
 
 
 def _of(kind: type, value: Any) -> Any:
