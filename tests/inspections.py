@@ -25,7 +25,9 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
     answer = Answer(n - 1, "b", 0.25, "a", 0.75, False)
     made = {
         "path": Path("runs/x"),
-        "title": "selective_copy, cope, seed 0",
+        "task": "selective_copy",
+        "pe": "cope",
+        "seed": 0,
         "split": "dense",
         "sample": 3,
         "tokens": list(text),

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from edited import edit_checkpoint, edit_summary
 from inspections import made
 from omegaconf import OmegaConf
 from program import ROOT, Here, start, the_run, tiny
@@ -29,6 +28,7 @@ from pe_lab.experiment.load_run import load
 from pe_lab.inspection.data import Answer, Head
 from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, page
 from pe_lab.inspection.text import lines
+from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import find_run
 from pe_lab.training.plan import plan
 
@@ -51,17 +51,13 @@ def fake(run: Path, tmp_path: Path) -> Fake:
     def make(**groups: Any) -> Path:
         folder = tmp_path / "fake"
         shutil.copytree(run, folder)
-
-        def change(summary: dict[str, Any]) -> None:
-            summary["config"] |= groups
-            summary["null_keys"] = []
-            planned = plan(check(summary["config"], summary["names"]))
-            summary["contents"] = planned.task.contents()
-            states.append(planned.model().state_dict())
-
-        states: list[dict[str, torch.Tensor]] = []
-        edit_summary(folder, change)
-        edit_checkpoint(folder, lambda state: state.update(model=states[0]))
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["config"] |= groups
+        summary["null_keys"] = []
+        planned = plan(check(summary["config"], summary["names"]))
+        summary["contents"] = planned.task.contents()
+        (folder / "summary.json").write_text(json.dumps(summary))
+        checkpoint.save(folder / "checkpoint.pt", {"model": planned.model().state_dict()})
         return folder
 
     return make
@@ -203,30 +199,32 @@ def test_a_model_that_cannot_be_made_again_is_refused(
     shutil.copytree(run, folder)
     whole = (folder / "checkpoint.pt").read_bytes()
     (folder / "checkpoint.pt").write_bytes(whole[:-100])
-    assert "does not fit its digest, it is damaged, cut off or no checkpoint" in refusal(
-        here, "run=copy"
-    )
+    assert "cannot be read, it is cut off or no checkpoint" in refusal(here, "run=copy")
     (folder / "checkpoint.pt").unlink()
     assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy")
-    shutil.copy(run / "checkpoint.pt", folder)
-    edit_checkpoint(folder, lambda state: state.pop("model"))
+    checkpoint.save(folder / "checkpoint.pt", {"step": 3})
     assert "do not fit the model of this version" in refusal(here, "run=copy")
-    summary = (folder / "summary.json").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
 
     def changed(**pe: Any) -> str:
-        (folder / "summary.json").write_text(summary)
-        edit_summary(folder, lambda s: s["config"]["pe"].update(pe) or s.update(null_keys=[]))
+        config = {**summary["config"], "pe": {**summary["config"]["pe"], **pe}}
+        (folder / "summary.json").write_text(
+            json.dumps({**summary, "config": config, "null_keys": []})
+        )
         return refusal(here, "run=copy")
 
     assert "put its folder on PYTHONPATH or install it" in changed(_target_="decay.Decay")
     assert "pe.slope=1 is not a key of pe" in changed(slope=1)
+    shutil.copy(run / "checkpoint.pt", folder)
     assert "do not fit the model of this version" in changed(npos=3)
 
 
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "gpu"
     shutil.copytree(run, folder)
-    edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["config"]["device"] = "cuda"
+    (folder / "summary.json").write_text(json.dumps(summary))
     assert load(folder).answers("in_domain").measured()["n"] > 0
 
 
@@ -416,7 +414,7 @@ def test_a_page_of_paper_size_is_small() -> None:
 
 def test_a_token_cannot_end_the_page() -> None:
     evil = "</script><b>&amp;"
-    inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], title=evil)
+    inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], pe=evil)
     text = page(inspection, alone=False)
     _, data, _ = chart_in(text)
     assert data["tokens"][0]["token"] == evil
@@ -425,8 +423,9 @@ def test_a_token_cannot_end_the_page() -> None:
 
 def test_a_model_that_gives_no_numbers_is_shown_as_one(fake: Fake) -> None:
     folder = fake(pe=section("alibi"))
-    weight = "blocks.1.attention.qkv.weight"
-    edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
+    state = checkpoint.load(folder / "checkpoint.pt")
+    state["model"]["blocks.1.attention.qkv.weight"].fill_(float("nan"))
+    checkpoint.save(folder / "checkpoint.pt", {"model": state["model"]})
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
     _, data, _ = chart_in(page(inspection, alone=False))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pe_lab.common.errors import UsageError
 from pe_lab.experiment.load_run import load
-from pe_lab.inspection.data import Inspection
-from pe_lab.inspection.inspect import Source, inspect
+from pe_lab.inspection.data import Inspection, Source
+from pe_lab.inspection.inspect import inspect
 from pe_lab.models.decoder import Decoder
 
 
@@ -28,6 +28,7 @@ def inspect_run(
             f"of model=transformer, not of model={run.summary['names'].get('model')}"
         )
     data, positions = run.sequences(split)
-    title = f"{run.summary['task']}, {run.summary['pe']}, seed {run.summary['seed']}"
-    source = Source(Path(path), title, split, run.plan.task.split(split))
-    return inspect(run.model, source, data, positions, sample, query, run.autocast)
+    facts = {key: run.summary[key] for key in ("task", "pe", "seed")}
+    source = Source(path=Path(path), split=split, **facts)
+    task = run.plan.task.split(split)
+    return inspect(run.model, source, task, data, positions, sample, query, run.autocast)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Map = npt.NDArray[np.float32]
 
 STANDARD_MAPS = ("attention", "position score")
-"""The maps that every encoding has; all others are quantities of the encoding itself."""
+"""The maps that every encoding has; all others are quantities of the encoding."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,26 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Source:
+    """Where a sequence comes from: the run's folder, its task, encoding and seed, and the split."""
+
+    path: Path
+    task: str
+    pe: str
+    seed: int
+    split: str
+
+
+@dataclass(frozen=True)
+class Inspection(Source):
     """One sequence of a split: the model's answers and the maps of every head.
 
     ``queries`` are the positions of the rows of the maps. ``heads`` are sorted by their score,
-    highest first. If the encoding has quantities of its own, the score is the standard deviation
+    highest first. If the encoding has its quantities, the score is the standard deviation
     between tokens of the mean of ``ranked_by``, over the keys visible to scored queries; otherwise
     it is the maximum attention weight, averaged over scored queries.
     """
 
-    path: Path
-    title: str
-    split: str
     sample: int
     tokens: list[str]
     answers: list[Answer]
@@ -73,7 +81,8 @@ class Inspection:
 
     @property
     def heading(self) -> str:
-        return f"{self.title}: {self.split}, sequence {self.sample}"
+        run = f"{self.task}, {self.pe}, seed {self.seed}"
+        return f"{run}: {self.split}, sequence {self.sample}"
 
     @property
     def scored_rows(self) -> list[int]:

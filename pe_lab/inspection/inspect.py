@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.task import Batch, Ints, Task
-from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, token_means
+from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, Source, token_means
 from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.base import Model
 
@@ -22,24 +21,10 @@ ALL_QUERIES_UP_TO = 256
 MAX_QUERIES = 128
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the sequence comes from.
-
-    Args:
-        path: the run's folder.
-        task: the task of the split.
-    """
-
-    path: Path
-    title: str
-    split: str
-    task: Task
-
-
 def inspect(
     model: Model,
     source: Source,
+    task: Task,
     data: Batch,
     pos_BT: Ints,
     sample: int,
@@ -49,6 +34,7 @@ def inspect(
     """Inspect sequence number ``sample`` of ``data``.
 
     Args:
+        task: the task of the split.
         pos_BT: (1|B, T).
         query: a position whose row is kept whatever the length of the sequence.
 
@@ -72,14 +58,12 @@ def inspect(
         hidden = model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
         logits = model.unembed(hidden[0, scored]).float()
     targets = torch.from_numpy(batch.targets[0, scored])
-    vocab = source.task.vocab
-    tokens = [vocab[token] for token in batch.tokens[0, :length]]
-    answers = _answers(source.task, scored, targets, logits)
+    tokens = [task.vocab[token] for token in batch.tokens[0, :length]]
+    answers = _answers(task, scored, targets, logits)
     names = [name for layer in layers for name in layer[0] if name not in STANDARD_MAPS]
     ranked_by = names[0] if names else "attention"
-    bare = Inspection(
-        source.path, source.title, source.split, sample, tokens, answers, queries, [], ranked_by
-    )
+    bare = Inspection(**vars(source), sample=sample, tokens=tokens, answers=answers,
+                      queries=queries, heads=[], ranked_by=ranked_by)  # fmt: skip
     heads = [
         Head(layer, head, maps, _score(bare, maps))
         for layer, heads in enumerate(layers)
@@ -87,7 +71,7 @@ def inspect(
     ]
     # Heads whose score is nan come last.
     heads.sort(key=lambda head: -np.nan_to_num(head.score, nan=-1))
-    return Inspection(**{**vars(bare), "heads": heads})
+    return replace(bare, heads=heads)
 
 
 def _check_range(key: str, value: int, n: int, of: str) -> None:
