@@ -23,7 +23,7 @@ import yaml
 from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import table
-from pe_lab.report.pictures import heat_map, png
+from pe_lab.report.pictures import drawn, heat_map
 from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs
 
@@ -33,7 +33,7 @@ PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"
 PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
 FLIPFLOP = "task=flipflop and state=finished and model.n_layers=2"
-"""One layer is a separate finding."""
+"""One layer is a finding of its own."""
 
 
 def pe_lab(*words: str, capture: bool = False) -> str:
@@ -86,7 +86,7 @@ def draw_heat_map() -> None:
     """The report's heat map of the findings on flip-flop, as README.md shows it."""
     runs = read_runs(facts.ROOT / RUNS, where=f"{FLIPFLOP} and seed<3")
     (section,) = sections(runs, by_split(runs))
-    PICTURE.write_bytes(png(heat_map(section)))
+    PICTURE.write_bytes(drawn(heat_map(section), "png"))
     print(f"wrote {PICTURE.relative_to(facts.ROOT)}")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import the_run, tiny
+from html_page import Page
+from program import command, the_run, tiny
 
 from pe_lab.cli.main import main
 from pe_lab.store.run_id import identity
@@ -61,9 +62,27 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     for split, place in enumerate(summary["splits"].values()):
         summary["metrics"][f"{place}/error"] = error_of(number, seed, split)
     summary["metrics"]["params/total"] += 1000 * number
-    del summary["identity"], summary["digest"]
     path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
     path.mkdir(parents=True)
     (path / "summary.json").write_text(json.dumps(summary, indent=1))
     for name in ("metrics.jsonl", "environment.json"):
         (path / name).write_bytes((real / name).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_runs(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def text(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of these runs."""
+    made = command("report", f"out={tmp_path_factory.mktemp('out')}", cwd=runs.parent)
+    assert made.returncode == 0, made.stderr
+    assert "32 finished, 1 failed, 1 not begun" in made.stdout
+    return Path(made.stdout.split(": ")[0]).read_text()
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)

@@ -1,11 +1,11 @@
 """The report's sections of what runs were evaluated on."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_page import Page
 from made import evaluate, made
 from program import Here
 
@@ -29,9 +29,7 @@ def page(here: Here, *words: str) -> tuple[str, dict[str, Any]]:
     ended = here("report", *words)
     assert ended.status == 0, ended.err
     text = Path("runs/report/index.html").read_text()
-    found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    return text, {section["task"]: section for section in json.loads(found[1])}
+    return text, Page(text).data()
 
 
 def test_a_section_for_each_task_and_split(here: Here, runs: None) -> None:
@@ -54,14 +52,15 @@ def test_lines_are_encodings_at_test_time(here: Here, runs: None) -> None:
     assert named == [("pi", "pi in place of rope"), ("rope", "rope as trained")]
     (group,) = section["groups"]
     (panel,) = group["panels"]
-    # The place of the setting, tokens, mean and n.
-    points = [(place, x, band[0], band[5]) for place, x, band, _ in panel["points"]]
-    assert points == [
-        (0, 64, 0.25, 2), (0, 256, 0.5, 2), (1, 64, 0.25, 2), (1, 1024, 0.875, 2),
+    assert panel["points"] == [[0, 64, "64"], [0, 256, "256"], [1, 64, "64"], [1, 1024, "1024"]]
+    # Mean and n, a column for each length.
+    cells = [setting["cells"]["error"] for setting in section["settings"]]
+    assert [[band and (band[0], band[5]) for band in row] for row in cells] == [
+        [(0.25, 2), (0.5, 2), None], [(0.25, 2), None, (0.875, 2)],
     ]  # fmt: skip
     assert panel["guess"] == 0.5
     assert section["settings"][0]["cells"]["loss"][1][0] == 1.5
-    assert section["settings"][0]["ood"][0] == 0.375
+    assert section["settings"][0]["ood"]["error"][0] == 0.375
     assert sections["flipflop"]["splits"] == ["in_domain", "sparse"]
 
 

@@ -101,7 +101,7 @@ def make(
             command=f"pe-lab {command}",
             made=datetime.now().astimezone(),
             with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-            parts=[_part(section) for section in sorted([*found, *since], key=_task)],
+            parts=[_part(section) for section in sorted([*found, *since], key=_title_of)],
             states=_states(runs),
             unfinished=unfinished(runs),
             unread=unread,
@@ -112,14 +112,14 @@ def make(
 
 
 def _part(section: Section) -> Part:
-    if section.note:
+    if section.split:
         return Part(section, against_length(section), len(charted_settings(section)), None)
     return Part(section, groups(section), len(charted_settings(section)), settings(section.runs))
 
 
-def _task(section: Section) -> str:
+def _title_of(section: Section) -> str:
     """Sorts the evaluations of a task, whose titles begin with its name, after it."""
-    return section.task
+    return section.title
 
 
 def _title(found: Sequence[Section]) -> str:

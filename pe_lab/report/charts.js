@@ -1,7 +1,7 @@
 // The charts: rows for Vega-Lite as the filters select them, drawn one at a time when idle.
 (() => {
   "use strict";
-  const { sections, state, matching, shownSplits } = window.report;
+  const { sections, metrics, state, matching, shownSplits } = window.report;
   const DEFAULT_COLOURED = 6;  // settings, if none is chosen
   const SHAPES = {
     circle: "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
@@ -24,20 +24,15 @@
   function coloured(number) {
     const section = sections[number];
     const filtered = state.pe.length || state.find;
-    const all = matching(section);
-    const places = filtered ? all.slice(0, NAMES.length) : spread(all, DEFAULT_COLOURED);
+    const left = new Set(matching(section));
+    const places = section.order.filter((place) => left.has(place))
+      .slice(0, filtered ? NAMES.length : DEFAULT_COLOURED);
     const before = slots[number];
     const kept = new Map(places.filter((p) => before.has(p)).map((p) => [p, before.get(p)]));
     const free = [...NAMES.keys()].filter((slot) => ![...kept.values()].includes(slot));
     for (const place of places) if (!kept.has(place)) kept.set(place, free.shift());
     slots[number] = kept;
     return new Map(places.map((place) => [place, kept.get(place)]));
-  }
-
-  // ``count`` of them, evenly spaced from the first to the last.
-  function spread(all, count) {
-    if (all.length <= count) return all;
-    return [...Array(count).keys()].map((i) => all[Math.round((i * (all.length - 1)) / (count - 1))]);
   }
 
   function limits(band, unit, cap) {
@@ -50,13 +45,28 @@
     return value === 0 ? "0" : String(Number(value.toPrecision(3)));
   }
 
+  // The metric that a group shows: the chosen one, if it has been measured for it.
+  function metricOf(group) {
+    return group.metrics.includes(state.metric) ? state.metric : group.metrics[0];
+  }
+
+  // Those of the point; or those of the setting at its split, or on average.
+  function bandOf(section, [place, , split, bands], metric) {
+    if (bands) return bands[metric];
+    const setting = section.settings[place];
+    return split ? setting.cells[metric][section.splits.indexOf(split)] : setting.ood[metric];
+  }
+
   function panelRows(section, group, panel, colours) {
-    const [unit, cap] = group.share ? [100, 100] : [1, Infinity];
+    const metric = metricOf(group);
+    const [unit, cap] = metrics[metric].unit === "share" ? [100, 100] : [1, Infinity];
     const splits = shownSplits(section);
     if (panel.split && !splits.includes(panel.split)) return [];
     const rows = [];
-    for (const [place, x, band, split] of panel.points) {
-      if (split && !splits.includes(split)) continue;
+    for (const point of panel.points) {
+      const [place, x, split] = point;
+      const band = bandOf(section, point, metric);
+      if (!band || (split && !splits.includes(split))) continue;
       const chosen = colours.has(place);
       if (!chosen && state.others) continue;
       const [low, high] = limits(band, unit, cap);
@@ -86,19 +96,19 @@
       const { pe, label } = section.settings[place];
       const suffix = document.createElement("small");
       suffix.textContent = label.slice(pe.length);
+      item.title = label;
       item.append(pe, suffix);
       return item;
     }));
-    const filtered = state.pe.length || state.find;
     const grey = rest && !state.others ? `; the other ${rest} in grey` : "";
-    const which = filtered ? "Coloured: the chosen"
-      : rest ? `Coloured: ${colours.size} from the best to the worst` : "All are coloured";
-    const crowded = filtered && matching(section).length > colours.size ? " (the best of them)" : "";
-    element.querySelector(".context span").textContent = `${which}${crowded}${grey}.`;
+    const which = matching(section).length > colours.size
+      ? `Coloured in the charts: the best ${colours.size} of those with the most seeds and steps`
+      : "Coloured in the charts: all that are selected";
+    element.querySelector(".context span").textContent = `${which}${grey}.`;
   }
 
   function draw(element) {
-    const number = Number(element.dataset.task);
+    const number = Number(element.dataset.section);
     const section = sections[number];
     const colours = coloured(number);
     const drawn = new Set(section.groups.flatMap((g) => g.panels.flatMap((p) => p.points.map((q) => q[0]))));
@@ -108,8 +118,10 @@
       const all = group.panels.map((panel) => panelRows(section, group, panel, colours));
       // One scale for all panels of a group: they are read against each other.
       const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high) : row.y)));
-      const end = group.share ? Math.min(100, top * 1.04 || 1) : largest(all) * 1.04 || 1;
+      const share = metrics[metricOf(group)].unit === "share";
+      const end = share ? Math.min(100, top * 1.04 || 1) : largest(all) * 1.04 || 1;
       figure.hidden = all.every((rows) => !rows.length);
+      figure.querySelector("h3").textContent = titled(group);
       for (const text of figure.querySelectorAll("[data-band]"))
         text.textContent = BANDS[state.band] ?? "left out";
       for (const box of figure.querySelectorAll(".panel")) {
@@ -120,6 +132,11 @@
       }
       numbers(figure, group, all);
     }
+  }
+
+  function titled(group) {
+    const nats = metrics[metricOf(group)].unit === "nats";
+    return nats ? group.title.replace(/error/i, (word) => (word === "Error" ? "Loss" : "loss")) : group.title;
   }
 
   // Intervals of the loss can be far wider than the losses: they do not set the axis.
@@ -153,20 +170,29 @@
   }
 
   async function show({ box, group, panel, rows, top }) {
-    const guess = panel.guess === null || !group.share ? [] : [{ y: 100 * panel.guess }];
+    const metric = metricOf(group);
+    const guess = panel.guess === null || metric !== "error" ? [] : [{ y: 100 * panel.guess }];
     const seen = guess.filter((row) => row.y <= top);
-    const power = group.share ? Number(state.power) : 1;
+    const power = metrics[metric].unit === "share" ? Number(state.power) : 1;
     const names = [...new Set(rows.filter((row) => row.chosen).map((row) => row.label))];
-    const description = `${group.title}, ${panel.title}. Coloured: ${names.join(", ") || "none"}. ` +
+    const description = `${titled(group)}, ${panel.title}. Coloured: ${names.join(", ") || "none"}. ` +
       "The numbers are in the table below the charts.";
     let view = views.get(box);
+    if (view && box.dataset.metric !== metric) {
+      // The title of an axis cannot change.
+      view.finalize();
+      view = null;
+    }
     if (!view) {
       const spec = structuredClone(panel.spec);
       spec.data.values = rows;
-      const dashed = spec.layer.find((layer) => layer.data?.name === "guess");
-      if (dashed) dashed.data.values = seen;
+      for (const layer of spec.layer) {
+        layer.encoding.y.axis.title = metrics[metric].label;
+        if (layer.data?.name === "guess") layer.data.values = seen;
+      }
       spec.params = [{ name: "top", value: top }, { name: "power", value: power }];
       spec.description = description;
+      box.dataset.metric = metric;
       const made = await vegaEmbed(box.querySelector(".chart"), spec, {
         mode: "vega-lite", renderer: "svg", actions: false, ast: true, tooltip: { theme: "custom" },
         // Errors only: a panel without a line for guessing is fine.
@@ -176,7 +202,7 @@
       return;
     }
     view.description(description).signal("top", top).signal("power", power).data("rows", rows);
-    if (guess.length) view.data("guess", seen);
+    if (panel.guess !== null) view.data("guess", seen);
     await view.resize().runAsync();
   }
 
@@ -187,10 +213,10 @@
     if (!details.open) return;
     const x = group.panels[0].spec.layer[0].encoding.x ?? group.panels[0].spec.layer[1].encoding.x;
     const heads = ["panel", "setting", ...(all.flat().some((row) => row.split) ? ["split"] : []),
-      group.name === "cost" ? "cost" : x.axis.title, group.share ? "error (%)" : "loss"];
+      group.name === "cost" ? "cost" : x.axis.title, metrics[metricOf(group)].label];
     const table = document.createElement("table");
     table.className = "plain";
-    table.createCaption().textContent = `${group.title}: mean ± half the 95 % interval, coloured settings`;
+    table.createCaption().textContent = `${titled(group)}: mean ± half the 95 % interval, coloured settings`;
     const head = table.createTHead().insertRow();
     for (const text of heads) head.append(cell("th", text, "col"));
     const body = table.createTBody();
@@ -213,7 +239,8 @@
   }
 
   document.addEventListener("filtered", () => {
-    for (const element of document.querySelectorAll("section.task:not([hidden])")) draw(element);
+    for (const element of document.querySelectorAll("section.task:not([hidden])"))
+      if (!element.querySelector(".content").hidden) draw(element);
     if (!drawing) document.documentElement.dataset.drawn = "true";
   });
 })();

@@ -1,13 +1,13 @@
 """The charts of the report as Vega-Lite specifications.
 
-A chart holds no rows: the page passes those that its filters select, with the columns
+A chart holds no rows and no title of y: both depend on what is selected. Rows have the columns
 
     label, pe the setting, its encoding        x, y       the point, y in the unit of the axis
     colour    of the setting, where chosen     low, high  the band around y
     shape     of its points                    chosen     false: a thin grey line behind
     y_text    y and its interval               label_text the point for a screen reader
 
-and sets the signals ``top`` (the end of the y axis) and ``power`` (1: linear, 0.5: square root).
+and the signals are ``top`` (the end of the y axis) and ``power`` (1: linear, 0.5: square root).
 Colours are CSS variables, so that light, dark and print need no second drawing.
 """
 
@@ -42,17 +42,16 @@ _COLOUR = {"field": "colour", "type": "nominal", "scale": None}
 _SHAPE = {"field": "shape", "type": "nominal", "scale": None}
 _LABEL = {"field": "label", "type": "nominal"}
 _DESCRIPTION = {"field": "label_text"}
-_FAR = "scale('x', datum.x) > 0.75 * width"
 
 
-def lines(x_title: str, y_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
+def lines(x_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
     """Mean lines with their bands; ``values`` are the ticks of x, or all its values if ordinal."""
     x = _axis(x_title, scale, values, ",d")
-    y = _y(y_title)
+    y = _y()
     tip = [
         {"field": "label", "title": "setting"},
         {"field": "x", "type": "ordinal", "title": x_title},
-        {"field": "y_text", "title": y_title},
+        {"field": "y_text", "title": "mean"},
     ]
     layers = [
         {
@@ -102,15 +101,21 @@ def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
     }
 
 
-def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec:
-    """One point per setting, with the band of y as a bar; the chosen ones are named."""
-    x = _axis(x_title, scale, [], "~s")
-    y = _y(y_title)
+def scatter(x_title: str, xs: list[float], height: int = 260) -> Spec:
+    """One point per setting, with the band of y as a bar; the chosen ones are named. The x axis is
+    logarithmic where its values ``xs`` differ by a factor of 4."""
+    low, high = min(xs), max(xs)
+    wide = high / low >= 4
+    x = _axis(x_title, "log10" if wide else "linear", [], "~s")
+    y = _y()
     tip = [
         {"field": "label", "title": "setting"},
         {"field": "x_text", "title": x_title},
-        {"field": "y_text", "title": y_title},
+        {"field": "y_text", "title": "mean"},
     ]
+    # To the left of points near the right edge.
+    edge = low * (high / low) ** 0.75 if wide else low + 0.75 * (high - low)
+    far = f"datum.x > {edge} && datum.x > {low}"
     layers = [
         {
             "transform": _OTHER,
@@ -138,9 +143,8 @@ def scatter(x_title: str, y_title: str, scale: Scale, height: int = 260) -> Spec
             "transform": _CHOSEN,
             "mark": {
                 "type": "text",
-                # To the left of points near the right edge.
-                "align": {"expr": f"{_FAR} ? 'right' : 'left'"},
-                "dx": {"expr": f"{_FAR} ? -9 : 9"},
+                "align": {"expr": f"{far} ? 'right' : 'left'"},
+                "dx": {"expr": f"{far} ? -9 : 9"},
                 "fontSize": 12,
                 "aria": False,
             },
@@ -172,11 +176,11 @@ def _axis(title: str, scale: Scale, values: list[Any], format: str) -> Spec:
     return {"field": "x", "type": "quantitative", "axis": axis, "scale": kinds[scale]}
 
 
-def _y(title: str) -> Spec:
+def _y() -> Spec:
     return {
         "field": "y",
         "type": "quantitative",
-        "axis": {"title": title, "format": "~r"},
+        "axis": {"title": None, "format": "~r"},
         "scale": {
             "type": "pow",
             "exponent": {"expr": "power"},

@@ -39,13 +39,12 @@ def error_vs_keys(section: Section, shown: dict[int, Setting], runs: pl.DataFram
         for number, setting in shown.items():
             task = config[setting.name]
             for split in section.splits:
-                band = setting.cells["error"].get(split)
                 values = {**task, **override(task, split)}
                 x = _number(values.get(keys[0]))
-                if band is None or x is None:
+                if setting.cells["error"].get(split) is None or x is None:
                     continue
                 others = tuple((k, _plain(values.get(k))) for k in heads if k != keys[0])
-                panels.setdefault(others, []).append(Point(number, x, band, split))
+                panels.setdefault(others, []).append(Point(number, x, split=split))
         title = keys[0] + (f" (with {', '.join(keys[1:])})" if keys[1:] else "")
         found.append(_group(section, keys[0], title, panels))
     return found
@@ -67,7 +66,7 @@ def _group(
         if len(xs) < 2:
             continue
         wide = xs[0] >= 1 and xs[-1] / xs[0] >= 2
-        spec = lines(key, "error (%)", "log2" if wide else "linear", xs)
+        spec = lines(key, "log2" if wide else "linear", xs)
         fixed = ", ".join(f"{other} = {value}" for other, value in others if other in several)
         guesses = [section.guess[point.split] for point in points if point.split]
         numbers = [guess for guess in guesses if guess is not None]

@@ -6,10 +6,10 @@ from pe_lab.common.metrics import TABLED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import Section, sections
+from pe_lab.report.sections import Section, section
 from pe_lab.report.series import charted_settings
 from pe_lab.results.evaluation_tables import scales
-from pe_lab.results.evaluations import recorded, shown_encoding, title
+from pe_lab.results.evaluations import recorded, shown_encoding
 from pe_lab.results.labels import labels
 
 NOTE = (
@@ -28,10 +28,26 @@ def evaluated(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
     rows, unread = recorded(runs)
     if rows.is_empty():
         return [], unread
+    names = labels(runs.filter(pl.col("path").is_in(rows["path"].unique().to_list())))
+    return evaluated_sections(rows, runs, names), unread
+
+
+def evaluated_sections(
+    rows: pl.DataFrame, runs: pl.DataFrame, names: dict[str, str]
+) -> list[Section]:
+    """The sections of these evaluations.
+
+    Args:
+        rows: as ``results.evaluations.recorded`` or ``evaluate`` gives them.
+        runs: the runs that they are of, with any others.
+        names: the keys in which each setting of the runs differs.
+    """
     trained = pl.col("encoding") == TRAINED
-    cells = rows.sort("tokens", maintain_order=True).select(
-        "path", "seed", *TABLED,
-        task=title("length"),
+    cells = rows.sort("tokens", maintain_order=True).join(
+        runs.select("path", "step"), on="path", how="left", maintain_order="left"
+    ).select(
+        "path", "task", "seed", "step", *TABLED,
+        of_split=pl.col("split"),
         split=pl.col("tokens").cast(pl.String),
         pe=pl.when(trained).then("pe").otherwise("encoding"),
         setting=pl.format("{} {}", "setting", shown_encoding()),
@@ -39,33 +55,33 @@ def evaluated(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
         role=pl.when(trained).then(pl.lit("as trained"))
         .otherwise(pl.format("in place of {}", "pe")),
     )  # fmt: skip
-    names = labels(runs.filter(pl.col("path").is_in(rows["path"].unique().to_list())))
     differs = {
         setting: f"{role} {names.get(trained_as, '')}".strip()
         for setting, role, trained_as in cells.select("setting", "role", "trained_as").iter_rows()
     }
-    notes = {
-        ", ".join(map(str, pair)): " ".join([NOTE, *(f"{k[0].upper()}{k[1:]}." for k in scales(r))])
-        for pair, r in rows.group_by("task", "split")
-    }
-    evaluated_runs = cells.unique(["path", "task", "setting"], maintain_order=True)
-    return sections(evaluated_runs, cells, differs, notes), unread
+    found = []
+    for (task, split), part in cells.group_by("task", "of_split", maintain_order=True):
+        of_split = rows.filter(pl.col("task") == task, pl.col("split") == split)
+        note = " ".join([NOTE, *(f"{k[0].upper()}{k[1:]}." for k in scales(of_split))])
+        runs_of = part.unique(["path", "setting"], maintain_order=True)
+        found.append(section(runs_of, part, differs, str(split), note))
+    return found
 
 
 def against_length(section: Section) -> list[Group]:
     """The error against the length, one line per charted setting."""
     points = [
-        Point(rank, int(length), band, length)
+        Point(rank, int(length), split=length)
         for rank, setting in charted_settings(section).items()
         for length in section.splits
-        if (band := setting.cells["error"].get(length)) is not None
+        if setting.cells["error"].get(length) is not None
     ]
     xs = sorted({point.x for point in points})
     scale: Scale = "log2" if len(xs) > 1 else "ordinal"
     guesses = [guess for guess in section.guess.values() if guess is not None]
     panel = Panel(
         "all lengths",
-        lines("tokens of a sequence", "error (%)", scale, xs),
+        lines("tokens of a sequence", scale, xs),
         points,
         guess=sum(guesses) / len(guesses) if guesses else None,
     )

@@ -64,7 +64,7 @@ def settings(runs: pl.DataFrame) -> Settings:
 
 def unfinished(runs: pl.DataFrame) -> list[dict[str, Any]]:
     """Every run without a result: path, state, step of steps, and why."""
-    columns = ("path", "state", "step", "steps", "message")
+    columns = ("path", "task", "pe", "state", "step", "steps", "message")
     return runs.filter(pl.col("state") != "finished").select(columns).to_dicts()
 
 

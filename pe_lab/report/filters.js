@@ -1,36 +1,48 @@
-// The state of the filters, kept in the URL. Tables and charts listen to it.
+// The state of the filters, kept in the address. Tables and charts listen to "filtered".
 (() => {
   "use strict";
   const sections = JSON.parse(document.getElementById("data").textContent);
   const form = document.querySelector("form.filters");
-  const SEVERAL = ["split", "pe"];
+  const SEVERAL = ["split", "length", "pe"];
   const DEFAULTS = {
-    task: "", metric: "error", split: [], pe: [], find: "", band: "interval", power: "1",
-    others: "", theme: "", sort: "ood",
+    task: "", metric: "error", split: [], length: [], pe: [], find: "", band: "interval",
+    power: "1", others: "", theme: "", sort: "ood", at: "",
   };
   const state = structuredClone(DEFAULTS);
   // By name, the title and the unit of each metric.
   const metrics = Object.fromEntries(
-    [...form?.elements.metric.options ?? []].map((option) => [option.value, option.dataset]));
+    [...form?.elements.metric.options ?? []].map((option) =>
+      [option.value, { label: option.text, ...option.dataset }]));
   window.report = { sections, metrics, state, matching, shownSplits, publish };
+
+  // Whether the filters select a setting or a run; what it does not have is not filtered by.
+  function selected({ task, pe, split, label }) {
+    const words = state.find.toLowerCase().split(/\s+/).filter(Boolean);
+    return (!state.task || !task || state.task === task)
+      && (!state.pe.length || !pe || state.pe.includes(pe))
+      && (!state.split.length || !split || state.split.includes(split))
+      && words.every((word) => (label ?? pe ?? "").toLowerCase().includes(word));
+  }
 
   // The ranks of a section's settings that the filters select, best first.
   function matching(section) {
-    const words = state.find.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!shownSplits(section).length) return [];
+    const { task, split } = section;
     return [...section.settings.keys()].filter((place) => {
       const { pe, label } = section.settings[place];
-      const text = label.toLowerCase();
-      return (!state.pe.length || state.pe.includes(pe)) && words.every((w) => text.includes(w));
+      return selected({ task, split, pe, label });
     });
   }
 
+  // The columns that the filters select: splits, or the lengths of evaluations.
   function shownSplits(section) {
-    const left = section.splits.filter((split) => state.split.includes(split));
-    return left.length ? left : section.splits;
+    const ticked = section.split ? state.length : state.split;
+    return section.splits.filter((split) => !ticked.length || ticked.includes(split));
   }
 
   function fromAddress() {
-    const params = new URLSearchParams(location.hash.slice(1));
+    const hash = location.hash.slice(1);
+    const params = new URLSearchParams(hash.includes("=") || !hash ? hash : `at=${hash}`);
     for (const [key, value] of Object.entries(DEFAULTS)) {
       const text = params.get(key);
       if (SEVERAL.includes(key)) state[key] = text ? text.split(",").map(unescaped) : [];
@@ -39,14 +51,14 @@
     toForm();
   }
 
-  function toAddress() {
+  function address() {
     const kept = new URLSearchParams();
     for (const [key, value] of Object.entries(state))
       if (String(value) !== String(DEFAULTS[key]))
         kept.set(key, SEVERAL.includes(key) ? value.map(escaped).join(",") : value);
     const hash = kept.toString().replaceAll("%2C", ",");
-    // A link to a section stays in the URL until a filter is set.
-    if (hash || location.hash.includes("=")) history.replaceState(null, "", `#${hash}`);
+    // A link to a section, and nothing else.
+    return hash === `at=${state.at}` ? state.at : hash;
   }
 
   // An encoding's name may hold commas: combined:parts=[cope,rope].
@@ -59,12 +71,14 @@
       if (field.type === "checkbox")
         field.checked = [state[field.name]].flat().includes(field.value);
       else field.value = state[field.name];
-      // An unknown value in the URL.
+      // An unknown value in the address.
       if (field.tagName === "SELECT" && field.selectedIndex < 0) {
         field.value = state[field.name] = DEFAULTS[field.name];
       }
     }
     for (const key of SEVERAL) state[key] = ticked(key);
+    // Without a field, for lack of a choice.
+    if (!form?.elements.task) state.task = "";
   }
 
   function ticked(name) {
@@ -83,18 +97,25 @@
 
   function publish() {
     document.documentElement.dataset.theme = state.theme;
-    toAddress();
+    const hash = address();
+    if (hash || location.hash) history.replaceState(null, "", `#${hash}`);
+    for (const element of document.querySelectorAll("[data-pe]"))
+      element.hidden = !selected(element.dataset);
     document.dispatchEvent(new Event("filtered"));
-    tell();
+    showCounts();
   }
 
-  function tell() {
+  function showCounts() {
+    const inspected = document.getElementById("inspected");
+    const none = inspected?.querySelector(".none");
+    if (none) none.hidden = Boolean(inspected.querySelector("[data-pe]:not([hidden])"));
     const status = document.getElementById("status");
     if (!status) return;
     const shown = sections.filter((s) => !state.task || s.task === state.task);
     const all = shown.reduce((n, s) => n + s.settings.length, 0);
     const left = shown.reduce((n, s) => n + matching(s).length, 0);
     status.textContent = `${left} of ${all} settings shown`;
+    document.getElementById("nothing").hidden = left > 0;
   }
 
   form?.addEventListener("input", fromForm);
@@ -105,14 +126,29 @@
     toForm();
     publish();
   });
-  addEventListener("hashchange", () => {
-    if (!location.hash.includes("=") && location.hash.length > 1) return;
+  // Links inside the page keep the filters in the address.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[href^='#']");
+    if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    state.at = link.hash.slice(1);
+    if (location.hash !== `#${address()}`) history.pushState(null, "", `#${address()}`);
+    goTo(state.at);
+  });
+  function goTo(id) {
+    const target = document.getElementById(id);
+    target?.scrollIntoView();
+    target?.focus({ preventScroll: true });
+  }
+  addEventListener("popstate", () => {
     fromAddress();
     publish();
+    goTo(state.at);
   });
   addEventListener("DOMContentLoaded", () => {
     fromAddress();
     if (matchMedia("(max-width: 60rem)").matches) form?.querySelector("details")?.removeAttribute("open");
     publish();
+    goTo(state.at);
   });
 })();

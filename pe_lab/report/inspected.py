@@ -13,11 +13,22 @@ MAX_RUNS_PER_TASK = 4
 
 
 @dataclass(frozen=True)
-class Inspected:
-    """Fragments of HTML, the style and the script they share, and a message for each run that
-    could not be inspected."""
+class Fragment:
+    """What the encoding of a run did, as HTML, and what the filters of the page select by."""
 
-    fragments: Sequence[str] = ()
+    html: str
+    task: str
+    pe: str
+    split: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """Fragments, the style and the script they share, and a message for each run that could not
+    be inspected."""
+
+    fragments: Sequence[Fragment] = ()
     style: str = ""
     script: str = ""
     refused: Sequence[str] = ()
@@ -39,10 +50,19 @@ def inspected(sections: Sequence[Section], runs: str | None) -> Inspected:
     from pe_lab.experiment.inspect_run import inspect_run
     from pe_lab.inspection.page import page, script, style
 
+    labels = {
+        Path(path).resolve(): setting.label
+        for section in sections
+        for setting in section.settings
+        for path in section.runs.filter(setting=setting.name)["path"]
+    }
     fragments, refused = [], []
     for path in paths:
         try:
-            fragments.append(page(inspect_run(path), alone=False))
+            found = inspect_run(path)
+            label = labels.get(Path(path).resolve(), found.pe)
+            html = page(found, alone=False)
+            fragments.append(Fragment(html, found.task, found.pe, found.split, label))
         except PeLabError as error:
             if runs is not None:
                 raise

@@ -19,7 +19,7 @@ from pe_lab.common.vega import vega_script
 from pe_lab.report.bands import Band
 from pe_lab.report.facts import Counts, Settings
 from pe_lab.report.inspected import Inspected
-from pe_lab.report.panels import Group
+from pe_lab.report.panels import Group, Point
 from pe_lab.report.sections import Section, Setting
 
 DEEP = 0.73
@@ -73,16 +73,20 @@ def render(page: Page) -> str:
     scripts = [vega_script(), *((source / name).read_text() for name in SCRIPTS)]
     if page.inspected.script:
         scripts.append(page.inspected.script)
+    found = [part.section for part in page.parts]
+    trained = [section for section in found if not section.split]
+    evaluated = [section for section in found if section.split]
     return environment.get_template("page.html").render(
         page=page,
         parts=page.parts,
-        encodings=_encodings(page.parts),
-        splits=list(dict.fromkeys(s for part in page.parts for s in part.section.splits)),
+        tasks=list(dict.fromkeys(section.task for section in found)),
+        encodings=sorted({setting.pe for section in found for setting in section.settings}),
+        splits=list(dict.fromkeys(s for section in trained for s in section.splits)),
+        lengths=sorted({s for section in evaluated for s in section.splits}, key=int),
         style=Markup((source / "page.css").read_text() + page.inspected.style),
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(_hash(script) for script in scripts),
         rows=Markup(_data(page.parts)),
-        fragments=[Markup(fragment) for fragment in page.inspected.fragments],
         reference=reference,
         deep=DEEP,
         metrics=TITLED,
@@ -111,10 +115,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _encodings(parts: Sequence[Part]) -> list[str]:
-    return sorted({setting.pe for part in parts for setting in part.section.settings})
-
-
 def _hash(script: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"'sha256-{digest}'"
@@ -132,9 +132,10 @@ def _section(part: Part) -> dict[str, Any]:
     section = part.section
     return {
         "task": section.task,
+        "split": section.split,
         "splits": section.splits,
         "reference": reference(section),
-        "guess": section.guess,
+        "order": section.colour_order,
         "settings": [_setting(setting, section) for setting in section.settings],
         "groups": [_group(group) for group in part.groups],
     }
@@ -145,7 +146,7 @@ def _setting(setting: Setting, section: Section) -> dict[str, Any]:
         "pe": setting.pe,
         "label": setting.label,
         "seeds": len(setting.seeds),
-        "ood": _band(setting.ood),
+        "ood": {metric: _band(band) for metric, band in setting.ood.items()},
         "cost": [_rounded(band.mean if band else None) for band in setting.cost.values()],
         "cells": {
             metric: [_band(cells.get(split)) for split in section.splits]
@@ -158,23 +159,26 @@ def _group(group: Group) -> dict[str, Any]:
     return {
         "name": group.name,
         "title": group.title,
-        "share": group.share,
+        "metrics": group.metrics,
         "panels": [
             {
                 "title": panel.title,
                 "split": panel.split,
                 "guess": _rounded(panel.guess),
                 "spec": panel.spec,
-                "points": [
-                    [point.setting, point.x, _band(point.band), point.split]
-                    if point.split
-                    else [point.setting, point.x, _band(point.band)]
-                    for point in panel.points
-                ],
+                "points": [_point(point) for point in panel.points],
             }
             for panel in group.panels
         ],
     }
+
+
+def _point(point: Point) -> list[Any]:
+    """setting, x, split, bands by metric; without those at the end that are None."""
+    if point.bands is not None:
+        bands = {metric: _band(band) for metric, band in point.bands.items()}
+        return [point.setting, point.x, point.split, bands]
+    return [point.setting, point.x, *([point.split] if point.split else [])]
 
 
 def _band(band: Band | None) -> list[float | None] | None:

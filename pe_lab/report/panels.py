@@ -1,9 +1,11 @@
 """Charts as data: points in panels, panels in groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pe_lab.report.bands import Band
 from pe_lab.report.charts import Spec
+from pe_lab.report.sections import METRICS, Section
 
 
 @dataclass(frozen=True)
@@ -12,13 +14,20 @@ class Point:
 
     Args:
         setting: its rank in the section.
-        split: None if the panel has only one.
+        bands: y, by metric; None: those of the setting at ``split``, or without a split its means.
     """
 
     setting: int
     x: float
-    band: Band
+    bands: Mapping[str, Band] | None = None
     split: str | None = None
+
+    def band(self, section: Section, metric: str) -> Band | None:
+        """y in this metric."""
+        setting = section.settings[self.setting]
+        if self.bands is not None:
+            return self.bands.get(metric)
+        return setting.cells[metric].get(self.split) if self.split else setting.ood[metric]
 
 
 @dataclass(frozen=True)
@@ -42,16 +51,24 @@ class Group:
     """Panels under one heading.
 
     Args:
-        share: whether y is a share, shown in %.
+        metrics: those that it can show, the first where the chosen one is not among them.
     """
 
     name: str
     title: str
     note: str
     panels: list[Panel]
-    share: bool = True
+    metrics: tuple[str, ...] = METRICS
+
+    @property
+    def caption(self) -> str:
+        """The note, and what the marks are, up to the name of the band."""
+        marks = "Each point is a setting, bars are" if self.name == "cost" else (
+            "Lines are means over seeds, bands"
+        )  # fmt: skip
+        return f"{self.note} {marks}"
 
     @property
     def guessed(self) -> bool:
-        """Whether a panel shows the error of guessing (read by page.html)."""
+        """Whether a panel shows the error of guessing."""
         return any(panel.guess is not None for panel in self.panels)

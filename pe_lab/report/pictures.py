@@ -1,11 +1,11 @@
-"""The charts of the report as SVG or PNG files, drawn by vl-convert in the light colours.
+"""The charts of the report as SVG, PNG or PDF files, drawn by vl-convert in the light colours.
 
->>> from pe_lab.report.pictures import heat_map, png
+>>> from pe_lab.report.pictures import drawn, heat_map
 >>> from pe_lab.report.sections import sections
 >>> from pe_lab.results.frame import by_split, read_runs
 >>> runs = read_runs("runs", task="flipflop", state="finished")
 >>> (section,) = sections(runs, by_split(runs))
->>> Path("heatmap.png").write_bytes(png(heat_map(section)))
+>>> Path("heatmap.png").write_bytes(drawn(heat_map(section), "png"))
 """
 
 from typing import Any
@@ -28,22 +28,25 @@ HEAT = ("#fcfbf9", "#eba665", "#611a06")
 
 
 def heat_map(section: Section) -> Spec:
-    """The heat map of a section as on the page: a row per setting, a column per split, errors in
-    % as numbers and as colours, which grow with the square root."""
+    """The heat map of a section as on the page: a row per setting with its number of seeds, a
+    column per split and one for the mean, errors in % as numbers over half their 95 % interval and
+    as colours, which grow with the square root."""
     most = reference(section)
+    mean = "mean over lengths" if section.split else "OOD mean"
     values = [
         {
-            "setting": setting.label,
+            "setting": f"{setting.pe} (n = {len(setting.seeds)}) {setting.differs}".strip(),
             "split": split,
             "text": percent(band.mean),
+            "half": "" if band.half is None else f"± {percent(band.half)}",
             "shade": shade(band, most),
         }
         for setting in section.settings
-        for split, band in setting.cells["error"].items()
+        for split, band in {mean: setting.ood["error"], **setting.cells["error"]}.items()
         if band is not None
     ]
-    row = {"field": "setting", "sort": None, "title": None, "axis": {"labelLimit": 400}}
-    column = {"field": "split", "sort": list(section.splits), "title": None}
+    row = {"field": "setting", "sort": None, "title": None, "axis": {"labelLimit": 600}}
+    column = {"field": "split", "sort": [mean, *section.splits], "title": None}
     place: Spec = {
         "y": {"type": "nominal", **row},
         "x": {"type": "nominal", **column, "axis": {"orient": "top", "labelAngle": 0}},
@@ -55,13 +58,25 @@ def heat_map(section: Section) -> Spec:
         "legend": None,
     }
     ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
+    caption = (
+        f"{section.title}: wrong answers in %, mean over n seeds ± half the 95 % interval "
+        "(Student's t)."
+    )
     return {
+        "title": {"text": caption, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
         "data": {"values": values},
-        "width": {"step": 72},
-        "height": {"step": 22},
+        "width": {"step": 76},
+        "height": {"step": 34},
         "layer": [
             {"mark": "rect", "encoding": {**place, "color": colour}},
-            {"mark": "text", "encoding": {**place, "text": {"field": "text"}, "color": ink}},
+            {
+                "mark": {"type": "text", "dy": -5},
+                "encoding": {**place, "text": {"field": "text"}, "color": ink},
+            },
+            {
+                "mark": {"type": "text", "dy": 8, "fontSize": 10},
+                "encoding": {**place, "text": {"field": "half"}, "color": ink},
+            },
         ],
         "config": {
             "background": "#fff",
@@ -73,19 +88,16 @@ def heat_map(section: Section) -> Spec:
     }
 
 
-def svg(spec: Spec) -> str:
-    """A specification as SVG."""
+def drawn(spec: Spec, form: str) -> bytes:
+    """A specification as a file: svg, png or pdf."""
     # Imported here: it starts a JavaScript engine.
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(in_light(spec)))
-
-
-def png(spec: Spec, scale: float = 2) -> bytes:
-    """A specification as PNG."""
-    import vl_convert
-
-    return bytes(vl_convert.vegalite_to_png(in_light(spec), scale=scale))
+    if form == "svg":
+        return str(vl_convert.vegalite_to_svg(in_light(spec))).encode()
+    if form == "png":
+        return bytes(vl_convert.vegalite_to_png(in_light(spec), scale=2))
+    return bytes(vl_convert.vegalite_to_pdf(in_light(spec)))
 
 
 def in_light(value: Any) -> Any:

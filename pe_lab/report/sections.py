@@ -1,4 +1,4 @@
-"""A section of the report: the settings of one task, ranked, and their errors over the seeds."""
+"""A section of the report: the settings of one task, ranked, and their metrics over the seeds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,27 +16,40 @@ METRICS = tuple(metric.name for metric in TITLED)
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ only in the seed."""
+    """Runs that differ only in the seed.
+
+    Args:
+        differs: the keys in which it differs from other settings.
+        steps: the fewest that one of the runs was trained for.
+        cells: the metrics of each split, by metric and split.
+        ood: the means over the out-of-domain splits, by metric.
+    """
 
     name: str
     pe: str
     differs: str
     seeds: tuple[int, ...]
+    steps: int
     cells: Mapping[str, Mapping[str, Band | None]]
-    ood: Band | None
+    ood: Mapping[str, Band | None]
     cost: Mapping[str, Band | None]
 
     @property
     def label(self) -> str:
-        """The encoding, and the keys in which the setting differs from others."""
+        """The encoding and ``differs``."""
         return f"{self.pe} {self.differs}".strip()
 
 
 @dataclass(frozen=True)
 class Section:
-    """One task: ``settings`` from the lowest to the highest mean error out of domain; the cells
-    of a setting are by metric and split, and ``changes`` has the keys that a split changes. With
-    a ``note`` it is of evaluations: its splits are lengths, all of them in the mean."""
+    """One task, or the evaluations of one split of it: then ``splits`` are lengths.
+
+    Args:
+        settings: from the lowest to the highest mean error out of domain (or over lengths).
+        changes: the keys that each split changes.
+        split: the split of the evaluations, else empty.
+        note: what the evaluations are.
+    """
 
     task: str
     splits: tuple[str, ...]
@@ -44,36 +57,41 @@ class Section:
     guess: Mapping[str, float | None]
     changes: Mapping[str, list[str]]
     runs: pl.DataFrame = field(repr=False)
+    split: str = ""
     note: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.task}, {self.split}" if self.split else self.task
 
     @property
     def ood(self) -> tuple[str, ...]:
         """The splits out of domain."""
         return tuple(split for split in self.splits if split != IN_DOMAIN)
 
+    @property
+    def colour_order(self) -> list[int]:
+        """The ranks of the settings in the order in which charts colour them: from the best, but
+        first those with at least as many seeds and steps as all others."""
+        seeds = max((len(setting.seeds) for setting in self.settings), default=0)
+        steps = max((setting.steps for setting in self.settings), default=0)
 
-def sections(
-    runs: pl.DataFrame,
-    splits: pl.DataFrame,
-    differs: Mapping[str, str] | None = None,
-    notes: Mapping[str, str] | None = None,
-) -> list[Section]:
-    """One section for each task of the finished runs.
+        def lacking(rank: int) -> int:
+            setting = self.settings[rank]
+            return (len(setting.seeds) < seeds) + (setting.steps < steps)
+
+        return sorted(range(len(self.settings)), key=lambda rank: (lacking(rank), rank))
+
+
+def sections(runs: pl.DataFrame, splits: pl.DataFrame) -> list[Section]:
+    """One section for each task.
 
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
-        differs: the keys in which a setting differs; None: its ``labels``.
-        notes: a task's note.
     """
     return [
-        _section(
-            str(task),
-            part,
-            splits.filter(pl.col("task") == task),
-            labels(part) if differs is None else differs,
-            (notes or {}).get(str(task), ""),
-        )
+        section(part, splits.filter(pl.col("task") == task), labels(part))
         for (task,), part in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]
 
@@ -82,21 +100,30 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-def _section(
-    task: str, runs: pl.DataFrame, splits: pl.DataFrame, differs: Mapping[str, str], note: str
+def section(
+    runs: pl.DataFrame,
+    splits: pl.DataFrame,
+    differs: Mapping[str, str],
+    split: str = "",
+    note: str = "",
 ) -> Section:
+    """The section of runs of one task.
+
+    Args:
+        runs: with the columns ``task``, ``setting``, ``pe``, ``seed``, ``step`` and the costs.
+        splits: a row per run and split, with the columns of ``frame.by_split``.
+        differs: the keys in which each setting differs.
+        split, note: see ``Section``.
+    """
     names = splits["split"].unique(maintain_order=True).to_list()
-    names.sort(key=lambda split: split != IN_DOMAIN)
+    names.sort(key=lambda name: name != IN_DOMAIN)
     cells: dict[str, dict[str, dict[str, Band | None]]] = {}
+    ood = {}
     for metric in METRICS:
-        for (setting, split), band in bands(splits, ("setting", "split"), metric).items():
-            cells.setdefault(setting, {metric: {} for metric in METRICS})[metric][split] = band
-    ood = _over_runs(
-        splits.filter(pl.col("split") != IN_DOMAIN)
-        .group_by("setting", "path")
-        .agg(pl.col("error").mean()),
-        "error",
-    )
+        for (setting, name), band in bands(splits, ("setting", "split"), metric).items():
+            cells.setdefault(setting, {m: {} for m in METRICS})[metric][name] = band
+        means = splits.filter(pl.col("split") != IN_DOMAIN).group_by("setting", "path")
+        ood[metric] = _over_runs(means.agg(pl.col(metric).mean()), metric)
     costs = {key: _over_runs(runs, key) for key in COSTS}
     settings = [
         Setting(
@@ -104,18 +131,20 @@ def _section(
             pe=row["pe"],
             differs=differs.get(row["setting"], ""),
             seeds=tuple(sorted(row["seed"])),
+            steps=min(row["step"]),
             cells=cells[row["setting"]],
-            ood=ood.get(row["setting"]),
+            ood={metric: of_metric.get(row["setting"]) for metric, of_metric in ood.items()},
             cost={key: cost.get(row["setting"]) for key, cost in costs.items()},
         )
-        for row in runs.group_by("setting", "pe").agg("seed").iter_rows(named=True)
+        for row in runs.group_by("setting", "pe").agg("seed", "step").iter_rows(named=True)
     ]
     settings.sort(key=_rank)
     guess = dict(
         splits.group_by("split", maintain_order=True).agg(pl.col("guess").mean()).iter_rows()
     )
     changes = _changes(runs, names)
-    return Section(task, tuple(names), tuple(settings), guess, changes, runs, note)
+    task = runs["task"][0]
+    return Section(task, tuple(names), tuple(settings), guess, changes, runs, split, note)
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
@@ -125,12 +154,9 @@ def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
 
 
 def _rank(setting: Setting) -> tuple[float, float, str]:
-    inside = setting.cells["error"].get(IN_DOMAIN)
-    return (
-        setting.ood.mean if setting.ood else float("inf"),
-        inside.mean if inside else float("inf"),
-        setting.label,
-    )
+    found = setting.ood["error"], setting.cells["error"].get(IN_DOMAIN)
+    ood, inside = (band.mean if band else float("inf") for band in found)
+    return ood, inside, setting.label
 
 
 def task_keys(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """The charts of a task: its settings and the points of every panel."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from pe_lab.common.metrics import COSTS, metric_name
-from pe_lab.report.bands import bands
-from pe_lab.report.charts import Scale, lines, scatter
+from pe_lab.report.bands import Band, bands
+from pe_lab.report.charts import lines, scatter
 from pe_lab.report.error_vs_key import error_vs_keys
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import Section, Setting
+from pe_lab.report.sections import METRICS, Section, Setting
 from pe_lab.results.frame import breakdowns, curves
 
 MAX_SETTINGS = 60
@@ -39,10 +41,8 @@ def groups(section: Section) -> list[Group]:
     return [group for group in found if group.panels]
 
 
-# Error inside a split, by length, distance or depth.
-
-
 def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> list[Group]:
+    """The error inside each split, by length, distance or depth."""
     rows = breakdowns(runs)
     if rows.is_empty():
         return []
@@ -50,6 +50,7 @@ def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> l
     end = pl.col("bucket").str.split("-").list.last().cast(pl.Int64)
     rows = rows.with_columns(up_to=end)
     titles = {"length": "tokens read"}
+    metrics = tuple(m for m in ("error", "loss") if rows[m].is_not_null().any())
     found = []
     for kind in rows["kind"].unique(maintain_order=True):
         panels = []
@@ -59,39 +60,41 @@ def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> l
             ends = sorted(part["up_to"].unique())
             if len(ends) < 2:
                 continue
-            spec = lines(f"{titles.get(kind, kind)}, up to", "error (%)", "ordinal", ends)
-            points = _points(part, ranks, "up_to", "error")
+            spec = lines(f"{titles.get(kind, kind)}, up to", "ordinal", ends)
+            points = _points({m: (part, m) for m in metrics}, ranks, "up_to")
             panels.append(Panel(split, spec, points, split, section.guess.get(split)))
         title = f"Error by {titles.get(kind, kind)}"
         note = "Where in its sequences a split is answered wrongly."
-        found.append(Group(f"by-{kind}", title, note, panels))
+        found.append(Group(f"by-{kind}", title, note, panels, metrics))
     return found
-
-
-# Learning curves.
 
 
 def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> list[Group]:
     rows = curves(runs)
-    errors = []
+    panels = []
     for split in section.splits:
-        column = metric_name(split, "error")
-        closing = runs.select("path", "setting", "step", column) if column in runs.columns else None
-        part = _thinned(rows, column, closing)
-        if part is None:
-            continue
-        points = _points(part, ranks, "step", column)
-        spec = lines("step", "error (%)", "linear", [])
-        errors.append(Panel(split, spec, points, split, section.guess.get(split)))
+        found = {}
+        for metric in METRICS:
+            column = metric_name(split, metric)
+            closing = None
+            if column in runs.columns:
+                closing = runs.select("path", "setting", "step", pl.col(column).cast(pl.Float64))
+            part = _thinned(rows, column, closing)
+            if part is not None:
+                found[metric] = part, column
+        if found:
+            points = _points(found, ranks, "step")
+            spec = lines("step", "linear", [])
+            panels.append(Panel(split, spec, points, split, section.guess.get(split)))
     note = "Measured while training on a part of each evaluation set, at the end on all of it."
-    found = [Group("learning", "Learning curves: error", note, errors)]
+    groups = [Group("learning", "Learning curves: error", note, panels)]
     loss = _thinned(rows, "train/loss", None)
     if loss is not None:
-        points = _points(loss, ranks, "step", "train/loss")
-        panel = Panel("training", lines("step", "loss (nats)", "linear", []), points)
+        points = _points({"loss": (loss, "train/loss")}, ranks, "step")
+        panel = Panel("training", lines("step", "linear", []), points)
         note = "Cross-entropy of the scored positions of the training batches."
-        found.append(Group("loss", "Learning curves: loss", note, [panel], share=False))
-    return found
+        groups.append(Group("loss", "Learning curves: training loss", note, [panel], ("loss",)))
+    return groups
 
 
 def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -112,31 +115,27 @@ def _thinned(rows: pl.DataFrame, column: str, closing: pl.DataFrame | None) -> p
     return part.group_by("path", "setting", stretch).agg(pl.col(column).mean())
 
 
-def _points(rows: pl.DataFrame, ranks: dict[str, int], x: str, y: str) -> list[Point]:
-    points = [
-        Point(ranks[setting], at, band)
-        for (setting, at), band in bands(rows, ("setting", x), y).items()
-        if band is not None
-    ]
-    return sorted(points, key=lambda point: (point.setting, point.x))
-
-
-# Cost.
+def _points(
+    measured: Mapping[str, tuple[pl.DataFrame, str]], ranks: dict[str, int], x: str
+) -> list[Point]:
+    """A point for each setting and x. ``measured`` has, by metric, rows and the column of y."""
+    found: dict[tuple[int, float], dict[str, Band]] = {}
+    for metric, (rows, column) in measured.items():
+        for (setting, at), band in bands(rows, ("setting", x), column).items():
+            if band is not None:
+                found.setdefault((ranks[setting], at), {})[metric] = band
+    return [Point(rank, at, by_metric) for (rank, at), by_metric in sorted(found.items())]
 
 
 def _cost(shown: dict[int, Setting]) -> Group:
     panels = []
     for key, title in COSTS.items():
         points = [
-            Point(number, cost.mean, setting.ood)
-            for number, setting in shown.items()
-            if setting.ood and (cost := setting.cost.get(key)) and cost.mean > 0
+            Point(rank, cost.mean)
+            for rank, setting in shown.items()
+            if setting.ood["error"] and (cost := setting.cost.get(key)) and cost.mean > 0
         ]
         if points:
-            xs = [point.x for point in points]
-            wide = max(xs) / min(xs) >= 4
-            scale: Scale = "log10" if wide else "linear"
-            spec = scatter(title, "mean error out of domain (%)", scale)
-            panels.append(Panel(title, spec, points))
+            panels.append(Panel(title, scatter(title, [point.x for point in points]), points))
     note = "Low and to the left is better. Times compare only on one machine with equal load."
-    return Group("cost", "Cost against error", note, panels)
+    return Group("cost", "Mean error out of domain against cost", note, panels)

@@ -1,4 +1,4 @@
-// The heat map and the table of results: rows, columns and numbers as the filters select them.
+// The tables of results: rows, columns and numbers as the filters select them.
 (() => {
   "use strict";
   const { sections, metrics, state, matching, shownSplits, publish } = window.report;
@@ -14,25 +14,27 @@
     return value < 0.1 ? value.toFixed(4) : value.toFixed(2);
   }
 
-  function mean(setting, column, section) {
+  // What a column is sorted by.
+  function value(setting, column, section) {
     const [kind, name] = column.split(":");
     if (kind === "label") return setting.label;
     if (kind === "seeds") return setting.seeds;
     if (kind === "cost") return setting.cost[Number(name)];
-    if (kind === "ood") return setting.ood?.[0];
+    if (kind === "ood") return setting.ood[state.metric]?.[0];
     return setting.cells[state.metric][section.splits.indexOf(name)]?.[0];
   }
 
   function sorted(section, places) {
     const down = state.sort.startsWith("-");
     const column = state.sort.replace(/^-/, "");
-    const known = places.filter((place) => mean(section.settings[place], column, section) != null);
-    known.sort((a, b) => {
-      const [one, other] = [a, b].map((place) => mean(section.settings[place], column, section));
+    const values = new Map(places.map((p) => [p, value(section.settings[p], column, section)]));
+    const measured = places.filter((place) => values.get(place) != null);
+    measured.sort((a, b) => {
+      const [one, other] = [values.get(a), values.get(b)];
       const order = typeof one === "string" ? one.localeCompare(other) : one - other;
       return (down ? -order : order) || a - b;
     });
-    return [...known, ...places.filter((place) => !known.includes(place))];
+    return [...measured, ...places.filter((place) => !measured.includes(place))];
   }
 
   // The number of the darkest colour.
@@ -43,15 +45,15 @@
     return Math.max(...all.map((band) => band?.[0] ?? 0)) || 1;
   }
 
-  function fill(cell, band, top, withInterval) {
-    if (!band) return;
-    cell.textContent = shown(band[0]);
-    if (withInterval && band[2] !== null) {
-      const half = document.createElement("small");
-      half.textContent = ` ± ${shown(band[2] - band[0])}`;
-      cell.append(half);
+  function fill(cell, band, top) {
+    if (!band) {
+      cell.textContent = cell.matches(".shade") ? "n/a" : cell.textContent;
+      return;
     }
-    if (!cell.classList.contains("shade")) return;
+    const half = document.createElement("small");
+    if (band[2] !== null) half.textContent = `± ${shown(band[2] - band[0])}`;
+    cell.replaceChildren(shown(band[0]), half);
+    if (!cell.matches(".shade")) return;
     const depth = Math.min(1, Math.sqrt(Math.max(0, band[0]) / top));
     cell.style.setProperty("--v", depth.toFixed(3));
     cell.toggleAttribute("data-deep", depth > DEEP);
@@ -61,33 +63,34 @@
     const rows = sorted(section, matching(section));
     const splits = shownSplits(section);
     const top = most(section);
-    for (const table of element.querySelectorAll("[data-table]")) {
-      for (const cell of table.querySelectorAll("[data-split]"))
-        cell.hidden = !splits.includes(cell.dataset.split);
-      for (const head of table.querySelectorAll("[data-column]")) sortedBy(head, splits);
-      const body = table.tBodies[0];
-      const byPlace = new Map([...body.rows].map((row) => [Number(row.dataset.setting), row]));
-      for (const row of byPlace.values()) row.hidden = true;
-      for (const place of rows) {
-        const row = byPlace.get(place);
-        row.hidden = false;
-        body.append(row);
-      }
-      if (table.dataset.metric !== state.metric) {
-        for (const [place, row] of byPlace) numbers(row, section, place, top, table);
-        table.dataset.metric = state.metric;
-      }
-      table.querySelector("[data-metric]").textContent = metrics[state.metric].title;
-      if (table.tFoot) table.tFoot.hidden = state.metric !== "error";
+    const table = element.querySelector("table.results");
+    for (const cell of table.querySelectorAll("[data-split]"))
+      cell.hidden = !splits.includes(cell.dataset.split);
+    for (const head of table.querySelectorAll("[data-column]")) sortedBy(head, splits);
+    const body = table.tBodies[0];
+    const byPlace = new Map([...body.rows].map((row) => [Number(row.dataset.setting), row]));
+    for (const row of byPlace.values()) row.hidden = true;
+    for (const place of rows) {
+      const row = byPlace.get(place);
+      row.hidden = false;
+      body.append(row);
     }
+    if ((table.dataset.metric ?? "error") !== state.metric) {
+      for (const [place, row] of byPlace) numbers(row, section, section.settings[place], top);
+      table.dataset.metric = state.metric;
+    }
+    table.querySelector("[data-metric]").textContent = metrics[state.metric].title;
+    table.tFoot.hidden = state.metric !== "error";
     element.querySelector("[data-most]").textContent = shown(top);
+    cue({ target: table.parentElement });
   }
 
-  function numbers(row, section, place, top, table) {
-    const bands = section.settings[place].cells[state.metric];
-    for (const cell of row.querySelectorAll("[data-split]"))
-      fill(cell, bands[section.splits.indexOf(cell.dataset.split)], top,
-        table.dataset.table === "results");
+  function numbers(row, section, setting, top) {
+    fill(row.querySelector(".mean"), setting.ood[state.metric], top);
+    for (const cell of row.querySelectorAll("[data-split]")) {
+      const place = section.splits.indexOf(cell.dataset.split);
+      fill(cell, setting.cells[state.metric][place], top);
+    }
   }
 
   function sortedBy(head, splits) {
@@ -99,6 +102,18 @@
     else head.removeAttribute("aria-sort");
   }
 
+  // Where a box has more to show: its edges fade (page.css).
+  function cue({ target }) {
+    if (!target.matches?.(".wide, .legend")) return;
+    const { scrollLeft, scrollTop, scrollWidth, scrollHeight, clientWidth, clientHeight } = target;
+    target.toggleAttribute("data-more-right", scrollLeft + clientWidth < scrollWidth - 2);
+    target.toggleAttribute("data-more-below", scrollTop + clientHeight < scrollHeight - 2);
+  }
+
+  document.addEventListener("scroll", cue, { capture: true, passive: true });
+  const resized = new ResizeObserver((entries) => entries.forEach(cue));
+  for (const box of document.querySelectorAll(".wide, .legend")) resized.observe(box);
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("[data-sort]");
     if (!button) return;
@@ -108,10 +123,12 @@
 
   document.addEventListener("filtered", () => {
     for (const element of document.querySelectorAll("section.task")) {
-      const section = sections[Number(element.dataset.task)];
-      const left = !state.task || state.task === section.task;
-      element.hidden = !left || !matching(section).length;
-      if (!element.hidden) update(element, section);
+      const section = sections[Number(element.dataset.section)];
+      const left = matching(section).length > 0;
+      element.hidden = Boolean(state.task) && state.task !== section.task;
+      element.querySelector(".none").hidden = left;
+      element.querySelector(".content").hidden = !left;
+      if (left && !element.hidden) update(element, section);
     }
   });
 })();
