@@ -120,6 +120,10 @@ BAD = {
     ),
     "cuda without a GPU": (["device=cuda"], ["device=cuda", "no GPU", "device=auto"]),
     "no _target_": (["--config-dir", "conf", "pe=no_target"], ["pe._target_", "dotted path"]),
+    "a program": (
+        ["pe._target_=unittest.__main__.X"],
+        ["unittest.__main__.X", "would run a program"],
+    ),
     "no such module": (["pe._target_=nowhere.PE"], ["pe._target_=nowhere.PE", "PYTHONPATH"]),
     "no such class": (
         ["pe=rope", "pe._target_=pe_lab.pe.rope.Rope"],

@@ -213,7 +213,7 @@ def test_a_model_that_cannot_be_made_again_is_refused(
         )
         return refusal(here, "run=copy")
 
-    assert "put its folder on PYTHONPATH or install it" in changed(_target_="decay.Decay")
+    assert "names the class decay.Decay, which is not of pe_lab" in changed(_target_="decay.Decay")
     assert "pe.slope=1 is not a key of pe" in changed(slope=1)
     shutil.copy(run / "checkpoint.pt", folder)
     assert "do not fit the model of this version" in changed(npos=3)

@@ -24,7 +24,6 @@ and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next 
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-import argparse
 import glob
 import logging
 import os
@@ -38,7 +37,14 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from pe_lab.common.errors import Interrupted, UsageError
-from pe_lab.common.options import AtLeastOne, CommaSeparated, Flag, Options, parse
+from pe_lab.common.options import (
+    AtLeastOne,
+    CommaSeparated,
+    Flag,
+    Options,
+    parse,
+    without_config_dir,
+)
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.tables import Spread
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
@@ -79,7 +85,7 @@ def show(words: Sequence[str]) -> None:
         UsageError: invalid option, or a run that cannot be evaluated with it; nothing was done.
         Interrupted: stopped by a signal; earlier measurements are recorded.
     """
-    config_dir, rest = _config_dir(words)
+    config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
     out = _out(options.out, options.runs_dir)
     paths, unfinished = finished(options.run, options.runs_dir)
@@ -167,17 +173,6 @@ def _matching(name: str, runs_dir: Path) -> list[Path]:
             "pe-lab results for the runs"
         )
     return [run for run in found if ".replaced-" not in run.name]
-
-
-def _config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder of --config-dir, and the other words."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd")
-    try:
-        flags, rest = parser.parse_known_args(words)
-    except argparse.ArgumentError:
-        raise UsageError("eval --config-dir names no folder: give --config-dir FOLDER") from None
-    return flags.config_dir, rest
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:

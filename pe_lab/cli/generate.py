@@ -8,6 +8,7 @@
     pe-lab generate .. top_p=0.9                  sample from the smallest set of tokens with a
                                                   total probability of at least 0.9
     pe-lab generate .. seed=1                     random seed (0)
+    pe-lab generate .. --config-dir FOLDER        trust the classes that the yamls there name
 
 A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
 """
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import AtLeastOne, Options, parse
+from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
+from pe_lab.common.trust import trust
 from pe_lab.store.run_folder import find_run
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ def show(words: Sequence[str]) -> None:
         UsageError: a wrong option, no finished run, a prompt outside of its vocabulary, more tokens
             than its encoding can encode, or a model that cannot generate token by token.
     """
-    options = parse(GenerateOptions, words)
+    config_dir, rest = without_config_dir(words)
+    trust(config_dir)
+    options = parse(GenerateOptions, rest)
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
     import torch

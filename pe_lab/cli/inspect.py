@@ -5,6 +5,7 @@
     pe-lab inspect run=.. split=sparse sample=3  the split (in_domain) and the sequence (0)
     pe-lab inspect run=.. layer=1 head=3         this head in full instead of the highest ranked one
     pe-lab inspect run=.. query=40               what the token at this position attends to
+    pe-lab inspect run=.. --config-dir FOLDER    trust the classes that the yamls there name
 
 All numbers count from 0.
 """
@@ -16,7 +17,8 @@ from typing import Annotated
 from pydantic import Field
 
 from pe_lab.common.console import console
-from pe_lab.common.options import Options, parse
+from pe_lab.common.options import Options, parse, without_config_dir
+from pe_lab.common.trust import trust
 from pe_lab.store.run_folder import find_run
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
@@ -45,7 +47,9 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: unknown key, run, split, sample, layer, head or query.
     """
-    options = parse(InspectOptions, words)
+    config_dir, rest = without_config_dir(words)
+    trust(config_dir)
+    options = parse(InspectOptions, rest)
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.experiment.inspect_run import inspect_run

@@ -5,6 +5,7 @@
     pe-lab report out=FOLDER title="CoPE or RoPE"      the folder of the page, and its title
     pe-lab report inspect=FOLDER,FOLDER                the runs to inspect (none: no run;
                                                        default: some of the best of each task)
+    pe-lab report --config-dir FOLDER                  trust the classes that the yamls there name
 
 Evaluations recorded by pe-lab eval have sections of their own, one for each task and split.
 Runs are read from runs_dir=runs. Only a page written by pe-lab report is ever overwritten.
@@ -23,7 +24,8 @@ import polars as pl
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import replace_file
-from pe_lab.common.options import parse
+from pe_lab.common.options import parse, without_config_dir
+from pe_lab.common.trust import trust
 from pe_lab.report.evaluated import against_length, evaluated
 from pe_lab.report.facts import provenance, settings, unfinished
 from pe_lab.report.inspected import inspected
@@ -53,7 +55,9 @@ def show(words: Sequence[str]) -> None:
         UsageError: a wrong option, no run selected, or a file in the way that is not a report.
         RunError: the page cannot be written.
     """
-    options = parse(ReportOptions, words)
+    config_dir, rest = without_config_dir(words)
+    trust(config_dir)
+    options = parse(ReportOptions, rest)
     runs = selected(options)
     path = (options.out or Path(options.runs_dir) / "report") / "index.html"
     _check(path)

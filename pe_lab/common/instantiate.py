@@ -115,6 +115,8 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
             "give its dotted path, package.module.Class"
         )
     module_name, _, name = path.rpartition(".")
+    if "__main__" in path.split("."):
+        raise UsageError(f"{key}._target_={path} would run a program: name a class of a module")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -122,7 +124,7 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
             f"{key}._target_={path} cannot be imported ({error}): "
             "put its folder on PYTHONPATH or install it"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{_failure(section, key, error)}; correct that file") from None
     if not hasattr(module, name):
         raise UsageError(

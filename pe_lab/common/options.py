@@ -1,5 +1,6 @@
 """The key=value options of a command, checked against one pydantic model per command."""
 
+import argparse
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -78,6 +79,17 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         return model.model_validate(values)
     except ValidationError as error:
         raise UsageError(_message(model, error)) from None
+
+
+def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The folder of ``--config-dir``, None without it, and the other words."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config-dir", "-cd")
+    try:
+        flags, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError:
+        raise UsageError("--config-dir names no folder: give --config-dir FOLDER") from None
+    return flags.config_dir, rest
 
 
 def _message(model: type[Options], error: ValidationError) -> str:

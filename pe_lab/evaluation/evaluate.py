@@ -20,6 +20,7 @@ import torch
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.common.signals import StopOnSignal
+from pe_lab.common.trust import trust
 from pe_lab.evaluation.cells import Cell, cells
 from pe_lab.evaluation.measure_cells import CellMeasurer
 from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, Evaluations
@@ -59,7 +60,8 @@ def evaluate(
             eval.sequences.
         generate: also let the model generate the answers itself.
         force: repeat measurements that are recorded.
-        config_dir: a folder with yamls of further encodings.
+        config_dir: a folder with yamls of further encodings, and of those that the runs were
+            trained with if they are not of pe_lab.
         progress: called with the number of cells measured and their total.
 
     Returns:
@@ -82,6 +84,7 @@ def evaluate(
         raise UsageError(f"device={device} is not allowed: set it to auto, cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    trust(config_dir)
     table = cells(
         [Path(run) for run in runs],
         parse_encodings(",".join(encodings)) if encodings else [],

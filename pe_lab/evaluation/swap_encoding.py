@@ -82,11 +82,6 @@ class EncodingConfigs:
         register_resolvers()
         self.sources = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
         if config_dir is not None:
-            if not Path(config_dir).is_dir():
-                raise UsageError(
-                    f"--config-dir {config_dir} is not a folder: give the one that holds your pe/ "
-                    "yamls"
-                )
             path = str(Path(config_dir).absolute())
             self.sources.insert(0, {"provider": "user", "schema": "file", "path": path})
         self.repository = repository_of(self.sources)

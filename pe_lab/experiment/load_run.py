@@ -12,6 +12,7 @@ from typing import Any
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
+from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
@@ -81,6 +82,7 @@ def load(path: str | Path) -> LoadedRun:
     folder = RunFolder(path)
     summary = _summary(folder)
     _check_version(folder, summary)
+    refuse_foreign(summary["config"], path)
     try:
         planned = plan(check(_config_as_set(summary), summary.get("names", {})))
     except UsageError as error:

@@ -1,0 +1,61 @@
+"""Which classes a recorded configuration may name: importing a module runs it.
+
+A run's folder may come from somebody else. Only classes of pe_lab are imported for it, those that a
+yaml of this command line's ``--config-dir`` names, and those that this process has already.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pe_lab.common.errors import UsageError
+
+_named: set[str] = set()
+
+
+def trust(config_dir: str | None) -> None:
+    """Allow the classes that the yamls of a folder name.
+
+    Raises:
+        UsageError: it is no folder, or a yaml cannot be read.
+    """
+    if config_dir is None:
+        return
+    if not Path(config_dir).is_dir():
+        raise UsageError(
+            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/ yamls"
+        )
+    for path in sorted(Path(config_dir).rglob("*.yaml")):
+        try:
+            _named.update(_classes(yaml.safe_load(path.read_text("utf-8"))))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise UsageError(f"{path} is no yaml ({error}): correct or remove it") from None
+
+
+def refuse_foreign(config: Any, path: Path) -> None:
+    """UsageError if the configuration of the run in ``path`` names a class that is not allowed."""
+    for name in _classes(config):
+        module, _, last = name.rpartition(".")
+        # Not by hasattr, with which a module may import another one.
+        loaded = last in vars(sys.modules.get(module, object))
+        if not (loaded or name.startswith("pe_lab.") or name in _named):
+            raise UsageError(
+                f"{path} names the class {name}, which is not of pe_lab and is not imported for a "
+                "recorded run: if you trust that file, give --config-dir FOLDER with a yaml whose "
+                f"_target_ is {name}"
+            )
+
+
+def _classes(value: Any, key: str = "") -> Iterator[str]:
+    """The values of ``_target_``, and dotted ones of ``optimizer``, at any depth."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _classes(part, str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _classes(part)
+    elif isinstance(value, str) and (key == "_target_" or (key == "optimizer" and "." in value)):
+        yield value
