@@ -1,7 +1,7 @@
 """The process of one side of a comparison: ``python -m benchmarks.side SETTING``.
 
 It reads requests from stdin, one JSON object a line, and answers on stdout in the same form
-(``sides.Side`` starts it). Each side thereby has its own allocator, environment and peak memory.
+(``sides.Side`` starts it). Sides thereby share neither allocator nor environment nor peak memory.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Alternating measurements of two or more sides, each in a process of its own.
+"""Alternating measurements of two or more sides, each in a separate process.
 
 The sides run blocks of steps in turn, every round in the reverse order of the round before. Load
 from other processes and clock drift affect the blocks of one round alike, so a ratio of processor

@@ -57,15 +57,15 @@ def section(name: str, group: str = "pe") -> dict[str, Any]:
     return found
 
 
-def parts(*given: str | dict[str, Any]) -> list[dict[str, Any]]:
+def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a combined encoding as the command line would fill them in."""
-    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in given]
+    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in written]
     return [merged(section(part["pe"]), part) for part in named]
 
 
 @contextmanager
 def float64(seed: int) -> Iterator[None]:
-    """Everything in float64 and drawn from one seed, whatever the process does besides."""
+    """Everything in float64 and drawn from one seed, independent of the process's random state."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -110,7 +110,7 @@ class Facts:
     whole_sequence: bool
     replaces_content: bool
     limit: str | None
-    """The key that says how far it reaches; None: any length."""
+    """The key that limits the length; None: no limit."""
 
     @property
     def file(self) -> str:
@@ -168,10 +168,10 @@ def _limit(encodings: Sequence[PositionalEncoding]) -> str | None:
 
 def choices(name: str) -> list[tuple[str, Any]]:
     """Each other choice and each switch that the signature offers, as a key and its value."""
-    given = section(name)
-    hints = get_type_hints(get_object(given["_target_"]).__init__)
+    config = section(name)
+    hints = get_type_hints(get_object(config["_target_"]).__init__)
     found = []
-    for key, value in given.items():
+    for key, value in config.items():
         if get_origin(hints.get(key)) is Literal:
             found += [(key, choice) for choice in get_args(hints[key]) if choice != value]
         elif isinstance(value, bool):
@@ -179,10 +179,10 @@ def choices(name: str) -> list[tuple[str, Any]]:
     return found
 
 
-def accepted(given: dict[str, Any], **sizes: Any) -> bool:
+def accepted(config: dict[str, Any], **sizes: Any) -> bool:
     """Whether the build takes an encoding with these keys at these sizes."""
     try:
-        build_encodings(given, replace(dims(LENGTH), **sizes))
+        build_encodings(config, replace(dims(LENGTH), **sizes))
     except UsageError:
         return False
     return True
@@ -191,30 +191,30 @@ def accepted(given: dict[str, Any], **sizes: Any) -> bool:
 @cache
 def refusals(name: str) -> list[tuple[str, str]]:
     """What it refuses, by trying: a phrase's name, and the choice it comes with ("": always)."""
-    given = section(name)
-    always = _refused(given)
+    config = section(name)
+    always = _refused(config)
     found = [(what, "") for what in always]
     for key, value in choices(name):
-        changed = {**given, key: value}
+        changed = {**config, key: value}
         if accepted(changed):
             choice = yaml.safe_dump({key: value}).strip()
             found += [(what, choice) for what in _refused(changed) if what not in always]
     return found
 
 
-def _refused(given: dict[str, Any]) -> list[str]:
+def _refused(config: dict[str, Any]) -> list[str]:
     """The refusals of one choice of keys."""
     with float64(0):
-        encodings = build_encodings(given, dims(LENGTH))
+        encodings = build_encodings(config, dims(LENGTH))
     found = []
-    if not accepted(given, d_model=10, n_heads=2):
+    if not accepted(config, d_model=10, n_heads=2):
         found.append("odd_heads")
-    elif not accepted(given, d_model=15, n_heads=3):
+    elif not accepted(config, d_model=15, n_heads=3):
         found.append("odd_width")
     if any(e.whole_sequence is not None for e in encodings):
         found.append("key_cache")
     # A table that no key sizes (cope's combine=relative) is as long as the run needs.
-    if (_limit(encodings) or "").partition(".")[0] in given:
+    if (_limit(encodings) or "").partition(".")[0] in config:
         found.append("limit")
     return found
 

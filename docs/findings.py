@@ -33,7 +33,7 @@ PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"
 PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
 FLIPFLOP = "task=flipflop and state=finished and model.n_layers=2"
-"""One layer is a finding of its own."""
+"""One layer is a separate finding."""
 
 
 def pe_lab(*words: str, capture: bool = False) -> str:

@@ -145,7 +145,7 @@ BAD = {
         ["task=counting", "task.files={train: F}"],
         ["task.files={train: F} is not a key of task", "choices: "],
     ),
-    "an unknown key of a split given whole": (
+    "an unknown key of a split set as a whole": (
         ["task.splits={foo:{lenght: 8}}"],
         ["task.splits.foo.lenght", "did you mean length"],
     ),
@@ -199,7 +199,10 @@ BAD = {
         ["+experiment=paper/flipflop", "leave the + out, experiment=paper/flipflop"],
     ),
     "foreign letters": (["pe=контекст"], ["pe=контекст is not understood", "quote it like"]),
-    "a comma at the end": (["seed=0,"], ["seed=0, is not understood", "quote it like"]),
+    "a comma at the end": (
+        ["seed=0,"],
+        ["seed=0, is not understood", "leave the last comma out, seed=0"],
+    ),
     "a home folder": (["runs_dir=~/foo"], ["runs_dir=~/foo is not understood", "quote it like"]),
     "results of no folder": (["results", "runs_dir=nowhere"], ["runs_dir=nowhere", "not a folder"]),
     "results by an unknown key": (["results", "pee=rope"], ["pee=rope", "did you mean pe"]),

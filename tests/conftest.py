@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures."""
 
 import logging
 import os
@@ -12,13 +12,13 @@ from program import Here, Outcome
 
 from pe_lab.cli.main import main
 
-# The workers share the processors, and threads that wait for one another spin.
+# Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Whatever the test before has set."""
+    """Undo what the previous test has set."""
     torch.set_num_threads(1)
 
 
@@ -47,7 +47,7 @@ def here(
 
 @pytest.fixture
 def float64() -> Iterator[None]:
-    """Agreement is then a matter of formulas, not of rounding."""
+    """Double precision, so that a difference is one of formulas, not of rounding."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -74,9 +74,9 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.fixture
 def no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, working folder (returned) and environment without a trace of wandb."""
+    """An empty home and working folder (returned), and no wandb variables in the environment."""
     for key in [key for key in os.environ if key.startswith("WANDB_")]:
-        # The service belongs to this process: without it, wandb would start another each time.
+        # The service of this process: without the variable wandb would start another each time.
         if key != "WANDB_SERVICE":
             monkeypatch.delenv(key)
     for folder in ("home", "cwd"):

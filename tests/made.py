@@ -1,4 +1,4 @@
-"""Run folders without training: what a finished run leaves, with the numbers that a test wants."""
+"""Run folders written without training, with chosen numbers."""
 
 import copy
 from pathlib import Path
@@ -97,7 +97,13 @@ def made(
             "seed": seed,
             "run_id": folder.run_id,
             "steps": resolved["train"]["steps"],
-            "names": {"task": task, "pe": pe, "positions": "sequential", "preset": task},
+            "names": {
+                "task": task,
+                "pe": pe,
+                "positions": "sequential",
+                "model": "transformer",
+                "preset": task,
+            },
             "overrides": [],
             "splits": {s: None if errors[s] is None else places[s] for s in errors},
             "too_long": {s: 99 for s in errors if errors[s] is None},
@@ -120,11 +126,11 @@ def evaluate(
     k: float | None = None,
     **more: float,
 ) -> None:
-    """Add to the record of a run that it has these errors by length with this encoding.
+    """Record evaluations of a run with this encoding: its errors by length.
 
     Args:
-        scale: that the encoding had.
-        k: that was given, to all encodings.
+        scale: the scale that the encoding used.
+        k: the scale set on the command line for all encodings.
     """
     record = Evaluations(run.path)
     for tokens, error in errors.items():

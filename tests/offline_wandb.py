@@ -66,7 +66,7 @@ def start(file: Path) -> dict[str, Any]:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """The rows in all files of the run, in order, without wandb's own keys."""
+    """The rows in all files of the run, in order, without the keys that wandb adds."""
     items = [
         record["history"]["item"]
         for file in files(folder)
@@ -77,7 +77,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 def core_of(pid: int) -> int:
-    """wandb's own process beside this one."""
+    """The process id of the wandb-core of a process."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
 TINY = {
     "task": "flipflop",
@@ -43,7 +44,7 @@ def tiny(*words: str) -> list[str]:
 def command(
     *words: str, cwd: Path, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m pe_lab WORDS`` in a process of its own."""
+    """``python -m pe_lab WORDS`` as a subprocess."""
     return subprocess.run(
         [sys.executable, "-m", "pe_lab", *words],
         cwd=cwd,
@@ -56,7 +57,7 @@ def command(
 
 @dataclass
 class Outcome:
-    """How a command line ended that ran in this process."""
+    """Exit status and output of a command line that ran in this process."""
 
     status: int
     out: str
@@ -64,6 +65,14 @@ class Outcome:
 
 
 Here = Callable[..., Outcome]
+
+
+def assert_refused(outcome: Outcome, *parts: str) -> None:
+    """Exit status 2 and one sentence that has these parts."""
+    assert outcome.status == 2, outcome
+    (line,) = outcome.err.splitlines()
+    for part in parts:
+        assert part in line
 
 
 @dataclass
@@ -79,17 +88,17 @@ class Process:
 
     @property
     def status(self) -> int:
-        """Its exit status, once it has ended; minus the signal's number where one killed it."""
+        """Wait for the exit status; negative signal number if a signal ended the process."""
         self.process.join(60)
         assert self.process.exitcode is not None, "the process hangs"
         return self.process.exitcode
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
-        """Until the condition holds."""
+        """Poll until the condition holds."""
         end = time.monotonic() + 60
         while not condition():
             assert self.process.is_alive(), f"ended too early:\n{self.stderr}"
-            assert time.monotonic() < end, "waited in vain"
+            assert time.monotonic() < end, "timeout"
             time.sleep(0.001)
 
     def send(self, signum: int) -> None:
@@ -97,8 +106,8 @@ class Process:
         os.kill(self.process.pid, signum)
 
 
-# Forked from a small server that has imported torch, and the compiler that its optimisers
-# import: seconds cheaper than a new interpreter.
+# Forked from a small server that has imported torch and the compiler that its optimizers import:
+# this saves seconds compared with a new interpreter.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["pe_lab.experiment.run", "pe_lab.cli.train", "torch._dynamo"])
 
@@ -128,19 +137,22 @@ def the_run(runs: Path) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, less the times."""
+    """The rows of metrics.jsonl without times."""
     return [_untimed(json.loads(line)) for line in (folder / "metrics.jsonl").open()]
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The run's result without times and overrides."""
+    """The run's result without times, digests and overrides."""
     content = json.loads((folder / "summary.json").read_text())
-    del content["overrides"], content["config"]["runs_dir"]
+    # Checkpoint and metrics hold times, and so their digests do.
+    for name in ("overrides", "digests", "digest"):
+        del content[name]
+    del content["config"]["runs_dir"]
     return {**content, "metrics": _untimed(content["metrics"])}
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """What status.json says."""
+    """The content of status.json."""
     return json.loads((folder / "status.json").read_text())
 
 

@@ -62,6 +62,7 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     for split, place in enumerate(summary["splits"].values()):
         summary["metrics"][f"{place}/error"] = error_of(number, seed, split)
     summary["metrics"]["params/total"] += 1000 * number
+    del summary["identity"], summary["digest"]
     path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
     path.mkdir(parents=True)
     (path / "summary.json").write_text(json.dumps(summary, indent=1))

@@ -80,7 +80,7 @@ def test_the_mark_in_every_format(here: Here) -> None:
     assert "lowest" not in here(*words, "pe=other").out
 
 
-def test_what_a_group_pools_is_told(here: Here) -> None:
+def test_what_a_group_pools_is_reported(here: Here) -> None:
     for steps in (400, 800):
         errors_of("a", [0.1, 0.3], **{"train.steps": steps})
         errors_of("b", [0.2, 0.4], **{"train.steps": steps, "pe.npos": steps})

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from edited import edit_checkpoint
 from program import Here, rows, state, the_run, tiny
+
+from pe_lab.store.checkpoint import FORMAT, digest_comment
 
 
 def unfinished(here: Here, tmp_path: Path) -> Path:
@@ -27,7 +30,7 @@ def test_a_truncated_checkpoint(here: Here, tmp_path: Path, size: int) -> None:
     assert ended.status == 2
     assert ended.err.count("\n") == 1
     for part in (f"seed0-{checkpoint.parent.name[-8:]}/checkpoint.pt ({len(content)} bytes)",
-                 "cut off", "remove the file"):  # fmt: skip
+                 "cut off", "force=true"):  # fmt: skip
         assert part in ended.err
     assert checkpoint.read_bytes() == content
 
@@ -37,21 +40,25 @@ class Malice:
         return Path.touch, (Path("executed"),)
 
 
-@pytest.mark.parametrize("kind", ["torch", "pickle"])
+@pytest.mark.parametrize("kind", ["sealed", "torch", "pickle"])
 def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind: str) -> None:
     checkpoint = unfinished(here, tmp_path) / "checkpoint.pt"
-    if kind == "torch":
-        torch.save({"format": 1, "step": Malice()}, checkpoint)
+    if kind != "pickle":
+        torch.save({"format": FORMAT, "step": Malice()}, checkpoint)
+        zipped = checkpoint.read_bytes()[:-2]
+        if kind == "sealed":
+            checkpoint.write_bytes(zipped + digest_comment(memoryview(zipped)))
     else:
         checkpoint.write_bytes(pickle.dumps(Malice(), protocol=2))
     ended = here(*tiny())
     assert ended.status == 2
     assert ended.err.count("\n") == 1
-    assert "holds more than tensors" in ended.err
-    assert "remove the file" in ended.err
+    told = "holds more than tensors" if kind == "sealed" else "does not fit its digest"
+    assert told in ended.err
+    assert "force=true" in ended.err
     assert not (tmp_path / "executed").exists()
     # The file does what it is meant to do where it is trusted.
-    if kind == "torch":
+    if kind != "pickle":
         torch.load(checkpoint, weights_only=False)
     else:
         pickle.loads(checkpoint.read_bytes())
@@ -60,9 +67,7 @@ def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind
 
 def test_a_checkpoint_of_other_sizes(here: Here, tmp_path: Path) -> None:
     folder = unfinished(here, tmp_path)
-    state_dict = torch.load(folder / "checkpoint.pt", weights_only=True)
-    state_dict["model"]["head.weight"] = torch.zeros(5, 8)
-    torch.save(state_dict, folder / "checkpoint.pt")
+    edit_checkpoint(folder, lambda s: s["model"].update({"head.weight": torch.zeros(5, 8)}))
     ended = here(*tiny())
     assert (ended.status, ended.err.count("\n")) == (1, 1)
     assert "does not fit this run" in ended.err

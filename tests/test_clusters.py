@@ -1,6 +1,6 @@
-"""Launchers for many machines, without a cluster: what they ask for, and what is said instead.
+"""Launchers for clusters, with fake SLURM commands: submission, errors, cancelling.
 
-tests/slurm goes through a real one.
+tests/slurm runs a real SLURM.
 """
 
 import os
@@ -25,33 +25,33 @@ Fake = Callable[[str, str], None]
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """``fake(name, script)``: a command of SLURM's; what was asked of each is in ``name.asked``."""
+    """``fake(name, script)``: a fake SLURM command, which logs its arguments to ``name.calls``."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(slurm, "POLL_INTERVAL_S", 0.01)
 
     def write(name: str, script: str) -> None:
-        asked = folder / f"{name}.asked"
-        (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {asked}\n{script}\n')
+        log = folder / f"{name}.calls"
+        (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {log}\n{script}\n')
         (folder / name).chmod(0o755)
 
     return write
 
 
-def asked(tmp_path: Path, name: str) -> list[str]:
-    """The words of each call."""
-    return (tmp_path / "bin" / f"{name}.asked").read_text().splitlines()
+def calls(tmp_path: Path, name: str) -> list[str]:
+    """The arguments of each call."""
+    return (tmp_path / "bin" / f"{name}.calls").read_text().splitlines()
 
 
-def test_what_sbatch_is_asked_for(here: Here, tmp_path: Path, fake: Fake) -> None:
-    """The whole way to sbatch, which refuses."""
+def test_the_script_passed_to_sbatch(here: Here, tmp_path: Path, fake: Fake) -> None:
+    """A sweep up to sbatch, which refuses the jobs."""
     for name in ("srun", "squeue", "scancel", "sacct"):
         fake(name, "")
     fake("sbatch", f'cp "$1" {tmp_path}/script; echo "sbatch: error: No account" >&2; exit 1')
     keys = ("partition=fast", "array_parallelism=2")
-    asked = [f"hydra.launcher.{key}" for key in keys]
-    done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1,2", "threads=2", *asked))
+    overrides = [f"hydra.launcher.{key}" for key in keys]
+    done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1,2", "threads=2", *overrides))
     assert done.status == 1
     assert "SLURM takes no jobs (sbatch: error: No account): set hydra.launcher." in done.err
     assert "Traceback" not in done.err
@@ -69,7 +69,7 @@ def test_a_finished_line_submits_nothing(here: Here, tmp_path: Path, fake: Fake)
     words = tiny("seed=0")
     assert here(*words).status == 0
     assert here("-m", "hydra/launcher=slurm", *words).status == 0
-    assert not (tmp_path / "bin/sbatch.asked").exists()
+    assert not (tmp_path / "bin/sbatch.calls").exists()
 
 
 def test_without_slurm(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_without_accounts(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
 def test_without_the_plugin(tmp_path: Path, launcher: str, package: str) -> None:
-    """In a process that cannot find it."""
+    """In a process in which the plugin cannot be found."""
     code = f"""
 import pkgutil, sys
 from importlib.machinery import PathFinder
@@ -117,7 +117,7 @@ def test_without_m(here: Here) -> None:
     )
 
 
-def test_keys_that_there_are_not(here: Here) -> None:
+def test_an_unknown_launcher_key(here: Here) -> None:
     done = here("-m", "hydra/launcher=slurm", "hydra.launcher.partitoin=x", "seed=0,1")
     assert done.status == 2
     assert done.err.startswith("pe-lab: hydra.launcher.partitoin=x is not a key of")
@@ -136,20 +136,20 @@ class Launched:
         raise self.error
 
 
-def test_a_lost_job_is_told_once_all_have_ended(
+def test_a_lost_job_is_reported_once_all_have_ended(
     tmp_path: Path, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = tmp_path / "jobs"
-    # A job of somebody's, a controller that does not answer; the fourth time the array is over.
-    fake("squeue", 'n=$(wc -l < "$0.asked"); echo 6; [ $n = 2 ] && exit 1; [ $n -gt 3 ] || echo 7')
+    # Another user's job; a controller that does not answer; the array is over at the fourth call.
+    fake("squeue", 'n=$(wc -l < "$0.calls"); echo 6; [ $n = 2 ] && exit 1; [ $n -gt 3 ] || echo 7')
     fake("sacct", "printf 'JobID|State|NodeList\\n7_0|COMPLETED|a\\n7_1|CANCELLED by 0|a\\n'")
     launched = Launched(jobs, UncompletedJobError("no result"))
     assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == [None, None]
-    assert len(asked(tmp_path, "squeue")) == 4
+    assert len(calls(tmp_path, "squeue")) == 4
     assert "SLURM job 7_1: CANCELLED by 0" in caplog.text
 
 
-def test_what_the_others_returned_is_kept(tmp_path: Path, fake: Fake) -> None:
+def test_results_of_the_other_jobs_are_kept(tmp_path: Path, fake: Fake) -> None:
     import cloudpickle
 
     fake("squeue", "")
@@ -179,7 +179,7 @@ def test_sbatch_that_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_cancels_what_was_submitted(tmp_path: Path, fake: Fake, signum: int) -> None:
     fake("scancel", "")
-    fake("squeue", '[ $(wc -l < "$0.asked") -gt 2 ] || echo 7')
+    fake("squeue", '[ $(wc -l < "$0.calls") -gt 2 ] || echo 7')
     jobs = tmp_path / "jobs"
     before = signal.getsignal(signum)
 
@@ -193,13 +193,13 @@ def test_a_signal_cancels_what_was_submitted(tmp_path: Path, fake: Fake, signum:
     with pytest.raises(Interrupted) as stopped:
         sweep()
     assert stopped.value.signum == signum
-    assert asked(tmp_path, "scancel") == ["7"]
-    assert len(asked(tmp_path, "squeue")) == 3
+    assert calls(tmp_path, "scancel") == ["7"]
+    assert len(calls(tmp_path, "squeue")) == 3
     assert signal.getsignal(signum) is before
 
 
 def test_before_its_time_limit_a_job_writes_its_checkpoint_first(here: Here) -> None:
-    """submitit's notice of SLURM's time limit; its handler requeues the job and ends it."""
+    """submitit signals SLURM's time limit; its handler requeues the job and ends it."""
     seen: list[str] = []
 
     def requeue(signum: int, frame: object) -> None:
@@ -227,7 +227,7 @@ def test_before_its_time_limit_a_job_writes_its_checkpoint_first(here: Here) -> 
 
 @pytest.mark.extended
 def test_through_submitit(here: Here) -> None:
-    """What a SLURM job does, in processes of this machine."""
+    """The code path of a SLURM job, in local processes."""
     words = tiny("seed=0,1")
     done = here("-m", "hydra/launcher=submitit_local", *words)
     assert done.status == 0, done.err
@@ -242,7 +242,7 @@ def test_through_submitit(here: Here) -> None:
     find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
 )
 def test_through_ray(here: Here) -> None:
-    """In workers that Ray starts here."""
+    """In workers that Ray starts on this machine."""
     words = tiny("seed=0,1")
     done = here("-m", "hydra/launcher=ray", *words)
     assert done.status == 0, done.err

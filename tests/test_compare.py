@@ -101,11 +101,11 @@ def test_verdicts(values: list[float], verdict: str) -> None:
 
 def test_what_differs_is_computed_and_named() -> None:
     errors_of("rope", [0.2, 0.2], **{"task.length": 32, "train.lr": 3e-4})
-    told = Published(**{**vars(THEIRS), "setting": {
+    stated = Published(**{**vars(THEIRS), "setting": {
         "task.length": 64, "train.lr": 0.0003, "train.schedule": "linear", "task.block": 5,
         "model.tied_embeddings": True,
     }})  # fmt: skip
-    (row,) = compared(read_runs(), [told]).rows(named=True)
+    (row,) = compared(read_runs(), [stated]).rows(named=True)
     assert row["differs"] == (
         "task.length 32 for 64, train.schedule cosine for linear, task.block null for 5, "
         "model.tied_embeddings false for true"
@@ -153,7 +153,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     everything = here("compare").out
     assert "pe-lab extrapolate task=text sets them beside ours" in " ".join(everything.split())
     assert "rerope" not in everything
-    assert "not run" not in everything, "what was not run is a line, unless asked for"
+    assert "not run" not in everything, "what was not run is a line, unless selected"
     assert "rerope" in here("compare", "task=text").out
     rows = list(csv.DictReader(io.StringIO(here("compare", "format=csv").out)))
     assert len(rows) == len(published())
@@ -164,7 +164,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     assert content["unfinished"] == []
     assert r"\begin{tabular}" in here("compare", "format=latex").out
     assert "| cope |" in here("compare", "format=markdown").out
-    assert "no published number is known with pe=alibi" in here("compare", "pe=alibi").out
+    assert "no published number matches pe=alibi" in here("compare", "pe=alibi").out
 
 
 def test_nothing_of_ours(here: Here) -> None:
@@ -175,7 +175,7 @@ def test_nothing_of_ours(here: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["a=cope"], "a and b go together"),
         (["a=cope", "b=cope"], "the same encoding"),
@@ -185,8 +185,8 @@ def test_nothing_of_ours(here: Here) -> None:
         (["where=pe"], "character 3"),
     ],
 )
-def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], told: str) -> None:
+def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], message: str) -> None:
     made("rope")
     done = here("compare", *words)
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert told in done.err
+    assert message in done.err

@@ -1,4 +1,4 @@
-"""``pe-lab dashboard``: the workspace as JSON that the library reads back, and saved online."""
+"""``pe-lab dashboard``: the workspace as a JSON file and saved online."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
 @pytest.fixture(scope="module")
 def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two tasks and encodings, one setting beside, one unfinished."""
+    """Runs of two tasks and two encodings, one of another setting, one unfinished."""
     folder = tmp_path_factory.mktemp("some")
     runs = f"runs_dir={folder / 'runs'}"
     with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +53,7 @@ def titles(workspace: Workspace) -> dict[str, list[Any]]:
     }
 
 
-def test_a_workspace_a_task_that_the_library_reads_back(here: Here, runs: Path) -> None:
+def test_one_workspace_per_task_readable_by_the_library(here: Here, runs: Path) -> None:
     outcome = here("dashboard")
     assert outcome == Outcome(
         0,
@@ -98,8 +98,8 @@ def test_a_workspace_a_task_that_the_library_reads_back(here: Here, runs: Path) 
 
 def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> None:
     words = ["task=flipflop", "pe=rope,none", "model.d_model=16", "train.lr=3e-3", "seed=0"]
-    given = ["name=my view / 1", "entity=team", "project=other"]
-    assert here("dashboard", *words, *given).status == 0
+    view = ["name=my view / 1", "entity=team", "project=other"]
+    assert here("dashboard", *words, *view).status == 0
     made = read(runs / "dashboard" / "my-view-1.json")
     assert (made.name, made.entity, made.project) == ("my view / 1", "team", "other")
     assert made.runset_settings.filters == (
@@ -110,7 +110,7 @@ def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> N
     assert read(tmp_path / "deep" / "er" / "mine.json").name == "flipflop"
 
 
-def test_pictures_are_shown_where_there_are_some(here: Here, runs: Path) -> None:
+def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
     assert here(*tiny("pe=none", "seed=3", "tracker.wandb.pictures=true")).status == 0
     assert here("dashboard", "task=flipflop").status == 0
     (browser,) = read(runs / "dashboard" / "flipflop.json").sections[5].panels
@@ -130,7 +130,7 @@ def test_pictures_are_shown_where_there_are_some(here: Here, runs: Path) -> None
     ],
 )
 @pytest.mark.usefixtures("runs")
-def test_wrong_words_are_one_sentence(here: Here, words: list[str], sentence: str) -> None:
+def test_wrong_arguments_give_one_sentence(here: Here, words: list[str], sentence: str) -> None:
     outcome = here("dashboard", *words)
     assert (outcome.status, outcome.out) == (2, "")
     assert sentence in outcome.err
@@ -138,7 +138,7 @@ def test_wrong_words_are_one_sentence(here: Here, words: list[str], sentence: st
 
 
 @pytest.mark.usefixtures("runs")
-def test_without_the_library_it_says_what_to_install(
+def test_without_the_library_the_error_names_the_package(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "pe_lab.report.dashboards", raising=False)
@@ -196,7 +196,7 @@ def test_without_a_server_or_a_key_it_is_one_sentence_in_bounded_time(
     here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch, server: str
 ) -> None:
     monkeypatch.setattr(dashboard, "ONLINE_SECONDS", 2.0)
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it prompts"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1] if server == "never answers" else 9
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")

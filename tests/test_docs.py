@@ -1,4 +1,4 @@
-"""The pages about the encodings are what code and yaml say, and what they name is there."""
+"""The pages about the encodings are up to date, and what they link exists."""
 
 import ast
 import json
@@ -17,41 +17,38 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 
 REMEDY = "run `make docs`"
 ENTRIES: dict[str, Any] = yaml.safe_load((entries.HERE / "encodings.yaml").read_text("utf-8"))
-LIMIT = 150_000
 every_encoding = pytest.mark.parametrize("name", facts.names())
 
 
 @pytest.fixture
-def fresh() -> Iterator[None]:
-    """What is remembered of an encoding is forgotten, before and after."""
-    for remembered in (facts.names, facts.of, pictures.draw):
-        remembered.cache_clear()
+def empty_caches() -> Iterator[None]:
+    def clear() -> None:
+        for cached in (facts.names, facts.of, pictures.draw):
+            cached.cache_clear()
+
+    clear()
     yield
-    for remembered in (facts.names, facts.of, pictures.draw):
-        remembered.cache_clear()
+    clear()
 
 
 def headings(text: str) -> list[str]:
     return re.findall(r"^### `(\w+)`$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("language", generate.PAGES)
-def test_a_page_is_what_code_and_yaml_make(language: str) -> None:
-    path = generate.PAGES[language]
-    # Not `assert a == b`: a difference of two long pages helps nobody.
-    if path.read_text("utf-8") != generate.Page(language).text():
-        pytest.fail(f"docs/{path.name} is not what docs/generate.py makes: {REMEDY}")
-
-
-def test_the_page_of_tasks_is_what_code_and_yaml_make() -> None:
-    assert tasks.PAGE.read_text("utf-8") == tasks.page(), REMEDY
+@pytest.mark.parametrize("page", [*generate.PAGES, "tasks"])
+def test_a_page_is_up_to_date(page: str) -> None:
+    path = generate.PAGES.get(page, tasks.PAGE)
+    expected = tasks.page() if page == "tasks" else generate.Page(page).text()
+    # Not `assert a == b`, which would print the difference of two long pages.
+    if path.read_text("utf-8") != expected:
+        pytest.fail(f"docs/{path.name} is not what docs/generate.py writes: {REMEDY}")
 
 
 @every_encoding
-def test_a_picture_is_what_the_encoding_draws(name: str) -> None:
+def test_a_picture_is_up_to_date(name: str) -> None:
     path = generate.IMAGES / f"{name}.png"
     assert path.read_bytes().startswith(b"\x89PNG"), REMEDY
-    assert path.stat().st_size < LIMIT
+    assert path.stat().st_size < 150_000
     found = json.loads(generate.FINGERPRINTS.read_text("utf-8"))[name]
     expected = [heatmaps.fingerprint(panel) for panel in pictures.draw(name).panels]
     if not heatmaps.same(found, expected):
@@ -64,39 +61,30 @@ def test_no_picture_is_left_over() -> None:
 
 @pytest.mark.parametrize(("file", "group"), [("encodings", "pe"), ("positions", "positions")])
 def test_entries_are_those_of_conf(file: str, group: str) -> None:
-    given = yaml.safe_load((entries.HERE / f"{file}.yaml").read_text("utf-8"))
-    assert set(given) == set(facts.names(group)), f"edit docs/{file}.yaml"
+    written = yaml.safe_load((entries.HERE / f"{file}.yaml").read_text("utf-8"))
+    assert set(written) == set(facts.names(group)), f"edit docs/{file}.yaml"
 
 
-def test_a_missing_entry_names_the_file_to_edit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = {name: entry for name, entry in ENTRIES.items() if name != "alibi"}
-    (tmp_path / "encodings.yaml").write_text(yaml.safe_dump(left), "utf-8")
-    monkeypatch.setattr(entries, "HERE", tmp_path)
-    with pytest.raises(SystemExit, match=r"conf/pe/alibi\.yaml .* docs/encodings\.yaml: add"):
-        entries.encodings()
-
-
-@pytest.mark.parametrize("kind", entries.SKELETONS)
-def test_a_missing_entry_is_told_with_one_to_paste(
-    kind: type[entries.Entry] | type[entries.PositionsEntry],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file, group, name = (
-        ("encodings.yaml", "pe", "alibi")
-        if kind is entries.Entry
-        else ("positions.yaml", "positions", "pose")
-    )
-    given = (entries.HERE / file).read_text("utf-8")
-    left = {k: v for k, v in yaml.safe_load(given).items() if k != name}
+@pytest.mark.parametrize(
+    ("kind", "file", "group", "name"),
+    [
+        (entries.Entry, "encodings.yaml", "pe", "alibi"),
+        (entries.PositionsEntry, "positions.yaml", "positions", "pose"),
+    ],
+)
+def test_the_error_of_a_missing_entry_has_a_template(
+    kind: type[Any], file: str, group: str, name: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    left = yaml.safe_load((entries.HERE / file).read_text("utf-8"))
+    del left[name]
     text = yaml.safe_dump(left)
     (tmp_path / file).write_text(text, "utf-8")
     monkeypatch.setattr(entries, "HERE", tmp_path)
-    with pytest.raises(SystemExit) as told:
+    missing = rf"conf/{group}/{name}\.yaml has no entry in docs/{file}: add"
+    with pytest.raises(SystemExit, match=missing) as raised:
         entries.entries(file, group, kind)
-    skeleton = str(told.value).partition("\n\n")[2]
+    skeleton = str(raised.value).partition("\n\n")[2]
     (tmp_path / file).write_text(text + skeleton, "utf-8")
     assert name in entries.entries(file, group, kind)
 
@@ -109,37 +97,33 @@ def test_a_wrong_entry_names_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
         entries.encodings()
 
 
-def defaults(name: str) -> dict[str, Any]:
-    return {k: v for k, v in facts.section(name).items() if k != "_target_"}
-
-
 @every_encoding
-def test_a_formula_names_keys_and_no_default(name: str) -> None:
-    """A number there would go on being told when the yaml has another."""
+def test_a_formula_has_symbols_instead_of_defaults(name: str) -> None:
+    """A default would stay in the formula when the yaml changes."""
     entry = ENTRIES[name]
-    given = defaults(name)
-    assert set(entry.get("symbols", {}).values()) <= given.keys()
+    config = facts.section(name)
+    assert set(entry.get("symbols", {}).values()) <= config.keys()
     maths = entry["maths"] or ""
     assert bool(maths) != bool(entry.get("steps"))
-    assert not re.search(r"\\text\{", maths), "one formula serves both languages"
-    # 0, 1 and 2 are in most formulas, whatever the keys.
-    told = {float(n) for n in re.findall(r"\d+(?:\.\d+)?", maths)} - {0, 1, 2}
-    numbers = {float(v) for v in given.values() if isinstance(v, (int, float))}
-    assert not told & numbers, "write a symbol, and its key under `symbols`"
+    assert not re.search(r"\\text\{", maths), "words in a formula are not translated"
+    # 0, 1 and 2 are in most formulas.
+    found = {float(n) for n in re.findall(r"\d+(?:\.\d+)?", maths)} - {0, 1, 2}
+    numbers = {float(v) for v in config.values() if isinstance(v, (int, float))}
+    assert not found & numbers, "write a symbol, and its key under `symbols`"
 
 
 @every_encoding
-def test_what_is_said_of_keys_is_so(name: str) -> None:
-    """`key: value` in the text is another value than the default, and one that the class takes."""
-    given = defaults(name)
+def test_values_of_keys_in_the_text_are_accepted_and_no_defaults(name: str) -> None:
+    """`key: value` in the text differs from the default and is accepted by the class."""
+    config = facts.section(name)
     text = yaml.safe_dump(ENTRIES[name], allow_unicode=True)
     for span in re.findall(r"`(\w+: [^`]+)`", text.replace("\n", " ")):
         ((key, value),) = yaml.safe_load(span).items()
         if name == "combined" and key == "layers":
             continue
-        assert key in given, f"{span}: {name} has no such key"
-        assert value != given[key], f"{span}: the yaml tells its default"
-        assert facts.accepted({**facts.section(name), key: value}), span
+        assert key in config, f"{span}: {name} has no such key"
+        assert value != config[key], f"{span} is the default"
+        assert facts.accepted({**config, key: value}), span
 
 
 def test_refusals_are_found_by_trying() -> None:
@@ -162,17 +146,17 @@ def test_the_readme_lists_each_encoding_once() -> None:
 
 
 @every_encoding
-def test_the_tests_that_hold_it_are_there(name: str) -> None:
+def test_the_tests_that_an_entry_names_exist(name: str) -> None:
     entry = ENTRIES[name]
-    given = [*entry["witness"].values(), *filter(None, [entry["reference"], entry.get("alone")])]
-    assert given
-    for test in given:
+    tests = [*entry["witness"].values(), *filter(None, [entry["reference"], entry.get("alone")])]
+    assert tests
+    for test in tests:
         file, _, function = test.partition("::")
         source = (facts.ROOT / file).read_text("utf-8")
         found = {n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)}
-        assert function in found, f"docs/encodings.yaml: {test} is not there"
+        assert function in found, f"docs/encodings.yaml: {test} does not exist"
         words = set(re.findall(r"\w+", source))
-        assert name in words, f"docs/encodings.yaml: {file} says nothing of {name}"
+        assert name in words, f"docs/encodings.yaml: {file} does not mention {name}"
 
 
 @pytest.mark.parametrize("language", generate.PAGES)
@@ -202,7 +186,7 @@ def test_measured_costs_are_of_these_encodings() -> None:
             assert there == here, f"{name} has changed: make cost"
 
 
-def test_a_fingerprint_tells_matrices_and_labels_apart() -> None:
+def test_a_fingerprint_depends_on_matrices_and_labels() -> None:
     matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
 
     def prints(head: str, shown: Tensor) -> list[dict[str, Any]]:
@@ -230,23 +214,19 @@ def test_a_missing_translation_shows_the_english(monkeypatch: pytest.MonkeyPatch
 
 
 def test_facts_are_measured() -> None:
-    for name, reads, invariant, limit in [
+    for name, *expected in [
         ("alibi", True, True, None),
         ("cope", False, True, None),
         ("learned", True, False, "max_len"),
     ]:
         found = facts.of(name)
-        assert (found.reads_positions, found.shift_invariant, found.limit) == (
-            reads,
-            invariant,
-            limit,
-        )
+        assert [found.reads_positions, found.shift_invariant, found.limit] == expected
     assert facts.of("learned").parameters == facts.LENGTH * facts.small_model().d_model
     assert facts.of("alibi").sources == [("Press 2021", "https://arxiv.org/abs/2108.12409")]
 
 
-class Tomorrow(PositionalEncoding):
-    """A penalty of two thirds for each token between."""
+class New(PositionalEncoding):
+    """A penalty of 2/3 for each token between query and key."""
 
     shift_invariant = True
 
@@ -258,13 +238,13 @@ class Tomorrow(PositionalEncoding):
         return -2 / 3 * between.clamp(min=0).to(torch.get_default_dtype())
 
 
-def test_an_encoding_of_tomorrow_is_drawn_without_new_code(
-    monkeypatch: pytest.MonkeyPatch, fresh: None
+def test_a_new_encoding_is_drawn_without_new_code(
+    monkeypatch: pytest.MonkeyPatch, empty_caches: None
 ) -> None:
-    monkeypatch.setattr(facts, "section", lambda *_: {"_target_": f"{__name__}.Tomorrow"})
-    (panel,) = pictures.draw("tomorrow").panels
+    monkeypatch.setattr(facts, "section", lambda *_: {"_target_": f"{__name__}.New"})
+    (panel,) = pictures.draw("new").panels
     assert (panel.quantity, panel.head) == ("bias", "every head")
     assert panel.matrix[3, 0].item() == -2
     assert panel.matrix[3, 4].isnan()
-    found = facts.of("tomorrow")
+    found = facts.of("new")
     assert (found.hooks, found.reads_positions) == (["bias"], True)

@@ -8,16 +8,15 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from program import ENCODINGS
 
 pytestmark = pytest.mark.slow
-CONF = Path(__file__).resolve().parent.parent / "conf"
-ENCODINGS = sorted(path.stem for path in (CONF / "pe").glob("*.yaml"))
 
 
 def errors(folder: Path, *words: str) -> dict[str, dict[str, list[float]]]:
-    """encoding -> split -> the errors of its seeds, after a sweep in a process of its own."""
-    given = [*words, "tracker.wandb.mode=disabled"]
-    subprocess.run([sys.executable, "-m", "pe_lab", "-m", *given], cwd=folder, check=True)
+    """encoding -> split -> the errors of its seeds, after a sweep in a subprocess."""
+    line = [*words, "tracker.wandb.mode=disabled"]
+    subprocess.run([sys.executable, "-m", "pe_lab", "-m", *line], cwd=folder, check=True)
     found: dict[str, dict[str, list[float]]] = {}
     for path in sorted((folder / "runs").glob("*/*/seed*/summary.json")):
         summary = json.loads(path.read_text())

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from edited import edit_checkpoint
 from program import start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
@@ -96,7 +97,7 @@ def test_the_trained_row_is_the_summary(words: tuple[str, ...], run: Run) -> Non
 
 
 def test_the_summary_has_the_keys_that_are_known(run: Run) -> None:
-    assert json.loads((run(*rope()) / "summary.json").read_text()).keys() == SUMMARY
+    assert json.loads((run(*rope()) / "summary.json").read_text()).keys() == {*SUMMARY, "digest"}
 
 
 def test_a_length_is_that_of_the_task(run: Run) -> None:
@@ -439,9 +440,7 @@ def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
 
 def test_a_loss_that_is_no_number(run: Run) -> None:
     path = run(*rope())
-    state = torch.load(path / "checkpoint.pt", weights_only=True)
-    state["model"]["head.weight"][0] = torch.nan
-    torch.save(state, path / "checkpoint.pt")
+    edit_checkpoint(path, lambda state: state["model"]["head.weight"][0].fill_(torch.nan))
     for earlier in (False, True):
         frame = evaluate([path], lengths=[16])
         assert frame.select("loss", "error", "earlier").row(0) == (None, 1.0, earlier)

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from edited import edit_checkpoint, edit_summary
 from program import Here, start, tiny
 
 from pe_lab.evaluation.record import NAME
@@ -263,9 +264,7 @@ def edited(path: Path, change: Callable[[Any], None]) -> None:
 
 
 def of_other_sizes(run: Path) -> None:
-    state = torch.load(run / "checkpoint.pt", weights_only=True)
-    state["model"]["head.weight"] = torch.zeros(5, 8)
-    torch.save(state, run / "checkpoint.pt")
+    edit_checkpoint(run, lambda s: s["model"].update({"head.weight": torch.zeros(5, 8)}))
 
 
 @pytest.mark.parametrize(
@@ -284,11 +283,11 @@ def of_other_sizes(run: Path) -> None:
         ),
         (of_other_sizes, ["do not fit", "head.weight", "environment.json"]),
         (
-            lambda run: edited(run / "summary.json", lambda s: s["config"]["train"].update(mu=1)),
+            lambda run: edit_summary(run, lambda s: s["config"]["train"].update(mu=1)),
             ["made by pe-lab 0.1.0", "train.mu=1 is not a key"],
         ),
         (
-            lambda run: edited(run / "summary.json", lambda s: s.update(calibration={})),
+            lambda run: edit_summary(run, lambda s: s.update(calibration={})),
             ["made by another version", "pe-lab 0.1.0", "calibration"],
         ),
         (

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import ROOT, Here, rows, summary, the_run, tiny
+from program import ENCODINGS, Here, rows, summary, the_run, tiny
 
 from pe_lab.cli.main import main
 from pe_lab.training.trainer import Trainer
 
-ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 ALWAYS = ["cope", "learned", "rope"]
 SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
 SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequences=4"]

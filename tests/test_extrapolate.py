@@ -31,10 +31,10 @@ def cells(table):
 
 
 def test_the_rows_are_the_issues():
-    known = {row.pe: row for row in extrapolated()}
-    assert len(known) == len(extrapolated()) == 17
-    assert set(ORDER) <= known.keys()
-    assert [published_accuracy(known["rerope + logn"], split) for split in SPLITS] == [
+    rows = {row.pe: row for row in extrapolated()}
+    assert len(rows) == len(extrapolated()) == 17
+    assert set(ORDER) <= rows.keys()
+    assert [published_accuracy(rows["rerope + logn"], split) for split in SPLITS] == [
         49.40,
         85.12,
         49.07,
@@ -97,14 +97,16 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
     numbers = list(csv.DictReader(table.open()))
     assert len(numbers) == 3 * len(extrapolated())
-    told = {(n["row"], n["split"]): 100 * (1 - float(n["error"])) for n in numbers}
+    shares = {(n["row"], n["split"]): 100 * (1 - float(n["error"])) for n in numbers}
     written = table.with_suffix(".md").read_text().replace("\\_", "_")
     for row in extrapolated():
-        shown = [f"{told[row.pe, split]:.2f}" for split in SPLITS]
+        shown = [f"{shares[row.pe, split]:.2f}" for split in SPLITS]
         (line,) = (x for x in written.splitlines() if x.startswith(f"| {row.pe} | {shown[0]} "))
         assert line.split(" | ")[1::2] == shown
     # At the trained length nothing has been changed.
-    assert len({told[row.pe, "in_domain"] for row in extrapolated() if row.trained == "rope"}) <= 2
+    assert (
+        len({shares[row.pe, "in_domain"] for row in extrapolated() if row.trained == "rope"}) <= 2
+    )
 
     (runs[0] / "summary.json").unlink()
     made = {run: (run / "checkpoint.pt").stat().st_mtime_ns for run in runs}
@@ -119,8 +121,8 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
 
 def test_with_gated_attention_units(here: Here) -> None:
     """As its help has it. The words are right: only the file is not there."""
-    given = ["model=gau", "~model.n_heads=2", "task.file=nowhere.txt"]
-    ended = here("extrapolate", *given)
+    words = ["model=gau", "~model.n_heads=2", "task.file=nowhere.txt"]
+    ended = here("extrapolate", *words)
     assert ended.status == 2
     assert "task.file=nowhere.txt cannot be read" in ended.err
 
@@ -129,9 +131,9 @@ def test_with_gated_attention_units(here: Here) -> None:
     ("words", "complaint"),
     [
         (["task=flipflop"], "extrapolate task=flipflop: its recipe is for task=text; pe-lab eval"),
-        (["pe=cope"], "extrapolate pe=cope: its table has encodings of its own"),
-        (["pe.base=5"], "extrapolate pe.base=5: its table has encodings of its own"),
-        (["experiment=small/flipflop"], "its table has encodings of its own"),
+        (["pe=cope"], "extrapolate pe=cope: its table has a fixed list of encodings"),
+        (["pe.base=5"], "extrapolate pe.base=5: its table has a fixed list of encodings"),
+        (["experiment=small/flipflop"], "its table has a fixed list of encodings"),
         (["-m"], "extrapolate -m: give key=value"),
         (["format=pdf"], "format=pdf"),
         (["task.splits={}"], "extrapolate measures the split long_x8, which task.splits"),

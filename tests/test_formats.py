@@ -53,7 +53,7 @@ def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
 
 
 def test_many_rows_are_all_there(here: Here) -> None:
-    for width in range(70):
+    for width in range(100, 170):
         made("a", **{"model.d_model": width})
     lines = here("results").out.splitlines()
-    assert sum("model.d_model=" in line for line in lines) == 70
+    assert sum("d_model=" in line for line in lines) == 70

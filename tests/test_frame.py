@@ -1,4 +1,4 @@
-"""The table of all runs: what it holds, what selects from it, and what is told of a wrong word."""
+"""The table of all runs: what it holds, what selects from it, and what a wrong word is answered."""
 
 import json
 import re
@@ -93,9 +93,11 @@ def test_states() -> None:
         ("t5", 0): "interrupted", ("t5", 1): "failed", ("t5", 2): "killed",
         ("xpos", 0): "not begun", ("fire", 0): "broken",
     }  # fmt: skip
-    told = dict(read_runs().select("pe", "message").filter(pl.col("message").is_not_null()).rows())
-    assert told["t5"] == "what went wrong"
-    assert str(broken) in told["fire"]
+    messages = dict(
+        read_runs().select("pe", "message").filter(pl.col("message").is_not_null()).rows()
+    )
+    assert messages["t5"] == "what went wrong"
+    assert str(broken) in messages["fire"]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +116,11 @@ def test_one_odd_summary_does_not_hide_the_others(content: str | None) -> None:
     assert len(by_split(read_runs())) == 2
 
 
-def test_an_odd_configuration_is_told() -> None:
+def test_an_odd_configuration_is_reported() -> None:
     for number, content in enumerate(["", "[", "seed: 1", "\0"]):
         unfinished("failed", seed=number).write_text("config.yaml", content)
     assert read_runs()["state"].to_list() == ["broken"] * 4
-    assert all("config.yaml" in told for told in read_runs()["message"])
+    assert all("config.yaml" in message for message in read_runs()["message"])
 
 
 def test_metrics_stay_with_their_runs() -> None:
@@ -179,13 +181,13 @@ def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
     runs = read_runs()
     assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 4
     assert all(
-        re.fullmatch(r"runs/flipflop/[a-z.]+/(seed.-\w+) is runs/flipflop/a/\1 again, .*", told)
-        for told in runs["message"].drop_nulls()
+        re.fullmatch(r"runs/flipflop/[a-z.]+/(seed.-\w+) is runs/flipflop/a/\1 again, .*", message)
+        for message in runs["message"].drop_nulls()
     )
     assert here("results").out.count("counted once") == 4
 
 
-def test_odd_files_are_told_and_hide_nothing(here: Here) -> None:
+def test_odd_files_are_reported_and_hide_nothing(here: Here) -> None:
     made("a")
     crlf = made("b").path / "summary.json"
     crlf.write_bytes(crlf.read_bytes().replace(b"\n", b"\r\n"))
@@ -198,8 +200,8 @@ def test_odd_files_are_told_and_hide_nothing(here: Here) -> None:
     assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 3
     assert runs["message"].to_list()[2:] == [
         "runs/flipflop/c/seed2-01234567 cannot be read (Is a directory): make it readable",
-        "runs/flipflop/c/seed3-01234567/status.json is not a status of a run: put back a copy or "
-        "remove the run's folder",
+        "runs/flipflop/c/seed3-01234567/status.json is not a status of a run: put back a copy, or "
+        "make the run again with force=true, which sets this folder aside",
         f"runs/flipflop/c/seed{2**63}-01234567: a seed must be below 2^63; remove this folder",
     ]
     assert here("results").status == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import ROOT
+from program import ENCODINGS
 
 from pe_lab.cli.main import main
 from pe_lab.store.run_folder import RunFolder, run_folders
@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
 ]
-ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
 
 def trained(runs_dir: Path, *words: str) -> RunFolder:

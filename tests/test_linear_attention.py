@@ -1,4 +1,4 @@
-"""Linear attention: the formula in loops, chunks, what it remembers, and what turns with it."""
+"""Linear attention: the formula in loops, chunks, the state of its cache, accepted rotations."""
 
 import math
 from typing import Any
@@ -51,12 +51,12 @@ def scattered(n: int, length: int) -> Tensor:
 
 
 def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -> Tensor:
-    """One pair of tokens at a time; neighbours turn by their position over ``slowed`` (0: not)."""
+    """One pair of tokens at a time, rotated by position / ``slowed`` (0: not rotated)."""
 
     def feature(v: Tensor) -> Tensor:
         return torch.stack([1 + a if a > 0 else a.exp() for a in v])
 
-    def turned(v: Tensor, position: Tensor) -> Tensor:
+    def rotated(v: Tensor, position: Tensor) -> Tensor:
         if not slowed:
             return v
         out = list(v)
@@ -72,13 +72,13 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
         for i in range(len(x)):
             mixed = []
             for h in range(HEADS):
-                own = slice(h * WIDTH, (h + 1) * WIDTH)
-                asked = feature(q[i, own])
+                head = slice(h * WIDTH, (h + 1) * WIDTH)
+                query = feature(q[i, head])
                 above, below = torch.zeros(WIDTH), torch.zeros(())
                 for j in range(i + 1):
-                    key = feature(k[j, own])
-                    above = above + turned(asked, pos[i]) @ turned(key, pos[j]) * v[j, own]
-                    below = below + asked @ key
+                    key = feature(k[j, head])
+                    above = above + rotated(query, pos[i]) @ rotated(key, pos[j]) * v[j, head]
+                    below = below + query @ key
                 mixed.append(above / below)
             rows.append(made.out(torch.cat(mixed)))
     return torch.stack(rows).view_as(x_BTE)
@@ -106,7 +106,7 @@ def test_equals_the_formula_in_value_and_gradient(
 
 
 @pytest.mark.parametrize("pe", ["none", "rope"])
-def test_sums_go_on_from_any_place(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FastLinearAttention, "chunk", 4)
     x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21)
     for fast in (True, False):
@@ -123,7 +123,7 @@ def test_sums_go_on_from_any_place(pe: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert sizes == {((2, HEADS, WIDTH, WIDTH), (2, HEADS, WIDTH))}
 
 
-def test_a_model_remembers_no_tokens_but_for_an_encoding_that_looks_back() -> None:
+def test_the_cache_has_no_tokens_unless_the_encoding_reads_them() -> None:
     for pe, kept in (("rope", 0), ("conv", 5)):
         cfg = config()
         model = cfg.build(Vocabulary(VOCAB), [encoding(pe)])
@@ -179,7 +179,7 @@ def test_weights_of_an_inspection_mix_the_values() -> None:
     assert (similar - plain[0]).abs().max() > 1e-3
 
 
-def test_what_turns_alone_is_known_by_its_class() -> None:
+def test_only_rotations_by_position_are_accepted() -> None:
     class Doubled(RoPE):
         def rotate(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
             return super().rotate(q, k.cumsum(2), inputs)
@@ -192,20 +192,20 @@ def test_what_turns_alone_is_known_by_its_class() -> None:
     for name, fits in {"rope": True, "pi": True, "xpos": False, "selective_rope": False,
                        "rerope": False, "hfwa": False, "alibi": False}.items():  # fmt: skip
         sizes = config(n_layers=2).dims(VOCAB, 8, MAX_LEN)
-        told = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
-        assert (told == [None, None]) == fits, (name, told)
-    told = cfg.refuses(encoding("yarn"))
-    assert told is not None
-    assert told.startswith("with temperature=true scales logits")
+        refusals = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
+        assert (refusals == [None, None]) == fits, (name, refusals)
+    message = cfg.refuses(encoding("yarn"))
+    assert message is not None
+    assert message.startswith("with temperature=true scales logits")
     assert cfg.refuses(encoding("yarn", temperature=False)) is None
     combined = {"parts": facts.parts("learned", {"pe": "rope", "logn": "test"})}
-    told = cfg.refuses(encoding("combined", **combined))
-    assert told is not None
-    assert "change pe.parts.1.logn" in told
+    message = cfg.refuses(encoding("combined", **combined))
+    assert message is not None
+    assert "change pe.parts.1.logn" in message
     assert cfg.refuses(encoding("combined", parts=facts.parts("learned", "rope"))) is None
 
 
-def test_layers_of_their_own_but_no_window() -> None:
+def test_layers_may_differ_but_have_no_window() -> None:
     cfg = config(n_layers=2, layers={0: LayerConfig(n_heads=4)})
     model = cfg.build(Vocabulary(VOCAB), [encoding("none")] * 2)
     found = [block.attention for block in model.blocks]

@@ -1,4 +1,4 @@
-"""It runs from a wheel, from a checkout that is not installed, and from anybody's folder."""
+"""The program runs from a wheel and from a checkout that is not installed, in any folder."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ LIBRARIES = sysconfig.get_path("purelib")
 
 
 def bare(*words: str, cwd: Path, path: Path | None) -> subprocess.CompletedProcess[str]:
-    """Python with this folder and the libraries on its path, and nothing that an installation
-    of pe-lab, editable ones too, has left (``-S``: no .pth file is read)."""
+    """Python with this folder and the libraries on its path, without an installed pe-lab, editable
+    ones included (``-S``: no .pth file is read)."""
     folders = [str(path)] if path else []
     return subprocess.run(
         [sys.executable, "-S", *words],
@@ -32,8 +32,8 @@ def bare(*words: str, cwd: Path, path: Path | None) -> subprocess.CompletedProce
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that a clone would have."""
     folder = tmp_path_factory.mktemp("checkout")
-    asked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     for name in listed.decode().rstrip("\0").split("\0"):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -44,8 +44,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    asked = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), "."]
-    built = subprocess.run(asked, cwd=checkout, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(out),
+        ".",
+    ]
+    built = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = out.glob("*.whl")
     return path
@@ -53,7 +62,7 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """Somebody's folder, where the names that pe-lab uses mean other things."""
+    """A folder with modules and yamls of the same names as those of pe-lab."""
     folder = tmp_path / "elsewhere"
     for name in ("conf/pe/none.yaml", "conf/task/flipflop.yaml", "conf/config.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +79,8 @@ WHERE = (
 )
 
 
-def is_whole(cwd: Path, path: Path | None, program: list[str]) -> None:
-    """All of it comes from ``path`` (or the current folder), and a run works."""
+def assert_runs(cwd: Path, path: Path | None, program: list[str]) -> None:
+    """All modules come from ``path`` (or the current folder), and a run works."""
     where = bare("-c", WHERE, cwd=cwd, path=path)
     assert where.returncode == 0, where.stderr
     for file in where.stdout.splitlines():
@@ -87,9 +96,9 @@ def test_every_folder_with_a_yaml_or_a_module_is_a_package() -> None:
     folders = {path.parent for path in (ROOT / "conf").rglob("*.yaml")}
     folders |= {path.parent for top in ("pe_lab", "tasks") for path in (ROOT / top).rglob("*.py")}
     dotted = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-    wanted = {name if name.startswith("pe_lab") else f"pe_lab.{name}" for name in dotted}
+    expected = {name if name.startswith("pe_lab") else f"pe_lab.{name}" for name in dotted}
     listed = tool["packages"]
-    assert wanted - set(listed) == set()
+    assert expected - set(listed) == set()
     assert len(listed) == len(set(listed))
     for name in listed:
         top = name.partition(".")[2].partition(".")[0]
@@ -111,19 +120,19 @@ def test_the_wheel_holds_every_module_and_every_yaml(checkout: Path, wheel: Path
 @pytest.mark.extended
 def test_the_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path, elsewhere: Path) -> None:
     site = tmp_path / "site"
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
              "--no-deps", "--no-index", "--target", str(site), str(wheel)]  # fmt: skip
-    subprocess.run(asked, check=True, capture_output=True)
-    is_whole(elsewhere, site, [str(site / "bin" / "pe-lab")])
+    subprocess.run(command, check=True, capture_output=True)
+    assert_runs(elsewhere, site, [str(site / "bin" / "pe-lab")])
 
 
 @pytest.mark.extended
 def test_a_checkout_runs_uninstalled(checkout: Path) -> None:
-    is_whole(checkout, None, ["-m", "pe_lab"])
+    assert_runs(checkout, None, ["-m", "pe_lab"])
 
 
 def test_a_checkout_runs_uninstalled_in_another_folder(checkout: Path, elsewhere: Path) -> None:
-    is_whole(elsewhere, checkout, ["-m", "pe_lab"])
+    assert_runs(elsewhere, checkout, ["-m", "pe_lab"])
 
 
 def test_help_imports_nothing_slow_and_shows_examples() -> None:

@@ -74,7 +74,7 @@ def test_where(where: str, seeds: list[int] | None) -> None:
         assert read_runs(where=where)["seed"].to_list() == seeds
 
 
-def test_what_is_not_known_yet_stays() -> None:
+def test_a_missing_value_keeps_the_run() -> None:
     made("none", errors={"in_domain": 0.5})
     unfinished("failed", seed=1, **{"train.steps": 9})
     Path("runs/flipflop/none/seed2-01234567").mkdir()
@@ -135,7 +135,7 @@ def test_where_keeps_words(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [
         ("", "where is empty"),
         ("pe=", "character 4: a value is missing"),
@@ -163,14 +163,14 @@ def test_where_keeps_words(word: str) -> None:
         ("pe=rope & seed=1", "character 9"),
     ],
 )
-def test_where_tells_the_place(where: str, told: str) -> None:
+def test_where_reports_the_position(where: str, message: str) -> None:
     made("rope")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_runs(where=where)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["tas=flipflop"], "results tas=flipflop: did you mean task"),
         (["train.stepz=3"], "none of the runs has a key train.stepz: did you mean train.steps"),
@@ -182,11 +182,11 @@ def test_where_tells_the_place(where: str, told: str) -> None:
         (["pe"], "give key=value"),
     ],
 )
-def test_words_that_select(words: list[str], told: str) -> None:
+def test_words_that_select(words: list[str], message: str) -> None:
     made("rope")
     with pytest.raises(UsageError) as refused:
         selected(parse(ResultsOptions, words))
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

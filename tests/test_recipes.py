@@ -1,5 +1,4 @@
-"""Every recipe says what it is, trains what its version says, and can be begun; its sweep is a
-table that the command line can narrow."""
+"""Recipes: header, version, a first step of each, and how the command line narrows their sweeps."""
 
 import hashlib
 import math
@@ -42,7 +41,7 @@ def identities(*words: str) -> list[str]:
 
 
 def line(*words: str, folder: Path | None = None) -> tuple[list[dict[str, str]], list[str]]:
-    """The words of each job that ``pe-lab -m WORDS`` composes, and the line that Hydra gets."""
+    """The overrides of each job of ``pe-lab -m WORDS``, and those passed to Hydra."""
     register_resolvers()
     args = SimpleNamespace(overrides=list(words), multirun=True, config_dir=folder)
     found = [cfg.hydra.overrides.task for cfg in compose(args)]
@@ -66,22 +65,22 @@ def test_the_published_rows_are_jobs_of_their_recipe() -> None:
     for table in tables:
         swept = params(f"paper/{table['recipe']}")
         for row in table["rows"]:
-            asked = {key: value for key, value in row.items() if key == "pe" or "." in key}
-            for key, value in asked.items():
+            keys = {key: value for key, value in row.items() if key == "pe" or "." in key}
+            for key, value in keys.items():
                 assert str(value) in swept[key], row
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -> None:
-    package, told, version, command, cost, *_ = text(recipe).splitlines()
+    package, title, version, command, cost, *_ = text(recipe).splitlines()
     assert package == "# @package _global_"
-    assert re.fullmatch(r"# [A-Z].{20,100}", told)
+    assert re.fullmatch(r"# [A-Z].{20,100}", title)
     assert re.match(rf"# pe-lab -m experiment={recipe}( |$)", command)
     swept = params(recipe)
     jobs = math.prod(map(len, swept.values()))
     assert re.fullmatch(rf"# cost: .+ for all {jobs} jobs, extrapolated from .+; .+, 20..-..", cost)
     seeds = ",".join(swept["seed"])
-    # What differs in the seed alone is alike otherwise.
+    # Seeds of one setting differ in nothing else, so one seed is enough.
     found = identities("-m", f"experiment={recipe}", f"seed={swept['seed'][0]}")
     assert len(set(found)) == len(found) == jobs / len(swept["seed"])
     digest = hashlib.sha256(f"{seeds} {sorted(found)}".encode()).hexdigest()[:8]
@@ -111,9 +110,9 @@ def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
     summary = folder.summary()
     assert summary is not None
     assert summary["names"]["experiment"] == recipe
-    wanted: dict[str, Any] = yaml.safe_load(text(recipe))
+    written: dict[str, Any] = yaml.safe_load(text(recipe))
     for group in ("task", "model"):
-        for key, value in wanted.get(group, {}).items():
+        for key, value in written.get(group, {}).items():
             if not isinstance(value, dict) and f"{group}.{key}" not in {*params(recipe), *smaller}:
                 assert summary["config"][group][key] == value
 
@@ -124,7 +123,7 @@ def test_a_recipe_alone_is_its_whole_table() -> None:
     assert found == [(seed, pe) for seed in "012" for pe in encodings]
 
 
-def test_words_of_the_line_win_over_the_recipe() -> None:
+def test_overrides_win_over_the_recipe() -> None:
     recipe = "experiment=small/flipflop"
     (job,) = jobs(recipe, "pe=cope", "seed=7", "++model.d_model=16", "model.n_layers=1",
                   "model.n_heads=2", "pe.npos=8", "train.lr=1e-3")  # fmt: skip
@@ -161,31 +160,33 @@ def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
 
 def test_a_search_does_not_search_in_the_table_of_a_recipe() -> None:
     words = ["hydra/sweeper=optuna", "experiment=small/flipflop_yang"]
-    ((job,), given) = line(*words, "train.lr=interval(1e-4,1e-2)")
+    ((job,), overrides) = line(*words, "train.lr=interval(1e-4,1e-2)")
     assert job == {"experiment": "small/flipflop_yang"}
     # Hydra's sweeper would add what the yamls vary.
-    assert "hydra.sweeper.params=null" in given
-    assert not {"seed", "pe"} & {word.partition("=")[0] for word in given}
+    assert "hydra.sweeper.params=null" in overrides
+    assert not {"seed", "pe"} & {word.partition("=")[0] for word in overrides}
 
 
-def test_what_an_encoding_alone_gets_from_a_recipe() -> None:
+def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
     """The published code of counting divides cope's position term, and no other encoding has it."""
     cope, learned = checked_jobs(
         ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
     )
     assert cope.pe["scale_positions"] is True
     assert "scale_positions" not in learned.pe
-    (told,) = checked_jobs(["experiment=paper/counting", "pe=cope", "pe.scale_positions=false"])
-    assert told.pe["scale_positions"] is False
+    (plain_cope,) = checked_jobs(
+        ["experiment=paper/counting", "pe=cope", "pe.scale_positions=false"]
+    )
+    assert plain_cope.pe["scale_positions"] is False
 
 
-def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+def test_a_recipe_from_config_dir(tmp_path: Path) -> None:
     file = tmp_path / "experiment" / "mine.yaml"
     file.parent.mkdir()
     sweep = "hydra: {sweeper: {params: {%s}}}\n"
     file.write_text("# @package _global_\n" + sweep % "pe: 'rope,none', seed: 'range(2)'")
     assert len(jobs("experiment=mine", folder=tmp_path)) == 4
-    for wrong, told in {
+    for wrong, message in {
         "pe: 'rope,,'": r"hydra.sweeper.params: pe=rope,, is not understood",
         "pe: 'rope,typo'": r"unknown encoding pe=typo",
         "+pe: rope": r"leave the \+ out",
@@ -193,5 +194,5 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         "sead: '0,1'": r"sead=0 is not a key of the configuration: did you mean seed",
     }.items():
         file.write_text("# @package _global_\n" + sweep % wrong)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             jobs("experiment=mine", folder=tmp_path)

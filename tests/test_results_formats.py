@@ -59,16 +59,16 @@ def test_csv_and_json_hold_the_very_numbers(values: list[list[float]]) -> None:
     kinds = ["mean", "sd", "low", "high"]
     rows = pl.read_csv(io.StringIO(read["csv"]), schema_overrides=dict.fromkeys(kinds, pl.Float64))
     assert rows.select(kinds).rows() == want.select(kinds).rows()
-    told = [tuple(row[kind] for kind in kinds) for row in json.loads(read["json"])["rows"]]
-    assert told == want.select(kinds).rows()
+    numbers = [tuple(row[kind] for kind in kinds) for row in json.loads(read["json"])["rows"]]
+    assert numbers == want.select(kinds).rows()
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json", "markdown", "latex"])
 def test_nothing_to_show(here: Here, form: str) -> None:
     Path("runs").mkdir()
-    told = "no runs in runs: pe-lab task=flipflop pe=cope makes one"
+    message = "no runs in runs: pe-lab task=flipflop pe=cope makes one"
     done = here("results", f"format={form}")
-    assert (done.status, told in done.out + done.err) == (0, True)
+    assert (done.status, message in done.out + done.err) == (0, True)
     unfinished("failed", "b")
     done = here("results", f"format={form}")
     assert done.status == 0

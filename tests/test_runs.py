@@ -113,8 +113,8 @@ def test_a_resumed_run_warns_of_what_changes_its_last_digits(
 ) -> None:
     save, line = checkpoint.save, tiny("train.steps=4", "train.checkpoint_every=2")
 
-    def full(path: Path, content: dict[str, Any]) -> None:
-        save(path, content)
+    def full(*written: Any) -> None:
+        save(*written)
         raise RunError("the disk is full")
 
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ SEARCH = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=5", "train.clip=
 
 
 def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) -> None:
-    # Most rates of this range lead to no number: such a trial is told, and the search goes on.
+    # Most rates of this range lead to no number: such a trial is reported, and the search goes on.
     words = (*SEARCH, "train.lr=tag(log,interval(1e-4,1e12))", "model.d_model=choice(16,32)")
     ended = here(*words)
     assert ended.status == 0, ended.err
@@ -52,7 +52,9 @@ def test_a_search_in_which_all_fails(here: Here) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_a_trial_that_is_refused_is_told_and_the_search_goes_on(here: Here, tmp_path: Path) -> None:
+def test_a_trial_that_is_refused_is_reported_and_the_search_goes_on(
+    here: Here, tmp_path: Path
+) -> None:
     ended = here(*SEARCH, "train.lr=interval(1e-3,2e-3)", "model.d_model=choice(15,16)")
     assert ended.status == 0
     said = " ".join(ended.out.split())
@@ -62,7 +64,7 @@ def test_a_trial_that_is_refused_is_told_and_the_search_goes_on(here: Here, tmp_
     assert sweep.name.startswith("flipflop--train.lr+model.d_model--")
 
 
-def test_a_sweep_is_named_by_what_the_search_draws_untold(here: Here, tmp_path: Path) -> None:
+def test_a_sweep_is_named_by_what_the_search_draws_by_default(here: Here, tmp_path: Path) -> None:
     words = [word.replace("n_trials=5", "n_trials=1") for word in SEARCH]
     assert here(*words).status == 0
     (sweep,) = tmp_path.glob("runs/.sweeps/*")
@@ -70,7 +72,7 @@ def test_a_sweep_is_named_by_what_the_search_draws_untold(here: Here, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["hydra.sweeper.direction=maximize"], "direction=maximize is not allowed"),
         (["hydra.sweeper.n_trials=0"], "n_trials=0 is not allowed: set it to a whole number"),
@@ -79,12 +81,12 @@ def test_a_sweep_is_named_by_what_the_search_draws_untold(here: Here, tmp_path: 
     ],
 )
 def test_a_search_that_has_no_meaning(
-    here: Here, tmp_path: Path, words: list[str], told: str
+    here: Here, tmp_path: Path, words: list[str], message: str
 ) -> None:
     base = [w for w in SEARCH if w.partition("=")[0] != words[0].partition("=")[0]]
     ended = here(*base, *words)
     assert ended.status == 2
-    assert told in ended.err
+    assert message in ended.err
     assert not list(tmp_path.glob("runs/flipflop"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import ROOT, tiny
+from program import ENCODINGS, tiny
 from torch import Tensor
 
 from pe_lab.cli.train import _arguments
@@ -21,8 +21,6 @@ from pe_lab.training.loss import summed_loss
 from pe_lab.training.plan import Plan, plan
 from pe_lab.training.trainer import Trainer
 
-ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
-
 TRUNKS = {
     "pre": (),
     "post": ("model.norm_position=post", "model.activation=gelu"),
@@ -33,11 +31,11 @@ TRUNKS = {
 def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     register_resolvers()
-    given = tiny(*words)
+    line = tiny(*words)
     if any(word.startswith("model=") for word in words):
         # Not every model has it.
-        given.remove("model.n_heads=2")
-    (cfg,) = compose(_arguments(given))
+        line.remove("model.n_heads=2")
+    (cfg,) = compose(_arguments(line))
     return plan(check_composed(cfg))
 
 
@@ -98,9 +96,9 @@ def test_training_is_the_same_either_way(
     start = plain.plan.model().state_dict()
     for name, expected in plain.model.state_dict().items():
         moved = float((expected - start[name]).abs().max())
-        own = fast.model.state_dict()[name]
+        value = fast.model.state_dict()[name]
         # Adam divides by the gradient's size: where that is only rounding, so is the step.
-        torch.testing.assert_close(own, expected, rtol=0, atol=max(1e-2 * moved, 1e-6), msg=name)
+        torch.testing.assert_close(value, expected, rtol=0, atol=max(1e-2 * moved, 1e-6), msg=name)
 
 
 def test_without_kernels_the_plain_model_runs(

@@ -1,4 +1,4 @@
-"""Which jobs are launched again after a pool has lost a worker, and which are given up."""
+"""Which jobs are launched again after a pool has lost a worker, and which are abandoned."""
 
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -17,7 +17,7 @@ def job(number: int, folder: Path) -> Job:
     return Job(number, [], {}, str(number), made, False)
 
 
-def test_a_job_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) -> None:
+def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -> None:
     jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
     rounds = []
 
@@ -40,7 +40,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) ->
     assert closing_table(jobs)[1] == {"killed": 1, "failed": 3}
 
 
-def test_a_job_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> None:
+def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> None:
     (one,) = jobs = [job(1, tmp_path)]
 
     def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:

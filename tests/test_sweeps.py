@@ -1,4 +1,4 @@
-"""Sweeps: what is told of each job, what is done again and what is not."""
+"""Sweeps: the outcome of each job, what is run again and what is not."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from pe_lab.experiment.machine import environment, prepare
 
 
 def table(out: str) -> list[list[str]]:
-    """The closing table's rows; what is told at length goes over several lines."""
+    """The closing table's rows; long outcomes go over several lines."""
     found: list[list[str]] = []
     for line in out.splitlines():
         if line.startswith("│"):
@@ -29,7 +29,7 @@ def table(out: str) -> list[list[str]]:
     return found
 
 
-def test_every_job_is_told_and_only_what_is_missing_is_done(here: Here, tmp_path: Path) -> None:
+def test_every_job_is_reported_and_only_what_is_missing_is_done(here: Here, tmp_path: Path) -> None:
     words = tiny(
         "-m", "train.lr=0.001,1e30,0.0001", "seed=0,1", "train.clip=null", "train.steps=30"
     )
@@ -37,8 +37,8 @@ def test_every_job_is_told_and_only_what_is_missing_is_done(here: Here, tmp_path
     assert ended.status == 1
     assert ended.err == "pe-lab: 2 failed of 6 jobs: the same command runs only what is missing\n"
     found = table(ended.out)
-    asked = [(lr, seed) for lr in ("0.001", "1e+30", "0.0001") for seed in "01"]
-    assert [row[:3] for row in found] == [[str(n), *pair] for n, pair in enumerate(asked, 1)]
+    expected = [(lr, seed) for lr in ("0.001", "1e+30", "0.0001") for seed in "01"]
+    assert [row[:3] for row in found] == [[str(n), *pair] for n, pair in enumerate(expected, 1)]
     assert [row[3].partition(":")[0] for row in found] == [
         "finished", "finished", "failed", "failed", "finished", "finished",
     ]  # fmt: skip
@@ -66,18 +66,18 @@ def test_every_job_is_told_and_only_what_is_missing_is_done(here: Here, tmp_path
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many jobs Hydra's launcher was given each time."""
+    """The number of jobs in each call of the launcher of Hydra."""
     from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
-    given: list[int] = []
+    calls: list[int] = []
     launch = BasicLauncher.launch
 
     def counting(self: Any, overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
-        given.append(len(overrides))
+        calls.append(len(overrides))
         return launch(self, overrides, initial_job_idx)
 
     monkeypatch.setattr(BasicLauncher, "launch", counting)
-    return given
+    return calls
 
 
 def test_what_is_finished_never_reaches_the_launcher(here: Here, launched: list[int]) -> None:
@@ -144,7 +144,7 @@ import sys
 from pe_lab.pe.none import NoPE
 
 class Leaving(NoPE):
-    def embed(self, *given):
+    def embed(self, *inputs):
         sys.exit(0)
 """
 

@@ -75,8 +75,8 @@ def test_a_job_of_a_sweep_takes_one(
 
 def test_launchers_count_one_for_auto(monkeypatch: pytest.MonkeyPatch, cores: None) -> None:
     register_resolvers()
-    for given, jobs, cpus in ((1, 4, 1), (2, 2, 2), ("auto", 4, 1), ("wrong", 4, 1)):
-        cfg = OmegaConf.create({"t": given, "jobs": "${cores:${t}}", "cpus": "${cpus:${t}}"})
+    for value, jobs, cpus in ((1, 4, 1), (2, 2, 2), ("auto", 4, 1), ("wrong", 4, 1)):
+        cfg = OmegaConf.create({"t": value, "jobs": "${cores:${t}}", "cpus": "${cpus:${t}}"})
         assert (cfg.jobs, cfg.cpus) == (jobs, cpus)
 
 
@@ -86,6 +86,8 @@ def test_anything_else_is_refused(
     here: Here, tmp_path: Path, value: str, also: tuple[str, ...]
 ) -> None:
     ended = here(*tiny(*also, f"threads={value}"))
-    told = f"threads={value.strip(chr(39))} is not allowed: set it to a whole number from 1, or to"
-    assert (ended.status, ended.err) == (2, f"pe-lab: {told} auto\n")
+    message = (
+        f"threads={value.strip(chr(39))} is not allowed: set it to a whole number from 1, or to"
+    )
+    assert (ended.status, ended.err) == (2, f"pe-lab: {message} auto\n")
     assert not (tmp_path / "runs").exists()

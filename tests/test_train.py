@@ -296,7 +296,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert second.step == 9
-    kept = checkpoint.load(first.folder.checkpoint)
+    kept = checkpoint.load(first.folder.checkpoint, first.folder.identity)
     assert torch.equal(kept["rng"], torch.get_rng_state())
     assert sorted(path.name for path in first.folder.path.iterdir()) == [
         "checkpoint.pt", "metrics.jsonl", "status.json",

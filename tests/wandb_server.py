@@ -1,4 +1,4 @@
-"""A wandb server of a few answers: what wandb's own clients send to it can be looked at."""
+"""A minimal wandb server that records what wandb's clients send."""
 
 import gzip
 import json
@@ -32,17 +32,17 @@ class Server:
             "WANDB_ERROR_REPORTING": "false",
         }
 
-    def answer(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
         """The data of a GraphQL answer; empty for what no client insists on."""
-        project = {"id": "p", "name": given.get("project"), "entity": {"id": "e", "name": "me"}}
+        project = {"id": "p", "name": variables.get("project"), "entity": {"id": "e", "name": "me"}}
         if operation in ("Viewer", "GetDefaultEntity"):
             return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}"}}
         if operation == "UpsertBucket":
-            run = self.runs.setdefault(given["name"], {})
-            run |= {key: value for key, value in given.items() if value is not None}
+            run = self.runs.setdefault(variables["name"], {})
+            run |= {key: value for key, value in variables.items() if value is not None}
             return {"upsertBucket": {"bucket": self._run(run) | {"project": project}}}
         if operation == "RunResumeStatus":
-            run = self.runs.get(given["name"], {})
+            run = self.runs.get(variables["name"], {})
             return {"model": project | {"bucket": self._run(run) if run else None}}
         if operation == "CreateArtifact":
             latest = {"latestArtifact": {"id": "a"}}
@@ -51,11 +51,11 @@ class Server:
         if operation == "ArtifactType":
             return {"project": None}
         if operation == "CreateRunFiles":
-            files = [{"name": f, "uploadUrl": f"{self.url}/put/{f}"} for f in given["files"]]
+            files = [{"name": f, "uploadUrl": f"{self.url}/put/{f}"} for f in variables["files"]]
             return {"createRunFiles": {"runID": "x", "uploadHeaders": [], "files": files}}
         if operation == "UpsertView2":
-            self.views.append(given)
-            view = {"id": "v", "name": given["name"]}
+            self.views.append(variables)
+            view = {"id": "v", "name": variables["name"]}
             return {"upsertView": {"view": view, "inserted": True}}
         return {}
 
@@ -102,10 +102,10 @@ def serving() -> Iterator[Server]:
         def do_POST(self) -> None:
             body = self._body()
             if self.path == "/graphql":
-                asked = json.loads(body)
-                operation = re.search(r"(?:query|mutation)\s+(\w+)", asked["query"])
+                request = json.loads(body)
+                operation = re.search(r"(?:query|mutation)\s+(\w+)", request["query"])
                 name = operation[1] if operation else ""
-                self._send({"data": server.answer(name, asked.get("variables") or {})})
+                self._send({"data": server.answer(name, request.get("variables") or {})})
             else:
                 server.stream(self.path.split("/")[-2], json.loads(body))
                 self._send({"exitcode": None, "limits": {}})

@@ -69,9 +69,7 @@ def show(words: Sequence[str]) -> None:
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
-        notes = [
-            f"no published number is known with {selection}: see pe_lab/results/published.yaml"
-        ]
+        notes = [f"no published number matches {selection}: see pe_lab/results/published.yaml"]
     if len(filters["pe"]) == 2 and form != "csv":
         try:
             tests = paired(runs, *filters["pe"])

@@ -22,7 +22,7 @@ from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import differing_keys
 from pe_lab.results.selection import RunOptions, selected
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
@@ -107,14 +107,11 @@ def _workspace(
         raise UsageError(
             "dashboard needs the library wandb-workspaces: pip install 'pe-lab[dashboard]'"
         ) from None
-    keys = [
-        key for line in labels(runs).values() for key in re.findall(r"(?:^|\s)([\w./]+)=", line)
-    ]
     pictures = runs.get_column("tracker.wandb.pictures", default=pl.Series([False]))
     return workspace(
         runs["task"][0],
         list(dict.fromkeys(s for splits in runs["splits"].drop_nulls() for s in splits)),
-        keys=list(dict.fromkeys(keys)),
+        keys=differing_keys(runs),
         filters=filters,
         pictures=pictures.any(),
         entity=options.entity,

@@ -75,8 +75,8 @@ def _training(options: dict[str, str]) -> list[str]:
     for key, value in options.items():
         if key in ("pe", "experiment") or key.startswith("pe."):
             raise UsageError(
-                f"extrapolate {key}={value}: its table has encodings of its own; pe-lab eval "
-                "measures others"
+                f"extrapolate {key}={value}: its table has a fixed list of encodings; "
+                "pe-lab eval measures others"
             )
     if options.get("eval.skip_too_long", "false") != "false":
         raise UsageError(

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pe_lab.common.errors import Interrupted, PeLabError, UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.config.choices import CHOICES, choices
+from pe_lab.config.choices import CHOICES, bare_word, choices
 
 HELP = """\
 pe-lab: compare how well positional encodings generalise.
@@ -106,7 +107,7 @@ def _dispatch(words: list[str]) -> None:
     elif verb in VERBS:
         import_module(VERBS[verb]).show(rest)
     elif _is_word(verb):
-        raise _unknown(verb)
+        raise _unknown(verb, rest)
     else:
         for before, word in pairwise(words):
             # What follows a flag may be its value.
@@ -123,7 +124,13 @@ def _is_word(word: str) -> bool:
     return not word.startswith(("-", "~", "+")) and "=" not in word
 
 
-def _unknown(verb: str) -> UsageError:
+def _unknown(verb: str, rest: Sequence[str] = ()) -> UsageError:
+    if verb in ("train", "run", "sweep"):
+        flag = ["-m"] if verb == "sweep" else []
+        line = shlex.join(["pe-lab", *flag, *(rest or ["task=flipflop", "pe=cope"])])
+        return UsageError(f"{verb} is not a command, training needs none: give {line}")
+    if "=NAME" in (message := bare_word(verb)) or "did you mean" in message:
+        return UsageError(message)
     return UsageError(f"{verb} is neither a command nor key=value: " + did_you_mean(verb, VERBS))
 
 

@@ -93,6 +93,10 @@ def _arguments(words: Sequence[str]) -> Any:
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
+        flag = message.removeprefix("unrecognized arguments: --").split()[0]
+        if flag != message.split()[0]:
+            key, _, value = flag.partition("=")
+            message = f"--{flag} is not a flag, keys have no dashes ({key}={value or '..'})"
         raise UsageError(f"{message}: see pe-lab --hydra-help for the flags there are")
 
     parser.error = refuse  # type: ignore[method-assign]

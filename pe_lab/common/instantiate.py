@@ -45,7 +45,7 @@ def instantiate(
     try:
         return target(*leading, **arguments)
     except UsageError:
-        # Raised by a nested section, with its own key.
+        # Raised by a nested section, whose key it names.
         raise
     except ValueError as error:
         raise UsageError(f"{key}: {error}") from None

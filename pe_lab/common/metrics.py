@@ -60,6 +60,8 @@ class Metric:
         generated: whether it is also measured for answers that the model generates itself, as
             ``<name>_generated``.
         closing_only: kept in summary.json only, not in metrics.jsonl and tables.
+        lower_is_better: the lowest mean may be marked as the best of a column.
+        may_overflow: it may be infinite or NaN, which JSON cannot hold.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Metric:
     column: str = ""
     generated: bool = False
     closing_only: bool = False
+    lower_is_better: bool = False
+    may_overflow: bool = False
 
 
 METRICS = (
@@ -81,6 +85,7 @@ METRICS = (
         label="wrong answers (%)",
         column="error",
         generated=True,
+        lower_is_better=True,
     ),
     Metric(
         "error_low",
@@ -88,12 +93,14 @@ METRICS = (
         "share",
         column="95 % interval",
         generated=True,
+        lower_is_better=True,
     ),
     Metric(
         "error_high",
         lambda answers: wilson(answers.n_wrong, answers.n)[1],
         "share",
         generated=True,
+        lower_is_better=True,
     ),
     Metric(
         "error_seq",
@@ -103,6 +110,7 @@ METRICS = (
         label="sequences with any wrong (%)",
         column="per sequence",
         generated=True,
+        lower_is_better=True,
     ),
     Metric(
         "loss",
@@ -110,6 +118,8 @@ METRICS = (
         "nats",
         title="Loss in nats per answer",
         label="loss (nats)",
+        lower_is_better=True,
+        may_overflow=True,
     ),
     Metric("n", lambda answers: answers.n, "count", column="scored"),
     Metric("n_seq", lambda answers: answers.n_seq, "count", closing_only=True),
@@ -140,7 +150,13 @@ CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "c
 TITLED = tuple(metric for metric in METRICS if metric.title)
 
 
+def metric_of(name: str) -> Metric | None:
+    """The metric of this name, or of ``<name>_generated``."""
+    name = name.removesuffix("_generated")
+    return next((metric for metric in METRICS if metric.name == name), None)
+
+
 def is_share(name: str) -> bool:
     """Whether a metric is shown in %; with generated answers and ``accuracy`` (1 - error)."""
-    shares = {metric.name for metric in METRICS if metric.unit == "share"} | {"accuracy"}
-    return name.removesuffix("_generated") in shares
+    metric = metric_of(name)
+    return name == "accuracy" or (metric is not None and metric.unit == "share")

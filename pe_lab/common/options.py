@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -10,7 +11,7 @@ from pydantic_core import PydanticKnownError
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.limits import remedy
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import closest, did_you_mean
 
 
 class Options(BaseModel):
@@ -65,13 +66,12 @@ def parse(model: type[T], words: Sequence[str]) -> T:
     """
     closed = model.model_config["extra"] == "forbid"
     values: dict[str, str] = {}
-    for word in words:
+    for word, after in zip(words, [*words[1:], ""], strict=True):
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
-        if not equals or (closed and key not in model.model_fields):
-            known = did_you_mean(key, model.model_fields) + "; " if closed else ""
-            raise UsageError(f"{model.command} {word}: {known}give key=value")
+        if not equals or word.startswith("-") or (closed and key not in model.model_fields):
+            raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:
             raise UsageError(f"{model.command} {word}: {key} is given twice, keep one")
         values[key] = value
@@ -90,6 +90,20 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
     except argparse.ArgumentError:
         raise UsageError("--config-dir names no folder: give --config-dir FOLDER") from None
     return flags.config_dir, rest
+
+
+def _hint(model: type[Options], word: str, after: str) -> str:
+    """What a word that is no option may stand for, before "give key=value"."""
+    key, equals, value = word.partition("=")
+    if name := key.lstrip("-") if key.startswith("-") else "":
+        known = name if name in model.model_fields else closest(name, model.model_fields) or name
+        return f"keys have no dashes, {known}={value or after or '..'}; "
+    if not equals and "run" in model.model_fields and ("/" in key or Path(key).is_dir()):
+        return f"did you mean run={key}? "
+    if not equals and "runs_dir" in model.model_fields and Path(key).is_dir():
+        return f"did you mean runs_dir={key}? "
+    closed = model.model_config["extra"] == "forbid"
+    return did_you_mean(key, model.model_fields) + "; " if closed else ""
 
 
 def _message(model: type[Options], error: ValidationError) -> str:

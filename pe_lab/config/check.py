@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import message, normalize, refuse_booleans
+from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_booleans
 from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Task
@@ -22,6 +22,7 @@ from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
 from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, plain, validated
+from pe_lab.config.unknown_key import unknown_key
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions
@@ -57,7 +58,12 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     try:
         config = validated({**resolved, "names": names})
     except ValidationError as error:
-        known = _known(error.errors()[0]["loc"][:-1])
+        first = error.errors()[0]
+        known = _known(first["loc"][:-1])
+        if first["type"] == "unexpected_keyword_argument":
+            key = ".".join(map(str, first["loc"]))
+            word = f"{key}={as_yaml(first['input'])}"
+            raise UsageError(unknown_key(word, key, resolved, known)) from None
         raise UsageError(message(error, resolved, "", known)) from None
     refuse_booleans(resolved, plain(config), "")
     open_groups = {

@@ -17,3 +17,13 @@ def choices(group: str) -> dict[str, Path]:
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*.yaml"))
     }
+
+
+def bare_word(word: str) -> str:
+    """The message for a word that should be key=value."""
+    message = f"{word} is neither a command nor key=value: "
+    if word in CHOICES:
+        return f"{message}write {word}=NAME without spaces"
+    if found := [group for group in CHOICES if word.lower() in map(str.lower, choices(group))]:
+        return f"{message}did you mean {found[0]}={word.lower()}?"
+    return f"{message}see pe-lab --help"

@@ -1,6 +1,7 @@
 """Errors of Hydra while composing, as one sentence with key, value and remedy."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
+from pe_lab.config.unknown_key import unknown_key
 
 
 def missing(hydra: Hydra, error: MissingConfigException) -> str:
@@ -84,18 +86,18 @@ def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
     named = [word for word in words if word.partition("=")[0].lstrip("~+") == key]
     word = (as_typed(named) or named or [key])[0]
     others = [word for word in words if word not in named]
-    parent, _, last = key.rpartition(".")
+    parent = key.rpartition(".")[0]
     if parent in OPEN_ENDED:
         return f"{word} is a new key of {parent}: write +{word.lstrip('+')}"
     try:
         config = hydra.compose_config("config", others, RunMode.RUN, with_log_configuration=False)
     except HydraException:
         return f"{word} is not a key of the configuration: see pe-lab --cfg job for the keys"
-    section = OmegaConf.select(config, parent) if parent else config
-    if not isinstance(section, DictConfig):
-        return f"{word}: there is no {parent} to hold it; see pe-lab --cfg job"
-    known = [str(name) for name in section if str(name) not in ("hydra", "_target_")]
-    return f"{word} is not a key of {parent or 'the configuration'}: " + did_you_mean(last, known)
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    section: Any = OmegaConf.select(config, parent) if parent else plain
+    siblings = [str(name) for name in section] if isinstance(section, Mapping | DictConfig) else []
+    siblings = [name for name in siblings if name not in ("hydra", "_target_")]
+    return unknown_key(word, key, plain, siblings)
 
 
 def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:

@@ -9,6 +9,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
 from pe_lab.common.errors import UsageError
+from pe_lab.config.choices import bare_word
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
@@ -25,13 +26,16 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
     """UsageError for overrides that cannot be parsed, repeat a key or would have no effect."""
     for word in words:
         if "=" not in word and not word.startswith("~"):
-            raise UsageError(f"{word} is neither a command nor key=value: see pe-lab --help")
+            raise UsageError(bare_word(word))
     overrides = []
     for word in words:
         try:
             overrides += parser.parse_overrides([word])
         except HydraException:
-            raise UsageError(f"{word} is not understood: quote it like 'key=\"value\"'") from None
+            remedy = "quote it like 'key=\"value\"'"
+            if word.rstrip().endswith(","):
+                remedy = f"leave the last comma out, {word.rstrip(', ')}; values have no spaces"
+            raise UsageError(f"{word} is not understood: {remedy}") from None
     for override in overrides:
         check_override(override)
     counts = Counter(override.get_key_element().lstrip("+") for override in overrides)

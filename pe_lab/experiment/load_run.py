@@ -16,6 +16,7 @@ from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
+from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.evaluator import Evaluator, autocast
@@ -23,9 +24,8 @@ from pe_lab.training.measure import Answers, fixed_positions
 from pe_lab.training.null_values import replaced
 from pe_lab.training.plan import Plan, plan
 
-REMEDY = "put back a copy, or make the run again with force=true"
 SUMMARY = {
-    *("task", "pe", "seed", "run_id", "steps", "names", "overrides"),
+    *("task", "pe", "seed", "run_id", "identity", "digests", "steps", "names", "overrides"),
     *("splits", "too_long", "metrics", "by", "config", "null_keys", "contents"),
 }
 """The keys of a summary.json that this version writes."""
@@ -99,7 +99,9 @@ def load(path: str | Path) -> LoadedRun:
         )
     if not folder.checkpoint.exists():
         raise UsageError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
-    state = checkpoint.load(folder.checkpoint, REMEDY)
+    state = checkpoint.load(
+        folder.checkpoint, summary.get("identity"), summary.get("digests", {}).get("checkpoint.pt")
+    )
     model = planned.model()
     try:
         model.load_state_dict(state["model"])

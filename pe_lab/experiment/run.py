@@ -17,6 +17,7 @@ from pe_lab.experiment.summary import evaluation_sets, summarize
 from pe_lab.experiment.wandb import WandbLog
 from pe_lab.experiment.wandb_labels import init_arguments
 from pe_lab.pe.positions import Sequential
+from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
@@ -157,8 +158,8 @@ class _Rows:
         self.log, self.wandb = log, wandb
 
     @property
-    def size(self) -> int:
-        return self.log.size
+    def mark(self) -> tuple[int, str]:
+        return self.log.mark
 
     def sync(self) -> None:
         self.log.sync()
@@ -172,7 +173,7 @@ def _train_and_evaluate(
     trainer: Trainer, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
     folder, config = trainer.folder, trainer.plan.config
-    log = MetricsLog(folder.metrics, trainer.metrics_bytes)
+    log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     sweep = place.sweep if place else None
     arguments = init_arguments(trainer.plan.resolved, folder.run_id, sweep, overrides)
     wandb = WandbLog(config.tracker.wandb, folder.path, arguments)
@@ -187,7 +188,7 @@ def _train_and_evaluate(
             summary = summarize(trainer, overrides)
         log.sync()
         folder.set_status("finished", trainer.step, config.train.steps)
-        folder.write_json("summary.json", summary)
+        folder.write_text("summary.json", sealed(summary))
         exit_code = 0
     finally:
         log.close()

@@ -60,6 +60,11 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "pe": names["pe"],
         "seed": config.seed,
         "run_id": trainer.folder.run_id,
+        "identity": trainer.folder.identity,
+        "digests": {
+            "checkpoint.pt": trainer.checkpoint_digest,
+            "metrics.jsonl": trainer.log.mark[1],
+        },
         "steps": trainer.step,
         "names": names,
         "overrides": overrides,

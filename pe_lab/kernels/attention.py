@@ -37,7 +37,7 @@ class FastAttention(Attention):
     chosen_for: tuple[PositionalEncoding]
 
     def choose_kernel(self) -> None:
-        """What can be known from the encoding before a call."""
+        """What follows from the encoding alone, before a call."""
         hooks = self.encoding.hooks()
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
@@ -108,8 +108,8 @@ class FastAttention(Attention):
         return super().normalize(logits_BHTS, inputs)
 
     def _fits(self, inputs: AttentionInputs) -> bool:
-        """Whether a kernel may serve: values as wide as keys, and not one decoded token, for which
-        PyTorch is the fastest."""
+        """Whether a kernel may be used: values as wide as keys, and not one decoded token, which
+        PyTorch computes faster."""
         decoded = inputs.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
         return not decoded and inputs.v_BHSD.shape[-1] == inputs.k_BHSD.shape[-1]
 
@@ -202,5 +202,5 @@ def wide(x: Tensor) -> Tensor:
 
 def backward_is_unordered(q: Tensor) -> bool:
     """Whether PyTorch's fused backward would fail, as it must be deterministic: then it raises an
-    error where our own code may only warn."""
+    error where the plain code may only warn."""
     return q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled()

@@ -1,4 +1,4 @@
-"""The backend that computes attention: the fastest one that is known to equal the eager formulas.
+"""The backend that computes attention: the fastest one that equals the eager formulas.
 
 A backend is checked against the formulas once per process, for each device type and dtype, before
 its first use (selfcheck.py). One that fails the check is reported in a warning and the next one is
@@ -27,8 +27,6 @@ from pe_lab.pe.rotation import Rotation
 logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
-Inputs = tuple[Tensor | None, ...]
-"""Of ``cope`` or ``distance``: all tensors, the table or the bias last."""
 EAGER, RECOMPUTE = "eager", "recompute"
 KINDS = ("cope", "distance")
 
@@ -43,7 +41,7 @@ class Backend:
         device: the type of device on which it runs; None: any.
         half: whether it takes queries, keys and values in half precision.
         needs: a package that it requires.
-        pays: whether it is faster than the eager code for these tensors.
+        min_queries: from how many on it is faster than the eager code.
     """
 
     name: str
@@ -51,7 +49,7 @@ class Backend:
     device: str | None
     half: bool = False
     needs: str = "torch"
-    pays: Callable[[str, Inputs, Drop | None], bool] = lambda kind, inputs, drop: True
+    min_queries: int = 1
 
     def function(self, kind: str) -> Attend | None:
         """None where this machine does not have it."""
@@ -71,16 +69,8 @@ def _in(module: str) -> str:
     return f"pe_lab.kernels.{module}"
 
 
-def _several_queries(kind: str, inputs: Inputs, drop: Drop | None) -> bool:
-    """As measured on a CPU: the kernel computes a whole block of queries at least. For a single
-    query, as in decoding, PyTorch takes a tenth of the time (CoPE's eager formula: three
-    quarters)."""
-    q_BHTD = inputs[0]
-    assert q_BHTD is not None
-    return q_BHTD.shape[2] > 1
-
-
-# The fastest first.
+# The fastest first. On a CPU, PyTorch takes a tenth of the kernel's time for a single query, as in
+# decoding (CoPE's eager formula: three quarters), as the kernel computes whole blocks of queries.
 BACKENDS = (
     Backend(
         "cpu",
@@ -89,7 +79,7 @@ BACKENDS = (
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
         },
         "cpu",
-        pays=_several_queries,
+        min_queries=2,
     ),
     Backend("triton", {"cope": _in("triton.cope")}, "cuda", half=True, needs="triton"),
 )
@@ -123,15 +113,15 @@ def cope(
     Logits are q.k / sqrt(D) + position_scale gate_q.e[p], e the table, p the sums of the gates
     sigmoid(gate_q.gate_k / sqrt(D)). The T queries are the last of the S tokens.
     """
-    inputs = (q_BHTD, k_BHSD, v_BHSD, gate_q_BHTD, gate_k_BHSD, table_ND)
-    return _attend("cope", inputs, position_scale, drop)
+    tensors = q_BHTD, k_BHSD, v_BHSD, gate_q_BHTD, gate_k_BHSD, table_ND
+    return _attend("cope", *tensors, position_scale, drop)
 
 
 def distance(
     q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, bias_HN: Tensor | None, drop: Drop | None
 ) -> Tensor | None:
     """Causal attention, (B, H, T, D), with a bias for each head and distance; None as above."""
-    return _attend("distance", (q_BHTD, k_BHSD, v_BHSD, bias_HN), drop)
+    return _attend("distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)
 
 
 def rotary_distance(
@@ -145,12 +135,11 @@ def rotary_distance(
     """``distance`` of rotated queries and keys; None where the caller has to rotate them first."""
     if rotation.q.requires_grad or rotation.k.requires_grad:
         return None
-    inputs = (q_BHTD, k_BHSD, v_BHSD, bias_HN)
-    return _attend("rotary_distance", inputs, rotation, drop)
+    return _attend("rotary_distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, rotation, drop)
 
 
 def fuses_rotation(q_BHTD: Tensor) -> bool:
-    """Whether ``rotary_distance`` may serve such queries; otherwise its ``rotation`` need not be
+    """Whether ``rotary_distance`` supports such queries; otherwise its ``rotation`` need not be
     computed."""
     device, dtype = q_BHTD.device.type, q_BHTD.dtype
     return any(
@@ -172,16 +161,14 @@ def _first(kind: str, device: str) -> str:
     return RECOMPUTE if forced(RECOMPUTE) else EAGER
 
 
-def _attend(kind: str, inputs: Inputs, *rest: Any) -> Tensor | None:
-    q, drop = inputs[0], rest[-1]
-    assert q is not None
+def _attend(kind: str, q: Tensor, *rest: Any) -> Tensor | None:
     with torch.autocast(q.device.type, enabled=False):
         only_one = _forced() is not None
         for backend in allowed(q.device.type):
-            pays = only_one or backend.pays(kind, inputs, drop)
+            pays = only_one or q.shape[2] >= backend.min_queries
             if pays and (q.dtype in FULL or (backend.half and q.dtype in HALF)):
                 attend = verified(backend, kind, q.device.type, q.dtype)
-                out = None if attend is None else attend(*inputs, *rest)
+                out = None if attend is None else attend(q, *rest)
                 if out is not None:
                     return out
     return None
@@ -235,7 +222,7 @@ def verified(backend: Backend, kind: str, device: str, dtype: torch.dtype) -> At
         if attend is None:
             return None
         wrong = difference(kind, attend, torch.device(device), dtype)
-    except Exception as error:  # whatever it is, slower code can serve
+    except Exception as error:  # whatever it is, slower code remains
         wrong = f"{type(error).__name__}: {error}".splitlines()[0]
     if wrong:
         logger.warning(

@@ -114,12 +114,12 @@ class FastDecoder(Decoder):
         drop, carried, last = self.drop(key), None, len(self.blocks) - 1
         x = dropout(self.embed(tokens_BT, pos_BS, cache), drop)
         for i, layer in enumerate(self.blocks):
-            given = carried, cache and cache.layers[i], drop and drop.at(4 * (i + 1))
+            state = carried, cache and cache.layers[i], drop and drop.at(4 * (i + 1))
             if i == last and scored is not None and isinstance(layer, FastLayer):
-                x, carried = layer(x, pos_BS, *given, scored)
+                x, carried = layer(x, pos_BS, *state, scored)
                 scored = None
             else:
-                x, carried = layer(x, pos_BS, *given)
+                x, carried = layer(x, pos_BS, *state)
         hidden: Tensor = self.norm(x if scored is None else scored.pick(x))
         return hidden
 

@@ -116,7 +116,7 @@ def ascending(pos_BS: Tensor) -> bool:
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function of tensors that is computed again in the backward pass. It serves no double
+    """A function of tensors that is computed again in the backward pass. It has no double
     backward, and needs no import of torch.utils.checkpoint, which takes seconds."""
 
     @staticmethod

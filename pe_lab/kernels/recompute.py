@@ -1,7 +1,7 @@
 """Eager attention in memory that grows with the length, not with its square.
 
 The weights of one block of queries after another are computed, and computed again in the backward
-pass. It serves every encoding whose decoding equals its whole pass, and so needs no kernel.
+pass. It suits every encoding whose decoding equals its whole pass, and so needs no kernel.
 """
 
 import torch

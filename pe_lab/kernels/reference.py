@@ -23,7 +23,7 @@ def cope(
     position_scale: float,
     drop: Drop | None,
 ) -> Tensor:
-    """``dispatch.cope``, written out: no code is shared with CoPE's own, so that neither a kernel
+    """``dispatch.cope``, written out: no code is shared with pe/cope.py, so that neither a kernel
     nor the encoding can hide an error of the other."""
     width, (t, s) = q_BHTD.shape[-1], (q_BHTD.shape[2], k_BHSD.shape[2])
     gate_logits = gate_q_BHTD @ gate_k_BHSD.mT / math.sqrt(width)

@@ -67,7 +67,7 @@ def cpu_kernel_passes(
     try:
         with torch.inference_mode(False), torch.no_grad():
             passed = check(dtype)
-    except Exception as error:  # whatever it is, slower code can serve
+    except Exception as error:  # whatever it is, slower code remains
         logger.debug("the CPU kernel %s failed", source, exc_info=error)
         passed = False
     if not passed:

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES, metric_name, metric_prefix
+from pe_lab.common.metrics import PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_interval
@@ -75,17 +75,19 @@ def summarized(
             it was measured at all).
         column: the keys of a column of the table, in which the best is marked.
     """
+    described = metric_of(metric)
+    may_overflow = described is not None and described.may_overflow
+    lower_is_better = described is not None and described.lower_is_better
     table = values.group_by(keys, maintain_order=True).agg(
         **spread(pl.col("_value")),
         seeds=pl.col("_seed").unique().sort(),
         settings=pl.col("_setting").n_unique(),
-        not_finite=(pl.col("_value").is_null() & pl.col("_measured") & (metric == "loss")).sum(),
+        not_finite=(pl.col("_value").is_null() & pl.col("_measured") & may_overflow).sum(),
         guess=pl.col("_guess").mean(),
         data=pl.col("_data").unique().sort(),
     )
     whole = pl.col("not_finite") == 0
     table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
-    lower_is_better = metric.startswith(("error", "loss"))
     best = _best(table, column) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
         *keys, "n", "seeds", "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess"
@@ -174,7 +176,7 @@ def data_keys(runs: pl.DataFrame) -> list[str]:
 
 
 def _best(table: pl.DataFrame, column: Sequence[str]) -> list[bool]:
-    """Whether a group is the best of its column, as far as its seeds can tell.
+    """Whether a group is the best of its column, judged by the intervals over seeds.
 
     It is the lowest mean, if its 95 % interval lies wholly below the intervals of all other groups
     measured on the same data (below the value of a group with one seed). Groups that tie are

@@ -53,10 +53,10 @@ def recorded_tables(
     """The tables of all recorded evaluations of these runs, the same as numbers, and notes.
 
     Args:
-        metric, by, splits, sort, spread: as in ``pe-lab results``; None where not given.
+        metric, by, splits, sort, spread: as in ``pe-lab results``; None: its default.
 
     Raises:
-        UsageError: one of them makes no sense.
+        UsageError: one of them has an unknown value.
     """
     evaluated, notes = recorded(runs)
     if evaluated.is_empty():
@@ -84,7 +84,7 @@ def recorded_tables(
 
 
 def check_metric(metric: str, generate: bool) -> str:
-    """The metric; UsageError where the tables have none of that name."""
+    """The metric; UsageError for an unknown name."""
     names = [*(metric.name for metric in TITLED), "accuracy"]
     names += [f"{m.name}_generated" for m in TITLED if m.generated and generate]
     if metric not in names:

@@ -64,7 +64,7 @@ def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
 
 
 def _encoding(row: Row) -> str:
-    """The encoding as given, with the scale where one was given to all."""
+    """The encoding as on the command line, with the scale where one was set for all."""
     if row["trained"]:
         return TRAINED
     encoding, k = str(row["encoding"]), row["pe"].get("k")

@@ -50,8 +50,8 @@ def _accuracies(measured: Accuracies) -> Table:
             cells += [Cell("-" if theirs is None else f"{theirs:.2f}")]
         lines.append(cells)
     caption = (
-        "mean ± standard deviation over seeds; Su: 100 M parameters trained at 512 tokens, a text "
-        "and a vocabulary of his own, so that orders compare, not numbers."
+        "mean ± standard deviation over seeds; Su: 100 M parameters trained at 512 tokens on "
+        "another text with another vocabulary: compare orders, not numbers."
     )
     return Table("accuracy in %", columns, 1, lines, caption)
 

@@ -8,7 +8,6 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError
@@ -17,6 +16,7 @@ from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
 
 FACTS: dict[str, Kind] = {
@@ -31,6 +31,7 @@ FACTS: dict[str, Kind] = {
     "run_id": pl.String,
     "setting": pl.String,
     "splits": pl.List(pl.String),
+    "null_keys": pl.List(pl.String),
 }
 """Columns of every run; null where unknown."""
 
@@ -45,10 +46,11 @@ def read_runs(
     Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
     broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
-    ``splits``; the chosen file of each other group (``positions``, ``model``, ..); every resolved
-    key (``train.steps``, ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``,
-    ``params/total``). A key that a run lacks is null. Keys whose values are of several kinds, and
-    lists, are text as on the command line.
+    ``splits``, ``null_keys`` (null before the configuration was resolved); the chosen file of each
+    other group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
+    every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``). A key that a run
+    lacks is null. Keys whose values are of several kinds, and lists, are text as on the command
+    line.
 
     Args:
         where: a condition as in ``pe-lab results where=..`` (see query.py).
@@ -151,5 +153,5 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _breakdown(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((Path(path) / "summary.json").read_bytes()).get("by", {})
+    found: dict[str, Any] = (RunFolder(Path(path)).summary() or {}).get("by", {})
     return found

@@ -1,49 +1,23 @@
-"""What a setting is called in tables: the keys in which it differs from the others."""
+"""What a setting is called in tables: the keys in which it departs from the task's preset and the
+defaults, as far as the settings beside it do not share them."""
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import polars as pl
 
+from pe_lab.results.defaults import NONE, default_of, follows, same
 from pe_lab.results.frame import compared_keys, config_keys
 from pe_lab.results.reader import text
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 
-
-def labels(frame: pl.DataFrame) -> dict[str, str]:
-    """setting -> the keys, with values, in which the settings of a task differ; those of an
-    encoding or a model are compared among its own runs, those of a part among equal combinations.
-
-    Most splits follow from the task's own keys: they appear where those are not enough.
-    """
-    rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
-    keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
-    keys = [key for key in keys if key not in ("pe._target_", "model._target_")]
-    rows = without_idle(rows)
-    values_of: dict[str, dict[str, str]] = {setting: {} for setting in rows["setting"]}
-    for among, prefix in _AMONG.items():
-        alike = [key for key in among.split() if key in rows.columns]
-        varying = [key for key in keys if _prefix(key) == prefix and rows[key].n_unique() > 1]
-        if not varying:
-            continue
-        differs = rows.select(pl.col(varying).n_unique().over(alike) > 1)
-        for setting, values, shown in zip(
-            rows["setting"], rows.select(varying).iter_rows(), differs.iter_rows(), strict=True
-        ):
-            values_of[setting] |= {
-                key: text(value)
-                for key, value, show in zip(varying, values, shown, strict=True)
-                if show and (value is not None or not key.startswith((*_OPEN, *IDLE)))
-            }
-    groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
-    roots = {group: rank for rank, group in enumerate(groups)}
-    ranks = {key: (roots[key.split(".")[0]], rank) for rank, key in enumerate(keys)}
-    owners = {row[0]: row[1:] for row in rows.select("setting", "task", "pe").iter_rows()}
-    return _distinct(
-        {s: dict(sorted(v.items(), key=lambda item: ranks[item[0]])) for s, v in values_of.items()},
-        owners,
-    )
-
-
+IDLE = tuple(sorted(ONLY_EARLY_STOPPING))
+"""Without effect while nothing stops a run early: null there, and left out."""
+LONGEST = 40
+"""Longer labels are shown as [1], [2], .. with a legend."""
+LEGEND = 230
+"""Most characters of a legend: two lines of a terminal."""
 _AMONG = {
     "task pe pe.parts": "pe.parts.",
     "task pe": "pe.",
@@ -52,16 +26,71 @@ _AMONG = {
     "task": "",
 }
 """What a key with this prefix is compared among."""
-_OPEN = ("contents.", "task.files.", "task.splits.")
-"""Mappings whose keys users choose: a key that a run lacks is not null there."""
+Values = dict[str, dict[str, str]]
+"""setting -> key -> value."""
+_SHORTENED = ("task.", "pe.", "positions.", "model.", "train.", "eval.")
 
 
-IDLE = tuple(sorted(ONLY_EARLY_STOPPING))
-"""Without effect while nothing stops a run early: null there, and left out."""
+def labels(frame: pl.DataFrame) -> dict[str, str]:
+    """setting -> ``steps=1000 npos=16``, the keys in which it departs from the task's preset and
+    the defaults, with their values; without those that ``shared_departures`` has.
+
+    A key is without its group where no other key in these labels ends alike. Keys that follow from
+    others, and the setting's hash, appear only where nothing else tells two settings apart.
+    """
+    rows = _settings(frame)
+    departing = _departures(rows)
+    shared = _shared(rows, departing)
+    departing = {s: {k: v for k, v in keys.items() if k not in shared[s]}
+                 for s, keys in departing.items()}  # fmt: skip
+    runs = {row["setting"]: row for row in rows.iter_rows(named=True)}
+    primary = {
+        setting: {k: v for k, v in keys.items() if not _follows(runs[setting], k)}
+        for setting, keys in departing.items()
+    }
+    names = _short(key for keys in departing.values() for key in keys)
+    found: dict[str, str] = {}
+    for candidates, last in ((primary, ""), (departing, ""), (departing, "setting={}")):
+        lines = {
+            setting: " ".join([*(f"{names[k]}={v}" for k, v in keys.items()), last.format(setting)])
+            for setting, keys in candidates.items()
+            if setting not in found
+        }
+        rows_of = {s: (runs[s]["task"], runs[s]["pe"], line) for s, line in lines.items()}
+        alike = Counter(rows_of.values())
+        found |= {s: line.strip() for s, line in lines.items() if alike[rows_of[s]] == 1}
+    return found
 
 
-def _prefix(key: str) -> str:
-    return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
+def differing_keys(frame: pl.DataFrame) -> list[str]:
+    """The keys that ``labels`` name, in full."""
+    rows = _settings(frame)
+    departing = _departures(rows)
+    shared = _shared(rows, departing)
+    return list(
+        dict.fromkeys(k for s, keys in departing.items() for k in keys if k not in shared[s])
+    )
+
+
+def shared_departures(frame: pl.DataFrame) -> str:
+    """``steps=1000 d_model=128``: the departures that all settings of this task have in common."""
+    rows = _settings(frame)
+    shared: dict[str, str] = next(iter(_shared(rows, _departures(rows)).values()), {})
+    names = _short(shared)
+    runs = rows.head(1).rows(named=True)
+    return " ".join(f"{names[k]}={v}" for k, v in shared.items() if not _follows(runs[0], k))
+
+
+def aliases(names: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The labels with [1], [2], .. in place of the long ones, and the legend of these. A label that
+    the legend has no space for stays as it is."""
+    found: dict[str, str] = {}
+    legend = ""
+    for setting, name in names.items():
+        entry = f"[{len(found) + 1}] {name}"
+        if len(name) > LONGEST and len(legend) + len(entry) + 2 <= LEGEND:
+            found[setting], legend = entry.partition(" ")[0], f"{legend}  {entry}".strip()
+    return {**names, **found}, legend
 
 
 def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
@@ -70,18 +99,82 @@ def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in IDLE if k in rows.columns)
 
 
-def _distinct(
-    values_of: dict[str, dict[str, str]], owners: dict[str, tuple[str, str]]
-) -> dict[str, str]:
-    """One line per setting, as short as distinguishes it from others of its task and encoding."""
-    found: dict[str, str] = {}
-    for hidden, last in (("task.splits.", ""), ("\0", ""), ("\0", "setting={}")):
-        lines = {
-            setting: " ".join(f"{k}={v}" for k, v in values.items() if not k.startswith(hidden))
-            for setting, values in values_of.items()
-            if setting not in found
-        }
-        lines = {s: f"{line} {last.format(s)}".strip() for s, line in lines.items()}
-        rows = Counter((owners[setting], line) for setting, line in lines.items())
-        found |= {s: line for s, line in lines.items() if rows[owners[s], line] == 1}
+def _settings(frame: pl.DataFrame) -> pl.DataFrame:
+    """A row for each setting."""
+    rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
+    return without_idle(rows)
+
+
+def _departures(rows: pl.DataFrame) -> Values:
+    """For each setting, the keys that have another value than by default. A key without a default,
+    as of an encoding of the user's, counts where it varies among the runs of that encoding."""
+    keys = _compared(rows)
+    found: Values = {setting: {} for setting in rows["setting"]}
+    for among, prefix in _AMONG.items():
+        alike = [key for key in among.split() if key in rows.columns]
+        several = [key for key in keys if _prefix(key) == prefix]
+        if not several:
+            continue
+        varies = rows.select(pl.col(several).n_unique().over(alike) > 1)
+        for run, varying in zip(rows.iter_rows(named=True), varies.iter_rows(), strict=True):
+            found[run["setting"]] |= {
+                key: _shown(run[key])
+                for key, varied in zip(several, varying, strict=True)
+                if _departs(run, key, varied)
+            }
+    groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
+    roots = {group: rank for rank, group in enumerate(groups)}
+    ranks = {key: (roots[key.split(".")[0]], rank) for rank, key in enumerate(keys)}
+    return {s: dict(sorted(v.items(), key=lambda item: ranks[item[0]])) for s, v in found.items()}
+
+
+def _shared(rows: pl.DataFrame, departing: Values) -> Values:
+    """For each setting, what it has in common with all others of its task: several, and nothing of
+    the encoding's."""
+    found: Values = {}
+    for part in rows.partition_by("task"):
+        settings = part["setting"].to_list()
+        common = set.intersection(*(set(departing[s].items()) for s in settings))
+        for setting in settings:
+            found[setting] = {
+                k: v for k, v in departing[setting].items()
+                if (k, v) in common and len(settings) > 1 and not k.startswith("pe.")
+            }  # fmt: skip
     return found
+
+
+def _compared(rows: pl.DataFrame) -> list[str]:
+    keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
+    return [key for key in keys if not key.endswith("._target_")]
+
+
+def _prefix(key: str) -> str:
+    return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
+
+
+def _departs(run: Mapping[str, Any], key: str, varied: bool) -> bool:
+    value, default = run[key], default_of(run, key)
+    was_null = key in (run["null_keys"] or ())
+    if default is NONE:
+        return varied and value is not None
+    # A run without the key, made before there was one, has null too.
+    return default is not None if was_null else value is not None and not same(value, default)
+
+
+def _shown(value: Any) -> str:
+    return text(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _follows(run: Mapping[str, Any], key: str) -> bool:
+    """Whether the value mostly follows from other keys."""
+    return key.startswith("task.splits.") or follows(default_of(run, key))
+
+
+def _short(keys: Iterable[str]) -> dict[str, str]:
+    """key -> the key without its group, where no other key is then the same."""
+    short = {}
+    for key in dict.fromkeys(keys):
+        group = next((group for group in _SHORTENED if key.startswith(group)), "")
+        short[key] = key.removeprefix(group)
+    several = Counter(short.values())
+    return {key: name if several[name] == 1 else key for key, name in short.items()}

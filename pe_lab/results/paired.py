@@ -2,21 +2,22 @@
 weights outside of the encoding, so that paired differences vary less than the errors do."""
 
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import polars as pl
-import yaml
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import metric_name
+from pe_lab.results.defaults import default_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 
+RESAMPLES = 9999
+"""Sign flips drawn at random, besides the observed one, where there are more."""
 EXACT = 13
-"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than 9 999."""
+"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),
@@ -41,8 +42,8 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
     signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
     above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
-    smallest ``p_flips`` that n seeds can give: 2 / 2^n. With one seed there are no p and no
-    interval.
+    smallest ``p_flips`` that n seeds can give: 2 / 2^n, above 13 seeds 2 / 10 000. With one seed
+    there are no p and no interval.
 
     Raises:
         UsageError: the two share no seed in equal settings, or several settings match.
@@ -107,9 +108,10 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
         found["p_t"] = float(ttest_rel(a, b).pvalue)
     flips = permutation_test(
         (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
-        vectorized=True, n_resamples=9999, rng=0,
+        vectorized=True, n_resamples=RESAMPLES, rng=0,
     )  # fmt: skip
-    least = 2 / 2**n
+    # scipy counts the observed signs among those drawn, and doubles the smaller side.
+    least = 2 / (2**n if n <= EXACT else RESAMPLES + 1)
     return {
         **found, "low": spread["low"], "high": spread["high"], "p_flips": float(flips.pvalue),
         "p_least": least,
@@ -125,28 +127,14 @@ def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
     if not len(finished):
         return {}
     keys = [key for key in compared_keys(finished) if not key.startswith("pe.")]
-    rates: dict[str, float | None] = {}
     sides: dict[tuple[Any, ...], Runs] = {}
     for run in without_idle(finished).filter(pe=pe).iter_rows(named=True):
-        task = run["task"]
-        if task not in rates:
-            rates[task] = _preset_rate(task, pe)
         protocol = {key: run[key] for key in keys}
-        if protocol["train.lr"] == rates[task]:
+        if same(protocol["train.lr"], default_of(run, "train.lr")):
             protocol["train.lr"] = "preset"
-        shared = (("task", task), *protocol.items())
+        shared = (("task", run["task"]), *protocol.items())
         sides.setdefault(shared, {}).setdefault(run["setting"], {})[run["seed"]] = run
     return sides
-
-
-def _preset_rate(task: str, pe: str) -> float | None:
-    """The learning rate that an encoding gets for a task by default."""
-    rate = None
-    for name in (f"preset/{task}.yaml", f"preset/rate/{task}_{pe}.yaml"):
-        path = files("pe_lab.conf").joinpath(name)
-        if path.is_file():
-            rate = (yaml.safe_load(path.read_text("utf-8")).get("train") or {}).get("lr", rate)
-    return None if rate is None else float(rate)
 
 
 def _only(pe: str, settings: Runs) -> dict[int, dict[str, Any]]:
@@ -208,7 +196,7 @@ def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]
     ]
     differs, one, two = min(pairs, key=lambda pair: len(pair[0]))
     if differs:
-        keys = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs[:5])
+        keys = ", ".join(f"{key} ({text(x)}; {text(y)})" for key, x, y in differs)
         return f"a={a} b={b} have no equal settings to pair: the nearest differ in {keys}"
     seeds = [
         ",".join(str(seed) for runs in sides[pe][shared].values() for seed in sorted(runs))

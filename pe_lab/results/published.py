@@ -24,7 +24,7 @@ class Published:
     split: str
     metric: str
     printed: str
-    """In %, with the digits of the source; with its own number where that is an accuracy."""
+    """In %, with the digits of the source; for an accuracy, with the printed number."""
     error: float
     low: float
     high: float

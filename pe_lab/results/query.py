@@ -7,8 +7,8 @@
     null true false       pe.npos = null
 
 Numbers are compared as numbers: 1e-3 equals 0.001. A run without a key, or with null there, equals
-no value and is neither below nor above one. Where the value is not known yet, as a metric of an
-unfinished run or a key of one without a configuration, the run is kept.
+no value and is neither below nor above one. Where the value does not exist yet, as a metric
+of an unfinished run or a key of one without a configuration, the run is kept.
 """
 
 import math
@@ -54,7 +54,7 @@ def condition(frame: pl.DataFrame, where: str) -> pl.Expr:
 
 
 def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
-    """The rows whose ``key`` is one of the comma-separated values, or not known yet."""
+    """The rows whose ``key`` is one of the comma-separated values, or missing so far."""
     words = re.findall(r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,])+", values)
     if not words:
         raise UsageError(f"{key}={values} names no value: give one, or several joined by commas")
@@ -166,7 +166,7 @@ class _Parser:
 
 
 def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool) -> pl.Expr:
-    """True or false where the column is known, else null; ValueError for a wrong comparison."""
+    """True or false; null where the run has no value yet. ValueError for a wrong comparison."""
     if key not in frame.columns:
         raise ValueError(unknown(key, frame.columns))
     column, dtype = pl.col(key), frame.schema[key]
@@ -182,12 +182,12 @@ def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool
         found = _equal(column, dtype, key, value, quoted, number)
         if sign == "!=":
             found = ~found.fill_null(False)
-    known = pl.lit(True)
+    has_value = pl.lit(True)
     if key.startswith(PREFIXES):
-        known = pl.col("state") == "finished"
+        has_value = pl.col("state") == "finished"
     elif "." in key:
-        known = pl.col("setting").is_not_null()
-    return pl.when(known).then(found.fill_null(False)).otherwise(None)
+        has_value = pl.col("setting").is_not_null()
+    return pl.when(has_value).then(found.fill_null(False)).otherwise(None)
 
 
 def _equal(

@@ -17,16 +17,19 @@ import orjson
 import yaml
 
 from pe_lab.common.errors import UsageError
+from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import identity
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A resolved configuration without its seed: its hash, and its values by dotted key."""
+    """A resolved configuration without its seed: its hash, its values by dotted key, and the keys
+    that were null before it was resolved."""
 
     identity: str
     keys: dict[str, Any]
+    null_keys: list[str]
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class _Reader:
                     content = file.read()
             except FileNotFoundError:
                 return self._unfinished(folder, facts)
-            return self._finished(folder, facts, content)
+            return self._finished(folder, facts, unsealed(content, folder.path / "summary.json"))
         except (UsageError, OSError) as error:
             message = str(error)
             if isinstance(error, OSError):
@@ -108,6 +111,7 @@ class _Reader:
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
         try:
             summary, setting = self._parse_parts(content) or self._parse_whole(content)
+            folder.check_identity(summary)
             facts = {
                 **facts,
                 "state": "finished",
@@ -116,6 +120,7 @@ class _Reader:
                 "run_id": summary.get("run_id"),
                 "splits": list(summary["splits"]),
                 **summary["names"],
+                "null_keys": setting.null_keys,
                 "task": _of(str, summary["task"]),
                 "pe": _of(str, summary["pe"]),
                 "seed": _seed(folder, _of(int, summary["seed"])),
@@ -124,11 +129,10 @@ class _Reader:
                 raise TypeError("a metric is not a number")
             return Record(facts, summary["metrics"], setting)
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Raises a message of its own where it knows what is wrong.
+            # Raises a more specific message if it can.
             folder.summary()
             raise UsageError(
-                f"{folder.path / 'summary.json'} is not a summary of a run: put back a copy or "
-                "remove the run's folder"
+                f"{folder.path / 'summary.json'} is not a summary of a run: {REMEDY}"
             ) from None
 
     def _parse_parts(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
@@ -145,17 +149,18 @@ class _Reader:
         rest = content[config + 1 : seed] + content[end + 1 :]
         if rest not in self.settings:
             end = orjson.loads(b"{" + rest)
-            self.settings[rest] = _setting(end["config"], end.get("contents"))
+            self.settings[rest] = _setting(end)
         return summary, self.settings[rest]
 
     def _parse_whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
         summary = orjson.loads(content)
-        return summary, self._setting(summary["config"], summary.get("contents"))
+        return summary, self._setting(summary)
 
-    def _setting(self, config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+    def _setting(self, summary: dict[str, Any]) -> Setting:
+        config, contents = summary["config"], summary.get("contents")
         key = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
         if key not in self.settings:
-            self.settings[key] = _setting(config, contents)
+            self.settings[key] = _setting(summary)
         return self.settings[key]
 
     def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
@@ -167,7 +172,7 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._setting(config, None))
+        return Record({**names, **facts}, {}, self._setting({"config": config}))
 
 
 def _seed(folder: RunFolder, seed: int) -> int:
@@ -187,8 +192,7 @@ def _status(folder: RunFolder) -> dict[str, Any]:
         }
     except TypeError:
         raise UsageError(
-            f"{folder.path / 'status.json'} is not a status of a run: put back a copy or remove "
-            "the run's folder"
+            f"{folder.path / 'status.json'} is not a status of a run: {REMEDY}"
         ) from None
 
 
@@ -200,16 +204,17 @@ def _config_yaml(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, yaml.YAMLError):
-        raise UsageError(
-            f"{path} is not a configuration of a run: put back a copy or remove the run's folder"
-        ) from None
+        raise UsageError(f"{path} is not a configuration of a run: {REMEDY}") from None
     return dict(config)
 
 
-def _setting(config: dict[str, Any], contents: dict[str, str] | None) -> Setting:
+def _setting(summary: dict[str, Any]) -> Setting:
+    config, contents = summary["config"], summary.get("contents")
     keys = flat({**config, "contents": contents or {}})
     keys.pop("seed", None)
-    return Setting(identity({**config, "seed": 0}, contents), keys)
+    null_keys = [_of(str, key) for key in summary.get("null_keys") or ()]
+    null_keys += [key for key, value in keys.items() if value is None]
+    return Setting(identity({**config, "seed": 0}, contents), keys, null_keys)
 
 
 def _of(kind: type, value: Any) -> Any:

@@ -2,16 +2,18 @@
 
 import io
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import RunError, UsageError, reason
 from pe_lab.common.files import replace_file
+from pe_lab.store.digests import REMEDY, digest_of
 
-FORMAT = 1
+FORMAT = 2
+MARK = b"pe-lab sha256 "
+COMMENT_BYTES = 2 + len(MARK) + 64
 
 
 def _whole(value: Any) -> Any:
@@ -23,40 +25,79 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` so that a kill at any moment leaves the old file or the new one."""
+def save(path: Path, run: str, state: dict[str, Any]) -> str:
+    """Write the state of a run so that a kill at any moment leaves the old file or the new one.
+
+    Args:
+        run: the identity of the run, which ``load`` compares.
+
+    Returns:
+        The file's digest.
+    """
     # Written directly to the file, torch.save would misreport a full disk.
     content = io.BytesIO()
-    torch.save(_whole({"format": FORMAT, **state}), content)
+    torch.save(_whole({"format": FORMAT, "run": run, **state}), content)
+    zipped = content.getbuffer()[:-2]
+    comment = digest_comment(zipped)
     try:
-        replace_file(path, lambda handle: handle.write(content.getbuffer()))
+        replace_file(path, lambda file: file.writelines((zipped, comment)))
     except OSError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
             "make room or choose another runs_dir, then run the same command again"
         ) from None
+    return comment[-64:].decode()
 
 
-def load(
-    path: Path, remedy: str = "put back a copy, or remove the file to train this run from the start"
-) -> dict[str, Any]:
-    """The state that ``save`` wrote; UsageError, with the remedy, where the file is not one."""
+def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, Any]:
+    """The state that ``save`` wrote.
+
+    Args:
+        run: the identity of the run that it must be of; None: any.
+        digest: that of the file, if it is recorded elsewhere too.
+
+    Raises:
+        UsageError: the file is damaged, of another run, or no checkpoint.
+    """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        content = memoryview(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
+    zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
+    if comment != digest_comment(zipped):
+        raise UsageError(
+            f"the checkpoint {path} ({len(content)} bytes) does not fit its digest, it is damaged, "
+            f"cut off or no checkpoint of this program: {REMEDY}"
+        )
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UsageError(
             f"the checkpoint {path} holds more than tensors and plain data and is not opened: "
-            f"{remedy}"
+            f"{REMEDY}"
         ) from None
-    except (OSError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        size = path.stat().st_size if path.exists() else 0
+    except Exception as error:  # of any kind, where a file with a digest is no checkpoint
         raise UsageError(
-            f"the checkpoint {path} ({size} bytes) cannot be read, it is cut off or no "
-            f"checkpoint ({str(error).splitlines()[0] if str(error) else 'empty'}): {remedy}"
+            f"the checkpoint {path} cannot be read ({reason(error)}): {REMEDY}"
         ) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        held = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise UsageError(
-            f"the checkpoint {path} has format {found}, this program reads {FORMAT}: {remedy}"
+            f"the checkpoint {path} has format {held}, this program reads {FORMAT}: {REMEDY}"
+        )
+    if run not in (None, state.get("run")):
+        raise UsageError(
+            f"the checkpoint {path} is of the run {state.get('run')}, not of {run}: {REMEDY}"
+        )
+    if digest not in (None, comment[-64:].tobytes().decode()):
+        raise UsageError(
+            f"the checkpoint {path} is not the one that summary.json was measured with: {REMEDY}"
         )
     return state
+
+
+def digest_comment(zipped: memoryview) -> bytes:
+    """The end of the file: the length of the zip archive's comment, and the digest as the comment.
+    Any reader of torch's format reads it."""
+    comment = MARK + digest_of(zipped).encode()
+    return len(comment).to_bytes(2, "little") + comment

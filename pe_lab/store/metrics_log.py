@@ -1,5 +1,6 @@
 """metrics.jsonl: every measurement of a run, one row at a time, exact and crash-safe."""
 
+import hashlib
 import json
 import logging
 import math
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pe_lab.common.errors import RunError, cannot_write
+from pe_lab.store.digests import REMEDY as DAMAGED
 
 log = logging.getLogger("pe_lab")
 
@@ -38,12 +40,12 @@ class MetricsLog:
 
     ``keep`` is the length in bytes that the checkpoint being resumed recorded (0: start
     anew). Rows beyond it will be written again, so the file is cut back to it; with None all
-    whole lines stay.
+    whole lines stay. ``digest`` is that of these bytes, as the checkpoint recorded it.
 
     A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
     """
 
-    def __init__(self, path: Path, keep: int | None) -> None:
+    def __init__(self, path: Path, keep: int | None, digest: str | None = None) -> None:
         self.path = path
         try:
             # Unbuffered: a row is with the system when write() returns, and only then.
@@ -58,9 +60,21 @@ class MetricsLog:
                     "that the checkpoint was written after: put the file back, or start the run "
                     "anew with force=true"
                 )
+            self._hash = hashlib.sha256(content[: self.size])
+            if digest not in (None, self.mark[1]):
+                self._file.close()
+                raise RunError(
+                    f"{path} does not fit its digest in the checkpoint, it was damaged or edited "
+                    f"after it was written: {DAMAGED}"
+                )
             self._file.truncate(self.size)
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """How many bytes were written so far, and their digest."""
+        return self.size, self._hash.hexdigest()
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row; one that does not fit on the disk leaves the file as it was."""
@@ -80,6 +94,7 @@ class MetricsLog:
                 log.debug("cannot cut %s back to %d bytes", self.path, self.size, exc_info=True)
             raise cannot_write(self.path, error) from error
         self.size += len(line)
+        self._hash.update(line)
 
     def sync(self) -> None:
         """Put all rows on the disk: before a checkpoint, which must not count on lost ones."""

@@ -14,16 +14,18 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import HeldError, RunError, UsageError, cannot_write
 from pe_lab.common.files import replace_file
+from pe_lab.store.digests import REMEDY, unsealed
 
 State = Literal["running", "interrupted", "failed", "finished"]
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
@@ -60,6 +62,11 @@ class RunFolder:
         """A name for the run, unique in its runs_dir; a run restarted by ``force`` has a number."""
         again = len(list(self.path.parent.glob(f"{self.path.name}.replaced-*")))
         return "-".join(self.path.parts[-3:]) + (f"-again-{again}" if again else "")
+
+    @property
+    def identity(self) -> str:
+        """The run's hash, the end of the folder's name."""
+        return self.path.name.rpartition("-")[2]
 
     @property
     def metrics(self) -> Path:
@@ -133,13 +140,11 @@ class RunFolder:
         """A JSON file of the folder; None if it is missing, UsageError if it cannot be read."""
         path = self.path / name
         try:
-            return json.loads(path.read_text())
+            return orjson.loads(unsealed(path.read_bytes(), path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UsageError(
-                f"{path} cannot be read ({error}): put back a copy or remove the run's folder"
-            ) from None
+            raise UsageError(f"{path} cannot be read ({error}): {REMEDY}") from None
 
     def set_status(self, state: State, step: int, steps: int, error: str | None = None) -> None:
         """Record the run's state and step."""
@@ -161,16 +166,24 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
-        return self._mapping("summary.json", "task", "pe", "seed", "splits", "metrics", "config")
+        keys = ("task", "pe", "seed", "splits", "metrics", "config")
+        if (found := self._mapping("summary.json", *keys)) is not None:
+            self.check_identity(found)
+        return found
+
+    def check_identity(self, summary: Mapping[str, Any]) -> None:
+        """UsageError for a summary that was written for a folder of another name."""
+        of = summary.get("identity", self.identity)
+        if of != self.identity and _NAME.fullmatch(self.path.name):
+            raise UsageError(
+                f"{self.path / 'summary.json'} is of the run {of}, not of {self.identity}: {REMEDY}"
+            )
 
     def _mapping(self, name: str, *keys: str) -> dict[str, Any] | None:
         found = self.read_json(name)
         if found is None or (isinstance(found, dict) and found.keys() >= set(keys)):
             return found
-        raise UsageError(
-            f"{self.path / name} does not hold {', '.join(keys)}: put back a copy or remove the "
-            "run's folder"
-        )
+        raise UsageError(f"{self.path / name} does not hold {', '.join(keys)}: {REMEDY}")
 
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:

@@ -1,7 +1,7 @@
 """Our defaults for the launchers and sweepers of Hydra's plugins, and the checks of them.
 
-A yaml file cannot have the name of a plugin's own configuration; a node in Hydra's config store
-can, and replaces it.
+A yaml file cannot replace the configuration that a plugin registers under the same name; a node in
+Hydra's config store can.
 """
 
 from importlib.util import find_spec
@@ -69,8 +69,8 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def register_choices() -> None:
-    """Register our configurations in the place of the plugins' own."""
-    # Finds the plugins, which register their own.
+    """Register our configurations in place of those of the plugins."""
+    # Loads the plugins, which register theirs first.
     Plugins.instance()
     for (group, name), node in CHOICES.items():
         ConfigStore.instance().store(group=group, name=name, node=node, provider="pe-lab")

@@ -1,8 +1,8 @@
 """``pe-lab -m``: all jobs of a line through a launcher of Hydra's, and what became of them.
 
-Hydra's own sweeper would launch the finished jobs too, lose the jobs of a broken pool and report
+Hydra's sweeper would launch the finished jobs too, lose the jobs of a broken pool and report
 only the first failure. So its launcher is called here, for the missing jobs. A sweeper that
-searches is run by Hydra: its jobs are not known before.
+searches is run by Hydra: it chooses its jobs as it goes.
 """
 
 import os
@@ -125,7 +125,7 @@ class _Sweep:
         params = composed.hydra.sweeper.get("params") or {}
         words += [f"{key}={values}" for key, values in params.items() if key not in keys]
         self.name = sweep_name(words, Path(runs_dir) / ".sweeps")
-        # Read by conf/config.yaml: each start of a sweep has a folder of its own.
+        # Read by conf/config.yaml: each start of a sweep has a separate folder.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
         os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
         self.hydra = open_hydra(args)

@@ -12,8 +12,8 @@ from pe_lab.sweeps.jobs import Job
 logger = logging.getLogger("pe_lab")
 
 MAX_KILLS = 3
-"""Times that a job may be killed without a checkpoint in between, the last time in a pool of its
-own; also the times that a pool may die before it begins a job."""
+"""Times that a job may be killed without a checkpoint in between, the last time alone in a
+pool; also the times that a pool may die before it begins a job."""
 
 Launch = Callable[[Sequence[Job], bool], None]
 """Runs jobs to their end; with True, waits for folders that another process is writing."""
@@ -23,8 +23,8 @@ def launch_all(jobs: Sequence[Job], launch: Launch, batch_size: int | None = Non
     """Launch jobs until each has ended, or a signal came.
 
     A pool that loses a worker is lost with all that it runs; its jobs resume from their
-    checkpoints in a new one. A job that was killed twice at the same step runs in a pool of its
-    own, and is given up if it is killed there too.
+    checkpoints in a new one. A job that was killed twice at the same step runs alone in a pool,
+    and is given up if it is killed there too.
 
     Args:
         batch_size: jobs launched at a time; None: all.

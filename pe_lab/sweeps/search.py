@@ -108,7 +108,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
         trial = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)), resume)
         try:
             with warnings.catch_warnings():
-                # The sweeper uses deprecated names of its own library.
+                # The sweeper uses deprecated names of optuna.
                 warnings.simplefilter("ignore")
                 hydra.multirun("config", trial, overrides)
             break

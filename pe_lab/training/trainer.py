@@ -15,6 +15,7 @@ from pe_lab.common.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.common.rng import generator, torch_seed
 from pe_lab.common.task import Batch
 from pe_lab.store import checkpoint
+from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
 from pe_lab.training.evaluator import Evaluator, autocast
@@ -27,16 +28,15 @@ logger = logging.getLogger("pe_lab")
 
 
 class RowLog(Protocol):
-    """Where rows of metrics are written."""
+    """Where rows of metrics are written; ``sync`` flushes all to the disk."""
 
     @property
-    def size(self) -> int:
-        """Bytes written so far."""
+    def mark(self) -> tuple[int, str]:
+        """How many bytes were written so far, and their digest."""
 
     def write(self, row: dict[str, Any]) -> None: ...
 
-    def sync(self) -> None:
-        """Flush all rows to the disk."""
+    def sync(self) -> None: ...
 
 
 class Trainer:
@@ -72,7 +72,8 @@ class Trainer:
         self.measured_at = 0
         self.below = 0
         self.seconds = 0.0
-        self.metrics_bytes = 0
+        self.metrics_mark: tuple[int, str | None] = 0, None
+        self.checkpoint_digest = ""
         self.log: RowLog
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
@@ -80,21 +81,21 @@ class Trainer:
         """Restore the state from the folder's checkpoint; False where there is none."""
         if not self.folder.checkpoint.exists():
             return False
-        state = checkpoint.load(self.folder.checkpoint)
+        state = checkpoint.load(self.folder.checkpoint, self.folder.identity)
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             for name in ("step", "loss_steps", "last_loss", "measured_at", "below", "seconds"):
                 setattr(self, name, state[name])
             self.loss_sum.fill_(state["loss_sum"])
-            self.metrics_bytes = state["metrics_bytes"]
+            self.metrics_mark = state["metrics_mark"]
             torch.set_rng_state(state["rng"])
             if self.device.type == "cuda" and state["rng_cuda"] is not None:
                 torch.cuda.set_rng_state(state["rng_cuda"])
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise RunError(
                 f"the checkpoint {self.folder.checkpoint} does not fit this run "
-                f"({str(error).splitlines()[0]}): remove it to train the run from the start"
+                f"({str(error).splitlines()[0]}): {REMEDY}"
             ) from None
         return True
 
@@ -104,8 +105,9 @@ class Trainer:
             raise self._not_finite("a parameter")
         self.log.sync()
         cuda = self.device.type == "cuda"
-        checkpoint.save(
+        self.checkpoint_digest = checkpoint.save(
             self.folder.checkpoint,
+            self.folder.identity,
             {
                 "step": self.step,
                 "model": self.model.state_dict(),
@@ -118,7 +120,7 @@ class Trainer:
                 "measured_at": self.measured_at,
                 "below": self.below,
                 "seconds": self.seconds,
-                "metrics_bytes": self.log.size,
+                "metrics_mark": self.log.mark,
             },
         )
         self.folder.set_status("running", self.step, self.config.steps)

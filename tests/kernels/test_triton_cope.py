@@ -38,10 +38,10 @@ SIZES = [
 ]
 
 
-def assert_equal(found: dict[str, Tensor], known: dict[str, Tensor], tolerance: float) -> None:
+def assert_equal(found: dict[str, Tensor], reference: dict[str, Tensor], tolerance: float) -> None:
     """As near as this, relative to the largest value of each."""
-    assert found.keys() == known.keys()
-    for name, value in known.items():
+    assert found.keys() == reference.keys()
+    for name, value in reference.items():
         size = float(value.abs().max())
         # One position for all keys of a row changes nothing: its gradient is a sum to 0 of numbers
         # around 1.
@@ -64,8 +64,8 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted_kernels_follow_the_formula(name: str, interpreted: dict[str, Any]) -> None:
     case = CASES[name]
-    known = expected(case, given(case))
-    assert_equal(interpreted[name], known, TOLERANCE[case.dtype])
+    reference = expected(case, given(case))
+    assert_equal(interpreted[name], reference, TOLERANCE[case.dtype])
 
 
 def test_the_dropout_mask(interpreted: dict[str, Any]) -> None:
@@ -164,22 +164,22 @@ def test_every_size_compiles(
     assert report["shared"] <= 99 * 1024
 
 
-def far(found: Tensor, known: Tensor) -> float:
+def far(found: Tensor, reference: Tensor) -> float:
     """Relative to the largest value."""
-    return float((found - known).abs().max() / known.abs().max())
+    return float((found - reference).abs().max() / reference.abs().max())
 
 
 @on_a_gpu
 @pytest.mark.parametrize("case", SIZES)
 def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
     x = given(case, "cuda")
-    # A table whose rows are a straight line has no kinks: its gradients are known to rounding.
+    # A table whose rows are a straight line has no kinks: its gradients are exact to rounding.
     x["table"] = x["table"][:1] * torch.linspace(-1, 1, case.n, device="cuda")[:, None]
     found, again = (results(case, x, cope.cope) for _ in range(2))
-    for name, known in expected(case, x).items():
-        # What a position weighs each row with is known as far as the position is, n 2^-24.
+    for name, reference in expected(case, x).items():
+        # What a position weighs each row with is exact as far as the position is, n 2^-24.
         rounding = case.n * 2**-23 if name == "table" else 0.0
-        assert far(found[name], known) <= max(TOLERANCE[case.dtype], rounding), name
+        assert far(found[name], reference) <= max(TOLERANCE[case.dtype], rounding), name
         assert torch.equal(found[name], again[name]), name
 
 
@@ -187,13 +187,15 @@ def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
 @pytest.mark.parametrize("case", SIZES)
 def test_a_gpu_follows_a_table_of_any_rows(case: Case) -> None:
     x = given(case, "cuda")
-    found, known = results(case, x, cope.cope), expected(case, x)
+    found, reference = results(case, x, cope.cope), expected(case, x)
     for name in ("out", "table"):
         limit = max(TOLERANCE[case.dtype], case.n * 2**-22)
-        assert far(found[name], known[name]) <= limit, name
+        assert far(found[name], reference[name]) <= limit, name
     # Where a position is a whole number but for rounding, a gradient may be that of the other side.
     for name in ("q", "k"):
-        assert float((found[name] - known[name]).norm()) <= 0.02 * float(known[name].norm()), name
+        assert float((found[name] - reference[name]).norm()) <= 0.02 * float(
+            reference[name].norm()
+        ), name
 
 
 @on_a_gpu

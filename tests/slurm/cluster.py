@@ -1,4 +1,4 @@
-"""SLURM asked and told by its own commands, and a sweep that goes through it."""
+"""SLURM's commands, and a sweep that goes through it."""
 
 import json
 import os
@@ -60,8 +60,8 @@ class Line:
 
     def __init__(self, words: list[str], cwd: Path) -> None:
         self.cwd = cwd
-        self.said = cwd / "said"
-        with self.said.open("a") as file:
+        self.output = cwd / "output"
+        with self.output.open("a") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pe_lab", *words],
                 cwd=cwd,

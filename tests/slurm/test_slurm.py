@@ -72,7 +72,7 @@ def test_cancelled_and_killed_jobs_requeued_go_on(tmp_path: Path, alone: Path) -
     os.kill(state(killed)["pid"], signal.SIGKILL)
     requeue(job)
     requeue(other)
-    assert sweep.status == 0, sweep.said.read_text()
+    assert sweep.status == 0, sweep.output.read_text()
     assert_resumed(cancelled)
     assert_resumed(killed)
     assert_as_alone(tmp_path, alone)
@@ -85,10 +85,10 @@ def test_a_cancelled_job_is_told_and_the_others_go_on(tmp_path: Path, alone: Pat
     folder, job = sweep.training("none", 0)
     slurm("scancel", job)
     assert sweep.status == 1
-    said = sweep.said.read_text()
-    assert "Traceback" not in said
-    assert "pe-lab: 1 interrupted of 4 jobs" in said
-    assert f"SLURM job {job}: CANCELLED" in said
+    output = sweep.output.read_text()
+    assert "Traceback" not in output
+    assert "pe-lab: 1 interrupted of 4 jobs" in output
+    assert f"SLURM job {job}: CANCELLED" in output
     assert [state(f)["state"] for f in run_folders(tmp_path) if f != folder] == ["finished"] * 3
     assert not queue()
     assert line(tmp_path).status == 0
@@ -103,9 +103,9 @@ def test_ctrl_c_cancels_all_and_the_same_line_goes_on(tmp_path: Path, alone: Pat
     sweep.interrupt()
     assert sweep.status == 130
     assert not queue()
-    said = sweep.said.read_text()
-    assert "Traceback" not in said
-    assert "interrupted" in said
+    output = sweep.output.read_text()
+    assert "Traceback" not in output
+    assert "interrupted" in output
     assert state(folder)["state"] == "interrupted"
     assert line(tmp_path).status == 0
     assert_resumed(folder)
@@ -115,10 +115,10 @@ def test_ctrl_c_cancels_all_and_the_same_line_goes_on(tmp_path: Path, alone: Pat
 def test_a_failing_job_leaves_the_others(tmp_path: Path) -> None:
     sweep = line(tmp_path, "train.lr=0.003,1e30", "seed=0,1", "train.clip=null")
     assert sweep.status == 1
-    said = sweep.said.read_text()
-    assert "Traceback" not in said
-    assert "pe-lab: 2 failed of 4 jobs" in said
-    assert "lower train.lr" in said
+    output = sweep.output.read_text()
+    assert "Traceback" not in output
+    assert "pe-lab: 2 failed of 4 jobs" in output
+    assert "lower train.lr" in output
     states = sorted(state(folder)["state"] for folder in run_folders(tmp_path))
     assert states == ["failed", "failed", "finished", "finished"]
 
@@ -127,8 +127,8 @@ def test_the_same_line_twice_at_once(tmp_path: Path, alone: Path) -> None:
     first = line(tmp_path)
     first.training("none", 0)
     second = line(tmp_path)
-    assert first.status == 0, first.said.read_text()
-    assert second.status == 0, first.said.read_text()
+    assert first.status == 0, first.output.read_text()
+    assert second.status == 0, first.output.read_text()
     assert_as_alone(tmp_path, alone)
     assert [starts(folder) for folder in run_folders(tmp_path)] == [1] * 4
 
@@ -167,7 +167,7 @@ def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
     array = job.partition("_")[0]
     for number in range(4):
         start_now(f"{array}_{number}")
-    assert sweep.status == 0, sweep.said.read_text()
+    assert sweep.status == 0, sweep.output.read_text()
     assert_resumed(folder)
     assert_as_alone(tmp_path, alone)
 
@@ -175,7 +175,7 @@ def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
 def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
     sweep = line(tmp_path, *FOUR, "hydra.launcher.partition=missing")
     assert sweep.status == 1
-    said = sweep.said.read_text()
-    assert "Traceback" not in said
-    assert "Invalid partition name specified): set hydra.launcher.*" in said
+    output = sweep.output.read_text()
+    assert "Traceback" not in output
+    assert "Invalid partition name specified): set hydra.launcher.*" in output
     assert not run_folders(tmp_path)

@@ -125,7 +125,7 @@ def _key(name: str, compiler: list[str]) -> str:
 
 def _run(words: list[str]) -> bytes:
     try:
-        # In a session of its own, so that Ctrl-C does not stop the compiler, as if it had failed.
+        # In a new session, so that Ctrl-C does not stop the compiler, as if it had failed.
         done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise NoLibraryError(f"{words[0]} did not run: {error}") from None

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,16 +46,10 @@ class Problem(ctypes.Structure):
     )
 
 
-def _problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_q: Tensor | None,
-    gate_k: Tensor | None,
-    table: Tensor,
-    position_scale: float,
-    drop: Drop | None,
-) -> Problem:
+def _problem(tensors: Sequence[Any], position_scale: float, drop: Drop | None) -> Problem:
+    """The arguments of the kernels, without results. q, k, v, gate_q, gate_k, table; a gate is None
+    where it is the query or the key itself."""
+    q, k, *_, table = tensors
     b, h, t, d = q.shape
     parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
     problem = Problem(
@@ -66,48 +61,33 @@ def _problem(
         position_scale,
         Dropout(drop),
     )
-    problem.q, problem.k, problem.v = Strided(q), Strided(k), Strided(v)
-    problem.gate_q, problem.gate_k = Strided(gate_q), Strided(gate_k)
+    for name, x in zip(("q", "k", "v", "gate_q", "gate_k"), tensors, strict=False):
+        setattr(problem, name, Strided(x))
     problem.table = Strided(table[None])
     return problem
 
 
 class _Cope(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gate_q: Tensor | None,
-        gate_k: Tensor | None,
-        table: Tensor,
-        position_scale: float,
-        drop: Drop | None,
-    ) -> Tensor:
-        q, k, v, table = (
-            contiguous_rows(q),
-            contiguous_rows(k),
-            contiguous_rows(v),
-            contiguous_rows(table),
-        )
-        gate_q = None if gate_q is None else contiguous_rows(gate_q)
-        gate_k = None if gate_k is None else contiguous_rows(gate_k)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, ctx.position_scale, ctx.drop = inputs
+        tensors = [None if x is None else contiguous_rows(x) for x in tensors]
+        q = tensors[0]
         out = by_token(*q.shape, like=q)
         log_sum = q.new_empty(q.shape[:-1])
-        problem = _problem(q, k, v, gate_q, gate_k, table, position_scale, drop)
+        problem = _problem(tensors, ctx.position_scale, ctx.drop)
         problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
         call("cope", "cope_forward", q.dtype, problem)
-        ctx.save_for_backward(q, k, v, gate_q, gate_k, table, out, log_sum)
-        ctx.position_scale, ctx.drop = position_scale, drop
+        ctx.save_for_backward(*tensors, out, log_sum)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, gate_q, gate_k, table, out, log_sum = ctx.saved_tensors
+        *tensors, out, log_sum = ctx.saved_tensors
+        q, k, _, gate_q, gate_k, table = tensors
         grad_out = contiguous_rows(grad_out)
-        problem = _problem(q, k, v, gate_q, gate_k, table, ctx.position_scale, ctx.drop)
+        problem = _problem(tensors, ctx.position_scale, ctx.drop)
         problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
         problem.grad_out = Strided(grad_out)
 

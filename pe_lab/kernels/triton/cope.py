@@ -121,19 +121,10 @@ class _Cope(torch.autograd.Function):
 
 
 class _Call:
-    """The arguments of the kernels."""
+    """The arguments of the kernels, from those of ``_Cope``."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gate_q: Tensor | None,
-        gate_k: Tensor | None,
-        table: Tensor,
-        position_scale: float,
-        drop: Drop | None,
-    ) -> None:
+    def __init__(self, *inputs: Any) -> None:
+        q, k, v, gate_q, gate_k, table, position_scale, drop = inputs
         (b, h, t, d), s = q.shape, k.shape[2]
         self.inputs = [_rows(x) for x in (q, k, v, gate_q, gate_k)]
         self.strides = [n for x in self.inputs for n in ((0,) * 3 if x is None else x.stride()[:3])]
@@ -191,7 +182,7 @@ def _rows(x: Tensor | None) -> Tensor | None:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in their own precision, also under autocast."""
+    """a @ b in the precision of a and b, also under autocast."""
     with torch.autocast(a.device.type, enabled=False):
         return a @ b
 

@@ -1,0 +1,85 @@
+"""The defaults of a run, read from conf/ without Hydra, which takes a second to import."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
+
+from pe_lab.results.reader import flat, text
+
+GROUPS = ("task", "pe", "positions", "model", "preset")
+
+NONE = object()
+"""Stands for the default of a key that has none."""
+
+
+@cache
+def options(group: str) -> tuple[str, ...]:
+    """The names of the yamls in conf/``group``."""
+    names = (file.name for file in _conf().joinpath(group).iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+@cache
+def defaults(task: str, pe: str, positions: str, model: str) -> Mapping[str, Any]:
+    """The keys of a run with these choices and no other word on its command line, with the task's
+    preset; a value that follows from other keys is an interpolation, ``${task.length}``.
+
+    A choice that is not in conf/ has no defaults: encodings of ``--config-dir``.
+    """
+    config = _yaml("config")
+    found = {f"eval.{key}": value for key, value in config["eval"].items()}
+    found |= {key: value for key, value in config.items() if not isinstance(value, (dict, list))}
+    for choice in config["defaults"]:
+        found |= choice if isinstance(choice, dict) else {}
+    for group, name in {"task": task, "pe": pe, "positions": positions, "model": model}.items():
+        if name in options(group):
+            found |= flat(_yaml(f"{group}/{name}"), f"{group}.")
+    for part in ("train/optimizer/adamw", "train/default"):
+        found |= flat(_yaml(part), "train.")
+    for name, group in ((task, "preset"), (f"{task}_{pe}", "preset/rate")):
+        if name in options(group):
+            found |= flat(_yaml(f"{group}/{name}"), "")
+    return found
+
+
+def default_of(run: Mapping[str, Any], key: str) -> Any:
+    """The default of a key of a run, a row of ``frame.read_runs``; ``NONE`` without one."""
+    part = re.fullmatch(r"pe\.parts\.(\d+)\.(.+)", key)
+    if part is None:
+        names = (run.get(group) or "" for group in ("task", "pe", "positions", "model"))
+        return defaults(*names).get(key, NONE)
+    parts = text(run.get("pe.parts")).strip("[]").split(",")
+    name = parts[int(part[1])] if int(part[1]) < len(parts) else ""
+    return _yaml(f"pe/{name}").get(part[2], NONE) if name in options("pe") else NONE
+
+
+def same(value: Any, default: Any) -> bool:
+    """Whether a recorded value is the default; numbers are compared as numbers, 3e-3 is 0.003."""
+    if value == default:
+        return True
+    a, b = (re.sub('[ "]', "", text(one)) for one in (value, default))
+    try:
+        return a == b or float(a) == float(b)
+    except ValueError:
+        return False
+
+
+def follows(default: Any) -> bool:
+    """Whether a default is computed from other keys."""
+    return isinstance(default, str) and "${" in default
+
+
+def _conf() -> Traversable:
+    return files("pe_lab.conf")
+
+
+@cache
+def _yaml(name: str) -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content = _conf().joinpath(f"{name}.yaml").read_bytes()
+    return dict(yaml.load(content, Loader=loader) or {})

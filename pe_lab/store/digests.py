@@ -1,0 +1,42 @@
+"""Digests (SHA-256) of what a run wrote: whether a file still holds it.
+
+They detect damage (a flipped bit, a torn copy, an edited digit), not a forger, who can compute new
+ones.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pe_lab.common.errors import UsageError
+
+SEAL = b',\n "digest": "'
+REMEDY = "put back a copy, or make the run again with force=true, which sets this folder aside"
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """64 hex digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(value: dict[str, Any]) -> str:
+    """JSON, a key a line, closed by the ``digest`` of all before it."""
+    body = json.dumps(value, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{body}{SEAL.decode()}{digest_of(body.encode())}"\n}}\n'
+
+
+def unsealed(content: bytes, path: Path) -> bytes:
+    """The JSON that was ``sealed``, without its digest. JSON that never had one is returned as is.
+
+    Raises:
+        UsageError: the digest is that of something else.
+    """
+    body, seal, end = content.rpartition(SEAL)
+    if seal and end == f'{digest_of(body)}"\n}}\n'.encode():
+        return body + b"\n}"
+    if b'"digest":' not in content:
+        return content
+    raise UsageError(
+        f"{path} does not fit its digest, it was damaged or edited after it was written: {REMEDY}"
+    )

@@ -1,0 +1,214 @@
+"""Models with an input and an output part, encoder-decoder and seq2seq: equality with a formula in
+loops, causality, key cache, scored positions, dropout masks, refused sequences."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import naive_encoder_decoder
+import naive_seq2seq
+import pytest
+import torch
+from input_output import MAX_LEN, SEPARATOR, VOCAB, sequences
+from torch import Tensor
+
+from docs import facts
+from pe_lab.common.dropout import Drop
+from pe_lab.models.input_output import InputOutput
+from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.generate import generate
+
+pytestmark = pytest.mark.usefixtures("float64")
+Build = Callable[..., InputOutput]
+encoder_decoder, seq2seq = naive_encoder_decoder.built, naive_seq2seq.built
+each_model = pytest.mark.parametrize("build", [encoder_decoder, seq2seq], ids=["ed", "s2s"])
+
+
+def encodings_of_encoder_decoder() -> list[str]:
+    """Every encoding in conf/pe that the model accepts, as its error message lists them."""
+    config = naive_encoder_decoder.config()
+    cope = build_encodings(facts.section("cope"), config.dims(VOCAB, 12, MAX_LEN))[0]
+    message = refused(config, cope)
+    assert message is not None
+    return message.partition("(")[2].rstrip(")").split(", ")
+
+
+CASES = [pytest.param(encoder_decoder, pe, id=f"ed-{pe}") for pe in encodings_of_encoder_decoder()]
+CASES += [pytest.param(seq2seq, pe, id=f"s2s-{pe}") for pe in naive_seq2seq.AT_INPUT]
+FORMS: list[tuple[Build, str, dict[str, Any]]] = [
+    (encoder_decoder, "none", {"tied_embeddings": True, "activation": "gelu"}),
+    (encoder_decoder, "sinusoidal", {"norm_position": "post", "n_layers": 1}),
+    (encoder_decoder, "learned", {"norm": "rmsnorm", "activation": "swiglu", "n_layers": 1}),
+    (encoder_decoder, "rope", {"norm": "rmsnorm", "norm_position": "post", "n_layers": 1}),
+    (encoder_decoder, "alibi", {}),
+    (encoder_decoder, "floater", {"n_layers": 1}),
+    (seq2seq, "none", {}),
+    (seq2seq, "learned", {"n_layers": 2}),
+]
+
+
+def naive(
+    build: Build, model: Any, pe: str, changes: dict[str, Any]
+) -> Callable[[list[int], list[int]], Tensor]:
+    """The states of the output part of one row, (U, E), from its tokens and positions."""
+    if build is seq2seq:
+        return partial(naive_seq2seq.naive, model)
+    return naive_encoder_decoder.Naive(model, naive_encoder_decoder.config(**changes), pe)
+
+
+@pytest.mark.parametrize(("build", "pe", "changes"), FORMS)
+@pytest.mark.parametrize("places", [[3, 1, 3], [2, 2], [0, 1]], ids=["apart", "in line", "empty"])
+def test_equals_the_formula_in_value_and_gradient(
+    build: Build, pe: str, changes: dict[str, Any], places: list[int]
+) -> None:
+    tokens, pos = sequences(places, 6)
+    model = build(pe, **changes)
+    width = model.tokens.weight.shape[1]
+    direction = torch.randn(len(places), 6, width + VOCAB)
+
+    def gradients(model: InputOutput, hidden: Tensor) -> tuple[Tensor, ...]:
+        outputs = torch.cat([hidden, model.unembed(hidden)], -1)
+        leaves = list(model.parameters())
+        return torch.autograd.grad((outputs * direction).sum(), leaves, materialize_grads=True)
+
+    states = naive(build, model, pe, changes)
+    slow = torch.stack([
+        torch.cat([torch.zeros(place, width), states(row.tolist(), at.tolist())])
+        for place, row, at in zip(places, tokens, pos, strict=True)
+    ])  # fmt: skip
+    slow_gradients = gradients(model, slow)
+    for fast in (True, False):
+        model = build(pe, fast, **changes)
+        hidden = model(tokens, pos)
+        torch.testing.assert_close(hidden, slow, rtol=1e-10, atol=1e-10)
+        found = gradients(model, hidden)
+        torch.testing.assert_close(found, slow_gradients, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("build", "pe"), CASES)
+def test_causality(build: Build, pe: str) -> None:
+    """The input part does not depend on the output, an output position not on those after it, and
+    a row not on the others; every output depends on the input."""
+    model = build(pe)
+    tokens, pos = sequences([4, 2, 4], 9)
+    before = model(tokens, pos)
+    changed = tokens.clone()
+    changed[:, 6:] = (changed[:, 6:] + 1) % SEPARATOR
+    after = model(changed, pos)
+    torch.testing.assert_close(after[:, :6], before[:, :6], rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(after[:, 6], before[:, 6])
+    assert not before[0, :4].any()
+    for row in range(3):
+        alone = model(tokens[row : row + 1], pos[row : row + 1])
+        torch.testing.assert_close(alone[0], before[row], rtol=1e-10, atol=1e-10)
+    for place in range(4):
+        other = changed[:1].clone()
+        other[:, place] = (other[:, place] + 1) % SEPARATOR
+        assert not torch.isclose(model(other, pos[:1])[0, 4], after[0, 4]).any()
+
+
+@pytest.mark.parametrize(("build", "pe"), CASES)
+def test_a_key_cache_changes_nothing(build: Build, pe: str) -> None:
+    model = build(pe, n_layers=2)
+    if any(encoding.whole_sequence for encoding in model.encodings):
+        with pytest.raises(ValueError, match="cannot serve"):
+            model.empty_cache()
+        return
+    tokens, pos = sequences([3, 3], 9)
+    expected = model(tokens, pos)
+    for prompt in (4, 6):
+        cache = model.empty_cache()
+        steps = [model(tokens[:, :prompt], pos[:, :prompt], cache)]
+        for end in range(prompt + 1, 10):
+            steps.append(model(tokens[:, end - 1 : end], pos[:, :end], cache))
+        torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("build", "pe", "scale"), [(encoder_decoder, "sinusoidal", 1),
+                                                    (seq2seq, "none", 2)])  # fmt: skip
+def test_generates_what_a_forward_pass_predicts(build: Build, pe: str, scale: float) -> None:
+    """Token by token; of several separators the first one counts."""
+    model = build(pe)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+        if build is encoder_decoder:
+            model.head.weight[SEPARATOR] *= 5
+    tokens, _ = sequences([4] * 16, 5)
+    answers = generate(model, tokens, torch.arange(12)[None], 8)
+    assert build is not encoder_decoder or (answers == SEPARATOR).any()
+    assert len(answers.unique()) > 2
+    read = torch.cat([tokens, answers[:, :-1]], 1)
+    likeliest = model.unembed(model(read, torch.arange(12)[None])[:, 4:]).argmax(-1)
+    assert torch.equal(likeliest, answers)
+
+
+@pytest.mark.parametrize(
+    ("build", "pe", "dropout"),
+    [
+        (encoder_decoder, "rope", 0.0),
+        (encoder_decoder, "rope", 0.4),
+        (encoder_decoder, "dynamic_ntk", 0.0),
+        (seq2seq, "none", 0.0),
+        (seq2seq, "none", 0.4),
+    ],
+)
+def test_states_at_scored_positions_are_those_of_all(build: Build, pe: str, dropout: float) -> None:
+    model = build(pe, n_layers=2, dropout=dropout)
+    tokens, pos = sequences([4, 2, 3], 9)
+    everywhere = model(tokens, pos, key=5)
+    for places in ([(0, 5), (0, 6), (1, 2), (2, 4)], [(1, 1), (2, 3)], [(0, 0)], []):
+        chosen = torch.zeros(3, 9, dtype=torch.bool)
+        for place in places:
+            chosen[place] = True
+        scored = ScoredPositions.of(chosen.numpy(), tokens.device)
+        some = model(tokens, pos, scored=scored, key=5)
+        torch.testing.assert_close(some, everywhere[chosen], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("build", "pe", "masks", "keys"),
+    [
+        # Both inputs, three places in each encoder layer and five in each decoder layer.
+        pytest.param(encoder_decoder, "rope", 2 + 8 * 2, 2 + 8 * 2, id="ed"),
+        # The inputs of each layer and the output; between decoder layers one mask per token.
+        pytest.param(seq2seq, "none", 2 + 1 + 7 + 1, 2 + 1 + 1 + 1, id="s2s"),
+    ],
+)
+def test_dropout_follows_its_key(
+    build: Build, pe: str, masks: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast and the plain model draw one mask, other places others; evaluation draws none."""
+    built = partial(build, pe, n_layers=2)
+    model, plain = built(dropout=0.3), built(fast=False, dropout=0.3)
+    tokens, pos = sequences([4, 2, 3], 9)
+    first = model(tokens, pos, key=5)
+    assert torch.equal(first, model(tokens, pos, key=5))
+    assert not torch.allclose(first, model(tokens, pos, key=6))
+    torch.testing.assert_close(plain(tokens, pos, key=5), first, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model.eval()(tokens, pos), built()(tokens, pos), rtol=0, atol=0)
+    drawn: list[tuple[Any, bytes]] = []
+    kept = Drop.kept
+
+    def recorded(drop: Drop, *args: Tensor) -> Tensor:
+        mask = kept(drop, *args)
+        drawn.append((drop.key, bytes(mask.numpy())))
+        return mask
+
+    monkeypatch.setattr(Drop, "kept", recorded)
+    plain(tokens, pos, key=5)
+    assert len(drawn) == len({mask for _, mask in drawn}) == masks
+    assert len({key for key, _ in drawn}) == keys
+
+
+@each_model
+def test_unreadable_sequences_are_refused(build: Build) -> None:
+    model = build()
+    tokens, pos = sequences([4, 2], 6)
+    with pytest.raises(ValueError, match="different positions in these rows"):
+        model(tokens, pos, model.empty_cache())
+    tokens[0, 4] = 0
+    for cache in (None, model.empty_cache()):
+        with pytest.raises(ValueError, match="holds no separator"):
+            model(tokens, pos, cache)
