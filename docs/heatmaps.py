@@ -1,7 +1,7 @@
 """Heat maps of an encoding as one PNG, drawn by Vega-Lite, and the fingerprint of what they show.
 
-A PNG says nothing of the matrices it was drawn from, so docs/img/fingerprints.json keeps four
-numbers of each: tests/test_docs.py compares them with those of the encoding as it is now.
+docs/img/encodings/fingerprints.json has four numbers of each matrix: ``make docs`` draws again, and
+tests/test_docs.py fails, where those of the encoding differ.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,21 @@
-"""An inspection made by hand, whose numbers are known."""
+"""Inspections for tests: one made by hand, and run folders to inspect."""
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from program import start, the_run, tiny
 
+from pe_lab.config.check import check
 from pe_lab.inspection.data import Answer, Head, Inspection
+from pe_lab.store import checkpoint
+from pe_lab.training.plan import plan
+
+Fake = Callable[..., Path]
 
 
 def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspection:
@@ -37,3 +47,31 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
         "ranked_by": "gate",
     }
     return Inspection(**{**made, **changes})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a second: flipflop, cope, two layers."""
+    folder = tmp_path_factory.mktemp("finished")
+    words = tiny("pe=cope", "model.n_layers=2", "positions=randomized", "positions.max=2048")
+    assert start(*words, cwd=folder).status == 0
+    return the_run(folder / "runs")
+
+
+@pytest.fixture
+def fake(run: Path, tmp_path: Path) -> Fake:
+    """``fake(**groups)``: the run's folder as if it had had these groups, and no training."""
+
+    def make(**groups: Any) -> Path:
+        folder = tmp_path / "fake"
+        shutil.copytree(run, folder)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["config"] |= groups
+        summary["null_keys"] = []
+        planned = plan(check(summary["config"], summary["names"]))
+        summary["contents"] = planned.task.contents()
+        (folder / "summary.json").write_text(json.dumps(summary))
+        checkpoint.save(folder / "checkpoint.pt", {"model": planned.model().state_dict()})
+        return folder
+
+    return make

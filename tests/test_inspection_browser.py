@@ -53,16 +53,16 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     first = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
     second = made("x__y|", [0.5, 0, 0, 0.6, 0], 3)
     fragments = page(first, alone=False) + page(second, alone=False)
-    vega, own = vega_script(), script()
+    vega, ours = vega_script(), script()
     # Twice, as if each fragment brought it along.
-    scripts = f"<script>{vega}</script>" + 2 * f"<script>{own}</script>"
+    scripts = f"<script>{vega}</script>" + 2 * f"<script>{ours}</script>"
     head = f"<meta charset=utf-8><style>:root{{color-scheme:light dark}}{style()}</style>"
-    whole = f"<!doctype html><html lang=en><head>{policy(vega, own)}{head}<title>t</title></head>"
+    whole = f"<!doctype html><html lang=en><head>{policy(vega, ours)}{head}<title>t</title></head>"
     (tmp_path / "page.html").write_text(f"{whole}<body>{fragments}{scripts}</body></html>")
-    said: list[str] = []
+    messages: list[str] = []
     opened = browser.new_page(viewport={"width": 700, "height": 900}, color_scheme=scheme)
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("console", lambda message: messages.append(message.text))
+    opened.on("pageerror", lambda error: messages.append(str(error)))
     opened.goto((tmp_path / "page.html").as_uri())
     for number in range(2):
         opened.locator(".pe-inspect[data-drawn=true]").nth(number).wait_for()
@@ -71,8 +71,8 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     head_choice, map_choice, query_choice = (one.locator("select").nth(n) for n in range(3))
     assert query_choice.input_value() == "6"  # the wrong answer, at the end
     assert (head_choice.input_value(), map_choice.input_value()) == ("layer 1 head 0", "gate")
-    told = one.locator("[aria-label^='1: b']").get_attribute("aria-label")
-    assert told == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
+    label = one.locator("[aria-label^='1: b']").get_attribute("aria-label")
+    assert label == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
     tokens = one.locator(".mark-rect.token path")
     shades = [tokens.nth(n).get_attribute("fill-opacity") for n in range(4)]
     assert shades[0] == shades[2] != shades[1] != shades[3]
@@ -95,4 +95,4 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     ARTEFACTS.mkdir(exist_ok=True)
     opened.screenshot(path=ARTEFACTS / f"inspection-{scheme}.png", full_page=True)
     opened.close()
-    assert said == []
+    assert messages == []

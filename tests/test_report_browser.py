@@ -50,9 +50,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser: Any, address: str) -> Iterator[Open]:
-    """``show(hash, width, scheme)``: the page, drawn; at the end it must have said nothing and
-    asked for nothing but itself."""
-    said: list[str] = []
+    """``show(hash, width, scheme)``: the page, drawn; at the end it must have logged nothing and
+    requested nothing but itself."""
+    messages: list[str] = []
     contexts = []
 
     def open_page(
@@ -63,14 +63,14 @@ def show(browser: Any, address: str) -> Iterator[Open]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: messages.append(f"error: {error}"))
         page.on(
             "request",
             lambda request: (
                 None
                 if request.url.split("#")[0] == address
-                else said.append(f"request: {request.url}")
+                else messages.append(f"request: {request.url}")
             ),
         )
         page.goto(address + hash)
@@ -80,7 +80,7 @@ def show(browser: Any, address: str) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert said == []
+    assert messages == []
 
 
 def drawn(page: Any) -> None:
@@ -88,7 +88,7 @@ def drawn(page: Any) -> None:
     page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
 
 
-def kept(page: Any, name: str) -> None:
+def screenshot(page: Any, name: str) -> None:
     page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
 
 
@@ -123,15 +123,15 @@ def test_every_chart_is_drawn(show: Open) -> None:
     assert grey.count() == 5
     assert page.locator("#task-1 .panels.cost .mark-symbol path").count() == 2 * 11
     assert page.locator("#task-1 .legend li").all_inner_texts() == ENCODINGS[:6]
-    kept(page, "light")
+    screenshot(page, "light")
 
 
 def test_points_stand_where_their_numbers_say(show: Open) -> None:
     page = show("#pe=enc_9&split=long_x4,in_domain,long_x2")
     circles = page.locator("#task-1 .panels.against-length .panel:visible .mark-symbol path").all()
-    told = [circle.get_attribute("aria-label") for circle in circles]
-    assert len(told) == 3
-    for x, split, label in zip((16, 32, 64), (0, 3, 4), told, strict=True):
+    labels = [circle.get_attribute("aria-label") for circle in circles]
+    assert len(labels) == 3
+    for x, split, label in zip((16, 32, 64), (0, 3, 4), labels, strict=True):
         mean = 100 * sum(error_of(9, seed, split) for seed in SEEDS) / 3
         assert label.startswith(f"enc_9, {x}: {mean:.3g} ± ")
 
@@ -158,7 +158,7 @@ def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     drawn(page)
     grey = page.locator("#task-1 .panel:visible .mark-line path[stroke='var(--context)']")
     assert grey.count() == 0
-    kept(page, "filtered")
+    screenshot(page, "filtered")
     again = show("#" + page.url.split("#")[1])
     assert rows(again) == ["enc_3", "enc_5"]
     assert series(again, "learning") == [2, 2]
@@ -309,11 +309,11 @@ def test_by_keyboard_alone(show: Open) -> None:
 
 
 @pytest.mark.extended
-def test_what_a_screen_reader_is_told(show: Open) -> None:
+def test_names_for_screen_readers(show: Open) -> None:
     page = show()
     form = page.get_by_role("form", name="Filters").aria_snapshot()
-    for told in ('combobox "Numbers"', 'group "Encodings', 'checkbox "enc_4"', "status"):
-        assert told in form
+    for name in ('combobox "Numbers"', 'group "Encodings', 'checkbox "enc_4"', "status"):
+        assert name in form
     section = page.get_by_role("region", name="flipflop", exact=True).aria_snapshot()
     assert 'heading "flipflop" [level=2]' in section
     assert 'rowheader "enc_4"' in section
@@ -369,7 +369,7 @@ def test_light_and_dark_are_both_legible(show: Open) -> None:
     seen = {}
     for scheme in ("light", "dark"):
         page = show(scheme=scheme)
-        kept(page, scheme)
+        screenshot(page, scheme)
         seen[scheme] = page.evaluate(CONTRAST)
         # WCAG AA: 4.5 for text, 3 for what a picture is made of.
         assert min(seen[scheme]["cells"]) >= 4.4
@@ -388,11 +388,11 @@ def test_on_a_telephone_only_tables_scroll_sideways(show: Open) -> None:
     assert page.get_by_label("Numbers", exact=True).is_hidden()
     page.get_by_text("Filters", exact=True).click()
     assert page.get_by_label("Numbers", exact=True).is_visible()
-    kept(page, "narrow")
+    screenshot(page, "narrow")
 
 
 @pytest.mark.extended
-def test_what_runs_were_evaluated_on(
+def test_evaluations_are_filtered_by_length(
     show: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -410,8 +410,8 @@ def test_what_runs_were_evaluated_on(
     assert sorted(named.all_inner_texts()) == heads
     assert series(page, "against-length", task=2) == [3]
     first = page.locator("#task-2 .panels.against-length .mark-symbol path")
-    told = [point.get_attribute("aria-label") for point in first.all()]
-    assert sum(text.startswith("rope as trained, 64: 15 ± ") for text in told) == 1
+    labels = [point.get_attribute("aria-label") for point in first.all()]
+    assert sum(text.startswith("rope as trained, 64: 15 ± ") for text in labels) == 1
     page.get_by_role("checkbox", name=several, exact=True).check()
     page.get_by_role("checkbox", name="256", exact=True).check()
     drawn(page)
@@ -429,7 +429,7 @@ def test_printed_it_is_light_whole_and_without_controls(show: Open) -> None:
     page.pdf(path=ARTEFACTS / "report.pdf", format="A4", print_background=True)
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 700, "height": 1000})
-    kept(page, "print")
+    screenshot(page, "print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".filters").is_hidden()
     for heading in page.locator("main h2, main h3").all():
@@ -440,7 +440,7 @@ def test_printed_it_is_light_whole_and_without_controls(show: Open) -> None:
     assert cut == []
 
 
-def test_what_runs_hold_is_never_run(show: Open) -> None:
+def test_values_of_runs_are_never_executed(show: Open) -> None:
     page = show()
     assert page.title() == "Positional encodings on flipflop, selective_copy"
     assert "<img src=x" in page.locator("#unfinished").inner_text()

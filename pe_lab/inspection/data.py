@@ -1,4 +1,4 @@
-"""What an inspection of one sequence holds: answers, and the maps of every attention head."""
+"""The inspection of one sequence: the model's answers and the maps of every attention head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class Inspection(Source):
         score = f"{right} of {len(self.answers)} scored answers are right. "
         if self.ranked_by == "attention":
             return score + (
-                "Heads are ranked by their greatest attention weight at scored queries: "
+                "Heads are ranked by their maximum attention weight at scored queries: "
                 f"{first.name} comes first, {first.score:.2f} on average."
             )
         means = [

@@ -1,8 +1,7 @@
 """An inspection as a fragment of HTML: a Vega chart of its heads, maps and queries.
 
-A fragment has no ids and loads nothing, so that any number of them fit on one page, served by one
-copy of ``script`` and of Vega. It stays below 300 KB by leaving out low-ranked heads and queries,
-which it says.
+A fragment has no ids and loads nothing: a page may have several, with one copy of ``script`` and of
+Vega. It stays below 300 KB by leaving out low-ranked heads and queries, and states how many.
 """
 
 import json
@@ -91,8 +90,8 @@ def _answers(inspection: Inspection) -> str:
         f"<td>{a.probability:.3f}</td><td>{'right' if a.correct else 'wrong'}</td></tr>"
         for a in inspection.answers
     )
-    names = ("position", "token", "right answer", "its probability", "likeliest")
-    head = "".join(f'<th scope="col">{name}</th>' for name in (*names, "its probability", ""))
+    names = ("position", "token", "target", "probability", "prediction", "probability", "")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     return (
         "<details><summary>Answers</summary><table><thead><tr>"
         f"{head}</tr></thead><tbody>{lines}</tbody></table></details>"
@@ -200,14 +199,14 @@ def _attends(inspection: Inspection, head: Head, row: int) -> str:
 
 
 def _answer(inspection: Inspection, query: int) -> str:
-    """The answer at this position, in words; empty if it is not scored."""
+    """The target at this position and its probability; empty if it is not scored."""
     answer = next((a for a in inspection.answers if a.position == query), None)
     if answer is None:
         return ""
     share = answer.target_probability
     probability = f"{share:.2f}" if math.isfinite(share) else "not a number"
-    verdict = "right." if answer.correct else f"wrong, it holds {answer.prediction} likeliest."
-    return f"It is to answer {answer.target} (probability {probability}): {verdict}"
+    verdict = "right." if answer.correct else f"wrong, predicted {answer.prediction}."
+    return f"Target {answer.target} (probability {probability}): {verdict}"
 
 
 def _verdict(answer: Answer | None) -> str:

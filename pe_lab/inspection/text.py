@@ -95,7 +95,7 @@ def _head_line(inspection: Inspection, head: Head, width: int) -> Text:
                 break
             text.append(piece).append(" ")
     else:
-        text.append("greatest attention weight at scored queries, on average", DIM)
+        text.append("maximum attention weight at scored queries, on average", DIM)
     return text
 
 
@@ -105,11 +105,11 @@ def _query(inspection: Inspection, head: Head, row: int, width: int, coloured: b
     line = Text(f"{head.name}, query {query} ").append(f" {tokens[query]} ", "reverse")
     answer = next((a for a in inspection.answers if a.position == query), None)
     if answer is not None:
-        line.append(f" answer {answer.target} ({answer.target_probability:.2f}) ")
+        line.append(f" target {answer.target} ({answer.target_probability:.2f}) ")
         if answer.correct:
             line.append("right", "green")
         else:
-            line.append(f"wrong, likeliest {answer.prediction} ({answer.probability:.2f})", "red")
+            line.append(f"wrong, predicted {answer.prediction} ({answer.probability:.2f})", "red")
     full = {name: full_scale(values, name) for name, values in head.maps.items()}
 
     def token(first: int, end: int) -> Cell:
@@ -151,7 +151,7 @@ def _cells(values: Map, name: str, full: float, coloured: bool) -> Callable[[int
             glyph = "" if coloured else SHADES[round(min(1.0, value) * (len(SHADES) - 1))]
             return f"{glyph}{_share(value)}", _shade(value, full)
         digits = 1 if abs(value) < 999.5 else 0
-        # Adding 0 makes 0.0 of -0.0.
+        # Adding 0 turns -0.0 into 0.0.
         return f"{round(value, digits) + 0.0:.{digits}f}", _shade(value, full, 0.6)
 
     return cell

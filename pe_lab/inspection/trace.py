@@ -1,4 +1,4 @@
-"""Attention of a forward pass: weights, scores and the encoding's own quantities."""
+"""Attention of a forward pass: weights, scores and quantities of the encoding."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
