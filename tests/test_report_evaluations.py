@@ -72,7 +72,7 @@ def test_filters_choose_among_them_too(here: Here, runs: None) -> None:
     assert [*page(here)[1]] == ["brackets", "flipflop"]
 
 
-def test_a_record_that_cannot_be_read_is_told(here: Here, runs: None) -> None:
+def test_a_record_that_cannot_be_read_is_listed(here: Here, runs: None) -> None:
     (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
     path.write_text("[]\n")
     text, sections = page(here)
