@@ -6,6 +6,7 @@ Shape letters: B batch, T new tokens, S tokens including the cached ones, E widt
 states, N scored tokens, V vocabulary.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
 from pe_lab.common.task import Task
+from pe_lab.models.kv_cache import TokenCache
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding
 
@@ -38,6 +40,10 @@ class Vocabulary:
 class Model(nn.Module, ABC):
     """Tokens to hidden states (``forward``), hidden states to logits (``unembed``)."""
 
+    tokens: nn.Embedding
+    head: nn.Linear
+    tied: bool = False
+    """Whether ``head`` has the weights of ``tokens``."""
     p: float = 0.0
     """The dropout probability."""
     dropout_type: type[Drop] = Drop
@@ -66,9 +72,31 @@ class Model(nn.Module, ABC):
             key: the key of the dropout masks (see dropout.py); None: drawn from torch's generator.
         """
 
-    @abstractmethod
     def unembed(self, hidden: Tensor) -> Tensor:
         """(.., E) hidden states to (.., V) logits."""
+        logits: Tensor = self.head(hidden)
+        return logits
+
+    def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: TokenCache | None) -> Tensor:
+        """Token embeddings (B, T, E) after ``embed`` of the first layer's encoding, which may read
+        the previous tokens."""
+        tokens_BS = tokens_BT
+        if cache is not None and "embed" in self.encodings[0].hooks():
+            tokens_BS = cache.tokens_BS.extend(tokens_BT)
+        x_BSE = self.tokens(tokens_BS)
+        if self.tied:
+            x_BSE = x_BSE * math.sqrt(x_BSE.shape[-1])
+        return self.encodings[0].embed(x_BSE, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
+
+    @torch.no_grad()
+    def initialise_embeddings(self) -> None:
+        """Draw the initial weights of ``tokens`` and ``head`` from torch's generator, and tie
+        them."""
+        self.tokens.weight.normal_(0, self.tokens.embedding_dim**-0.5 if self.tied else 1)
+        bound = self.head.in_features**-0.5
+        self.head.weight.uniform_(-bound, bound)
+        if self.tied:
+            self.head.weight = self.tokens.weight
 
     @abstractmethod
     def empty_cache(self) -> Any:

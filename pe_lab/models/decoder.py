@@ -9,7 +9,6 @@ token embeddings normal with standard deviation 1, or, tied to the output, 1/sqr
 multiplied by sqrt(E) at the input (Vaswani 2017).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -84,17 +83,10 @@ class Decoder(Model):
         self.blocks = nn.ModuleList(layers)
         self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
-        self._initialise()
-        if self.tied:
-            self.head.weight = self.tokens.weight
-
-    @torch.no_grad()
-    def _initialise(self) -> None:
-        self.tokens.weight.normal_(0, self.tokens.embedding_dim**-0.5 if self.tied else 1)
-        bound = self.head.in_features**-0.5
-        self.head.weight.uniform_(-bound, bound)
-        for layer in self.layers:
-            layer.initialise(len(self.blocks))
+        self.initialise_embeddings()
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.initialise(len(self.blocks))
 
     @property
     def layers(self) -> list[Layer]:
@@ -124,18 +116,3 @@ class Decoder(Model):
             x, carried = layer(x, pos_BS, carried, layer_cache, layer_drop)
         hidden: Tensor = self.norm(x if scored is None else scored.pick(x))
         return hidden
-
-    def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Cache | None) -> Tensor:
-        """Token embeddings (B, T, E) after ``embed`` of the first layer's encoding, which may read
-        the previous tokens."""
-        tokens_BS = tokens_BT
-        if cache is not None and "embed" in self.encodings[0].hooks():
-            tokens_BS = cache.extend(tokens_BT)
-        x = self.tokens(tokens_BS)
-        if self.tied:
-            x = x * math.sqrt(x.shape[-1])
-        return self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
-
-    def unembed(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        return logits

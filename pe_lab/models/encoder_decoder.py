@@ -4,7 +4,6 @@ Shape letters: B batch, P tokens of the input part, U new tokens of the output p
 it so far, E model width, H heads, D head width.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -128,18 +127,11 @@ class EncoderDecoder(InputOutput):
         pre = cfg.norm_position == "pre"
         self.encoded, self.decoded = (cfg.new_norm() if pre else nn.Identity() for _ in range(2))
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
-        self._initialise()
-        if self.tied:
-            self.head.weight = self.tokens.weight
-
-    @torch.no_grad()
-    def _initialise(self) -> None:
-        self.tokens.weight.normal_(0, self.tokens.embedding_dim**-0.5 if self.tied else 1)
-        bound = self.head.in_features**-0.5
-        self.head.weight.uniform_(-bound, bound)
-        for stack in (self.readers, self.writers):
-            for layer in stack:
-                layer.initialise(len(stack))
+        self.initialise_embeddings()
+        with torch.no_grad():
+            for stack in (self.readers, self.writers):
+                for layer in stack:
+                    layer.initialise(n)
 
     @property
     def readers(self) -> list[EncoderLayer]:
@@ -157,7 +149,7 @@ class EncoderDecoder(InputOutput):
     def encode(
         self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
     ) -> Memory:
-        x = self._embedded(tokens_BP, tokens_BP, pos_BP, drop)
+        x = dropout(self.embed(tokens_BP, pos_BP, None), drop)
         for i, layer in enumerate(self.readers, 1):
             x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
         x = self.encoded(x)
@@ -171,31 +163,14 @@ class EncoderDecoder(InputOutput):
         drop: Drop | None,
         cache: Cache | None,
     ) -> Tensor:
-        tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
         first = len(self.encoder) + 1
-        y = self._embedded(tokens_BU, tokens_BS, pos_BS, drop and drop.at(8 * first))
+        y = dropout(self.embed(tokens_BU, pos_BS, cache), drop and drop.at(8 * first))
         for i, layer in enumerate(self.writers):
-            layer_drop, layer_cache = (
-                drop and drop.at(8 * (first + 1 + i)),
-                cache and cache.layers[i],
-            )
+            layer_drop = drop and drop.at(8 * (first + 1 + i))
+            layer_cache = cache and cache.layers[i]
             y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_drop, layer_cache)
         decoded: Tensor = self.decoded(y)
         return decoded
-
-    def _embedded(
-        self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor, drop: Drop | None
-    ) -> Tensor:
-        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
-        x = self.tokens(tokens_BS)
-        if self.tied:
-            x = x * math.sqrt(x.shape[-1])
-        x = self.encodings[0].embed(x, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
-        return dropout(x, drop)
-
-    def unembed(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        return logits
 
     def empty_output_cache(self) -> Cache:
         return Cache([LayerCache() for _ in self.decoder])

@@ -79,11 +79,14 @@ class LayerCache:
 
 
 @dataclass
-class Cache:
-    """The cache of a decoder: one of each layer, and the tokens so far."""
+class TokenCache:
+    """The tokens so far, if the encoding reads them at the input."""
+
+    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1), kw_only=True)
+
+
+@dataclass
+class Cache(TokenCache):
+    """The cache of a decoder, with one of each layer."""
 
     layers: list[LayerCache]
-    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))
-
-    def extend(self, tokens_BT: Tensor) -> Tensor:
-        return self.tokens_BS.extend(tokens_BT)

@@ -4,7 +4,6 @@ Shape letters: B batch, T new tokens, S tokens so far, E width of embeddings and
 N scored positions, V vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -13,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole_sequence
-from pe_lab.models.kv_cache import Rows
+from pe_lab.models.kv_cache import TokenCache
 from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
@@ -51,11 +50,10 @@ class RecurrentConfig(ModelConfig):
 
 
 @dataclass
-class RecurrentCache:
-    """The state of each layer, and the tokens so far if the encoding reads them."""
+class RecurrentCache(TokenCache):
+    """The state of each layer."""
 
     states: list[State] = field(default_factory=list)
-    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1))
 
 
 class Recurrent(Model):
@@ -94,7 +92,7 @@ class Recurrent(Model):
         scored: ScoredPositions | None = None,
         key: int | None = None,
     ) -> Tensor:
-        x = self._embedded(tokens_BT, pos_BS, cache)
+        x = self.embed(tokens_BT, pos_BS, cache)
         drop = self.drop(key)
         before: list[State] = [] if cache is None else cache.states
         states: list[State] = []
@@ -109,22 +107,6 @@ class Recurrent(Model):
         if scored is not None:
             x, rows = scored.pick(x), scored.at_N
         return x if drop is None else drop.at(len(self.layers))(x, rows)
-
-    def _embedded(self, tokens_BT: Tensor, pos_BS: Tensor, cache: RecurrentCache | None) -> Tensor:
-        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
-        if "embed" not in self.encoding.hooks():
-            return self._token_embeddings(tokens_BT)
-        tokens_BS = tokens_BT if cache is None else cache.tokens_BS.extend(tokens_BT)
-        x_BSE = self.encoding.embed(self._token_embeddings(tokens_BS), tokens_BS, pos_BS)
-        return x_BSE[:, -tokens_BT.shape[1] :]
-
-    def _token_embeddings(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.tokens(tokens)
-        return x * math.sqrt(x.shape[-1]) if self.tied else x
-
-    def unembed(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        return logits
 
 
 @dataclass(frozen=True, kw_only=True)

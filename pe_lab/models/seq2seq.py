@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pe_lab.common.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
+from pe_lab.models.kv_cache import TokenCache
 from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.pe.base import PositionalEncoding
 
@@ -80,17 +81,10 @@ class Memory:
 
 
 @dataclass
-class DecoderCache:
-    """The state of each layer of the decoder, and the tokens of the output so far, which an
-    encoding may read."""
+class DecoderCache(TokenCache):
+    """The state of each layer of the decoder."""
 
     state_BE: list[Tensor] | None = None
-    tokens_BS: Tensor | None = None
-
-    def extend(self, tokens_BU: Tensor) -> Tensor:
-        old = self.tokens_BS
-        self.tokens_BS = tokens_BU if old is None else torch.cat([old, tokens_BU], 1)
-        return self.tokens_BS
 
 
 class Seq2Seq(InputOutput):
@@ -123,7 +117,7 @@ class Seq2Seq(InputOutput):
     def encode(
         self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
     ) -> Memory:
-        x = self._embedded(tokens_BP, tokens_BP, pos_BP)
+        x = self.embed(tokens_BP, pos_BP, None)
         for i, reader in enumerate(self.readers):
             x = x if drop is None else drop.at(2 * i + 1)(x)
             x = reader(x, seen_BP)
@@ -139,8 +133,7 @@ class Seq2Seq(InputOutput):
         drop: Drop | None,
         cache: DecoderCache | None,
     ) -> Tensor:
-        tokens_BS = tokens_BU if cache is None else cache.extend(tokens_BU)
-        y_BUE = self._embedded(tokens_BU, tokens_BS, pos_BS)
+        y_BUE = self.embed(tokens_BU, pos_BS, cache)
         y_BUE = y_BUE if drop is None else drop.at(2)(y_BUE)
         state = memory.start_BE
         if cache is not None and cache.state_BE is not None:
@@ -185,15 +178,6 @@ class Seq2Seq(InputOutput):
             x_BE = writer(x_BE, before_BE)
             after.append(x_BE)
         return after
-
-    def _embedded(self, tokens_BT: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        """(B, T, E); an encoding may read the previous tokens, so it gets all of them."""
-        x_BSE = self.encoding.embed(self.tokens(tokens_BS), tokens_BS, pos_BS)
-        return x_BSE[:, -tokens_BT.shape[1] :]
-
-    def unembed(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        return logits
 
     def empty_output_cache(self) -> DecoderCache:
         return DecoderCache()
