@@ -66,7 +66,7 @@ class Brackets(Task):
             if "beyond_gap" in changes and changes["beyond_gap"] is None:
                 raise ValueError(
                     f"task.splits.{name}.beyond_gap is null, so that the split measures nothing "
-                    f"of its own; give task.max_gap a number or drop it: ~task.splits.{name}"
+                    f"new; give task.max_gap a number or drop it: ~task.splits.{name}"
                 )
         if (self.n_back is None) == (self.mode == "sentence"):
             raise ValueError(
@@ -81,7 +81,7 @@ class Brackets(Task):
                 f"task.beyond_gap is {self.beyond_gap}, but mode sentence scores no closings; "
                 "set it to null, or take task=brackets"
             )
-        # What lies between a bracket and its closing one is pairs, none where m is 1.
+        # Between a bracket and its closing one there are pairs, none where m is 1.
         room = self.length if self.max_gap is None else min(self.length, self.max_gap + 1)
         farthest = 1 if self.m == 1 else room // 2 * 2 - 1
         if self.beyond_gap >= farthest:
@@ -183,7 +183,7 @@ class Brackets(Task):
     def _walk(self) -> "_Walk":
         """Left to right, a token depends on the depth and, where max_gap limits it, on the
         steps left to the outermost pair. A pair too wide need not be drawn to be rejected:
-        from depth d with r steps left it is in time with probability p(r, d), and given that
+        from depth d with r steps left it is in time with probability p(r, d), and, if
         it is, opens with probability p(r - 1, d + 1) / 2 p(r, d).
         """
         limit, used = (1, 0) if self.max_gap is None else (self.max_gap, 1)

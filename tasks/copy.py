@@ -19,7 +19,7 @@ class Copy(Task):
     them uniform over n_symbols. After a separator come the same letters. Scored: the second
     time, which the model can also write by itself. (Duplicate String of Deletang 2023, arXiv
     2207.02098, and Ruoss 2023, arXiv 2305.16843: there two symbols, 1 to 40 letters in
-    training, 41 to 500 in the test, and the answer's places filled with a token of their own
+    training, 41 to 500 in the test, and the answer's places filled with a special token
     instead of the answer so far.)
 
     Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over

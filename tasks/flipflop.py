@@ -53,10 +53,10 @@ class FlipFlop(Task):
                 f"task.length is {self.length}, but flip-flop sequences are pairs of an "
                 "instruction and a bit; give an even length"
             )
-        known = [TRAIN, IN_DOMAIN, *self.splits]
+        names = [TRAIN, IN_DOMAIN, *self.splits]
         for name in self.files:
-            if name not in known:
-                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, known)}")
+            if name not in names:
+                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, names)}")
         if TRAIN in self.files and self.train_sequences is not None:
             raise ValueError(
                 f"task.train_sequences={self.train_sequences} is not allowed with "
@@ -108,8 +108,8 @@ class FlipFlop(Task):
     def at_length(self, length: int) -> Self:
         if length < 3:
             raise ValueError(f"a length of {length} is too short for flip-flop: give at least 3")
-        # Whoever reads all but the last token of pairs reads an odd number. What a file holds
-        # has its own length; at another one sequences are drawn.
+        # Whoever reads all but the last token of pairs reads an odd number. The sequences of a
+        # file have one length; for another one they are drawn.
         return replace(self, length=(length + 1) // 2 * 2, splits={}, files={})
 
     @cached_property

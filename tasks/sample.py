@@ -1,7 +1,7 @@
 """The sample text that comes along, tasks/sample.txt: written for this project, by this grammar.
 
     text    = story+                      about 800 000 characters
-    story   = title, paragraph+           its own people, place, two things, saying and refrain
+    story   = title, paragraph+           with people, a place, two things, a saying and a refrain
     paragraph = (sentence | speech | talk | song | rhyme | chain | signs | stone)+
     sentence = one of ``SENTENCES``, its slots filled with the story's names and words
     speech  = a name, a verb of saying, and the story's saying, always word by word the same
@@ -9,14 +9,14 @@
     song    = a line that is new, then the story's refrain, twice
     rhyme   = the story's invented words, in two halves, said twice
     chain   = a tale that grows, each sentence with all of the one before it
-    signs   = an inscription in a script nobody can read, that two people copy
-    stone   = the story's own inscription, always sign by sign the same
+    signs   = an inscription in an unreadable script, which two people copy
+    stone   = the story's inscription, always sign by sign the same
 
-A story keeps to its own: its names and its rhyme are invented for it, its words are a few of
-``WORDS``, its script a few of ``SIGNS``. So the story tells what spelling does not, the longer the
-better: which words come, how a name goes on, which sign. Sayings, lines, refrains, rhymes, chains
-and inscriptions come back sign by sign, after ten to thousands of characters. The rest is what can
-be learned by heart.
+The names and the rhyme of a story are invented for it, its words are a few of ``WORDS``, its
+script a few of ``SIGNS``. So the text before a character predicts it, the longer the better: which
+words are used, how a name continues, which sign. Sayings, lines, refrains, rhymes, chains
+and inscriptions come back sign by sign, after ten to thousands of characters. The rest can be
+memorised.
 
 ``python -m pe_lab.tasks.sample`` writes the file again, the same to the byte.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 LENGTH: Final = 800_000
-OWN: Final = 4
+PER_STORY: Final = 4
 """How many words of a kind, and signs, a story has."""
 SEED: Final = 9708
 
@@ -95,8 +95,8 @@ class Story:
         return self.among(self.words[kind])
 
     def some(self, choices: Sequence[str]) -> list[str]:
-        """``OWN`` of them, which may be alike."""
-        return [self.among(choices) for _ in range(OWN)]
+        """``PER_STORY`` of them, possibly equal."""
+        return [self.among(choices) for _ in range(PER_STORY)]
 
     def among(self, choices: Sequence[str]) -> str:
         """One of them, with equal chances; by ``random`` alone, which no Python changes."""

@@ -20,7 +20,7 @@ class Text(Task):
 
     The file's first part is for training, the last ``test_share`` of it for measuring: windows of
     ``length`` tokens, each with the token after it, drawn anywhere in the training part and side
-    by side, without overlap, in the test part (fewer than asked for where it holds fewer).
+    by side, without overlap, in the test part (fewer where it has no more).
     Scored: every token, also by the number of tokens read.
 
     Vocabulary: the characters or bytes that occur in the file, ␣ for a space, escapes for what

@@ -1,4 +1,4 @@
-"""Generation: drawing tokens, a model that writes its own answers, and pe-lab generate."""
+"""Generation: drawing tokens, a model that continues its answers, and pe-lab generate."""
 
 import re
 from contextlib import nullcontext
@@ -111,8 +111,8 @@ def test_a_model_reads_what_it_has_written() -> None:
     assert model.read == [(2, 2), (2, 1)]
 
 
-def test_answers_of_rows_that_are_asked_at_different_places() -> None:
-    """Each row is asked at places of its own; the first row errs at its second answer, and goes
+def test_answers_of_rows_scored_at_different_positions() -> None:
+    """Each row is scored at other positions; the first row errs at its second answer, and goes
     on from what it has written."""
     pos = np.array([[0, 1, 2, 3, 4, 5], [0, 2, 4, 6, 8, 10], [0, 1, 2, 3, 4, 5]])
     tokens = np.array([[1, 1, 2, 6, 0, 0], [2, 5, 1, 0, 0, 0], [0, 1, 1, 4, 0, 0]])

@@ -53,7 +53,7 @@ def test_shares_and_correlations_are_those_of_independent_draws(p: float) -> Non
     assert abs(float(rows) - n) < 5 * (2 * n) ** 0.5
 
 
-def test_every_place_of_a_deep_model_has_a_mask_of_its_own() -> None:
+def test_every_place_of_a_deep_model_has_another_mask() -> None:
     drop = Drop(0.5, 42)
     places = [drop] + [drop.at(4 * (i + 1)).at(j) for i in range(200) for j in (1, 2, 3)]
     assert len({d.key for d in places}) == len(places)

@@ -163,7 +163,7 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 
 
 @every_model
-def test_wanted_places_are_rows_of_the_whole(name: str, float64: None) -> None:
+def test_scored_positions_are_rows_of_the_whole(name: str, float64: None) -> None:
     model, seen = built(name, dropout=0.3), tokens(3)
     assert model is not None
     chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3

@@ -163,7 +163,7 @@ def test_by_name() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("positions=offset", "positions.max=40")])
-def test_a_step_draws_positions_from_its_own_stream(
+def test_a_step_draws_positions_from_a_separate_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     (config,) = checked_jobs(tiny("pe=learned", *words))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fast import accelerated
+from formulas import sigmoid
 from torch import Tensor
 
 from docs import facts
@@ -30,10 +31,6 @@ def built(kind: str, pe: str = "none", fast: bool = True, **changes: Any) -> Rec
 
 def tokens(length: int = LENGTH) -> Tensor:
     return torch.randint(0, VOCAB, (2, length), generator=torch.Generator().manual_seed(1))
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + (-x).exp())
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -122,7 +119,7 @@ def test_dropout_is_on_the_input_of_layers_and_on_the_output(kind: str) -> None:
 
 
 @every_kind
-def test_weights_are_about_as_many_as_told(kind: str) -> None:
+def test_weights_are_about_as_many_as_estimated(kind: str) -> None:
     cfg = CONFIGS[kind](n_layers=3, d_model=64, dropout=0.0, tied_embeddings=False)
     model = built(kind, n_layers=3, d_model=64)
     held = sum(p.numel() for p in model.layers.parameters())

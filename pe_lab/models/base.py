@@ -167,5 +167,5 @@ def refuse_whole_sequence(encodings: Sequence[PositionalEncoding]) -> None:
     """ValueError if one of them cannot be used with a key cache."""
     if any(encoding.whole_sequence for encoding in encodings):
         raise ValueError(
-            "a key cache cannot serve an encoding that depends on the sequence's length"
+            "a key cache cannot be used with an encoding that depends on the sequence's length"
         )

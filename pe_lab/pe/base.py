@@ -134,8 +134,8 @@ class PositionalEncoding(nn.Module):
     """NoPE, and the base of every encoding: each hook returns its input unchanged.
 
     Positions are always passed in, separately for queries and keys: decoding with a key cache
-    needs nothing else, because the cache holds keys before ``rotate``. One instance serves one
-    layer, unless ``share_layers`` is set: then one instance serves all.
+    needs nothing else, because the cache holds keys before ``rotate``. Each layer has an instance,
+    unless ``share_layers`` is set: then all layers have the same one.
 
     A subclass takes a ``Dims`` first and its yaml keys after it.
     """
@@ -145,7 +145,7 @@ class PositionalEncoding(nn.Module):
     active: bool = True
     """False: this layer has no encoding (NoPE takes its place)."""
     share_layers: bool = False
-    """True: one instance, so one set of parameters, serves every layer."""
+    """True: all layers have one instance, so one set of parameters."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
     reads_positions: bool = True

@@ -15,8 +15,8 @@ class Combined(PositionalEncoding):
 
     ``parts`` lists them, by the name of their yaml or as a mapping with keys changed:
     ``[cope, {pe: rope, layers: [0, 2], base: 500}]``; ``layers`` counts from 0, without it a part
-    serves every layer. A part knows of the layers it serves and of no others: the last of them
-    is its last. Each part acts at its own hooks:
+    acts in every layer. A part counts only the layers it acts in: the last of them is its last.
+    Each part acts at its hooks:
 
     - at the input (embed, block_input): one after another, in the order of the list;
     - on queries and keys (rotate): one part a layer (TUPE scales queries, so it counts);
@@ -46,8 +46,8 @@ class Combined(PositionalEncoding):
         names = {str(n): str(part.get("pe", part["_target_"])) for n, part in enumerate(parts)}
         carrying = []
         for n, section in enumerate(parts):
-            part, serves = _made(section, n, dims)
-            if serves:
+            part, acts = _made(section, n, dims)
+            if acts:
                 self.parts[str(n)] = part
             if "layer_state" in PositionalEncoding.hooks(part):
                 carrying.append(names[str(n)])
@@ -206,12 +206,12 @@ def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
-    """The part, and whether it serves this layer."""
+    """The part, and whether it acts in this layer."""
     key, name = f"parts.{n}", listed.get("pe", listed["_target_"])
     layers = _layers(listed.get("layers"), key, dims)
     here = layers.index(dims.layer) if dims.layer in layers else 0
     section = {k: v for k, v in listed.items() if k not in ("pe", "layers")}
-    # What counts layers (CoPE's every, TAPE's last one) counts those that the part serves.
+    # What counts layers (CoPE's every, TAPE's last one) counts those that the part acts in.
     seen = replace(dims, layer=here, n_layers=len(layers))
     part: PositionalEncoding = instantiate(
         section, f"pe.{key}", PositionalEncoding, seen, also=("layers",)
@@ -226,7 +226,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
             f"{key}.layers={as_yaml(listed['layers'])} has no effect on {name} at the input, where "
             "it acts once: leave layers out"
         )
-    # The input is there once; a part that acts there and nowhere else serves layer 0.
+    # The input is there once; a part that acts there and nowhere else belongs to layer 0.
     idle = not part.active or not part.hooks() or (dims.layer > 0 and part.hooks() == {"embed"})
     return part, not idle and dims.layer in layers
 

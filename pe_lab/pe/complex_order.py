@@ -1,4 +1,4 @@
-"""Complex word embeddings that turn with their position."""
+"""Complex word embeddings, rotated by their position."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from pe_lab.pe.functional import frequencies
 
 
 class ComplexOrder(PositionalEncoding):
-    """Complex token embeddings that turn with the position, each token at its own frequencies.
+    """Complex token embeddings, rotated by the position, with separate frequencies for each token.
 
     Feature j of token w at position i is r_wj exp(i' (f_wj i + phi_wj)), i' the imaginary unit,
     j < E/2; the real parts and then the imaginary ones make up the width E. The halves of the

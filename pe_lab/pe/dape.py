@@ -11,7 +11,7 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.fire import FIRE
 from pe_lab.pe.kerple import KERPLE
 
-# Each with the values of its own yaml; a test holds them equal.
+# Each with the values of its yaml; a test holds them equal.
 BASES: dict[str, tuple[type[PositionalEncoding], dict[str, Any]]] = {
     "alibi": (ALiBi, {"learned": False}),
     "kerple": (KERPLE, {"form": "log", "share_layers": True}),
@@ -25,9 +25,9 @@ class DAPE(PositionalEncoding):
     logits = A + B + V leaky_relu(W [A; B] + c): A = q . k / sqrt(D) and the bias B of ``base``,
     both as vectors over the heads at one query and key, W (width, 2 H), V (H, width). B is
     ALiBi, KERPLE or FIRE exactly as ``pe=alibi``, ``kerple`` or ``fire`` set it, shared among
-    layers where that one is; W, c and V are each layer's own. Source: Zheng 2024 (2405.14722)
-    and its code, whose V has a bias too: it would move all logits of a row alike, which softmax
-    cannot see. There every layer has a base of its own, and FIRE's perceptron a leaky
+    layers where that one is; W, c and V are separate for each layer. Source: Zheng 2024
+    (2405.14722) and its code, whose V has a bias too: it would move all logits of a row alike,
+    which softmax cannot see. There every layer has a separate base, and FIRE's perceptron a leaky
     activation too. Initial weights are PyTorch's, as there. DAPE V2 (2410.04798), a convolution
     over keys, is another method. Any length. Absolute where the base is (``fire``); causal.
 

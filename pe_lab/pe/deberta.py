@@ -15,12 +15,12 @@ class DeBERTa(PositionalEncoding):
 
     logits_ij = (q_i . k_j + q_i . k^r[d(i, j)] + k_j . q^r[d(j, i)]) / sqrt(3 D) with
     d(i, j) = i - j + clip, at least 0, at most 2 clip - 1; k^r = W_k P, q^r = W_q P + b_q, P
-    (2 clip, E) one table for all layers, W_k, W_q and b_q of each layer its own. As causality
+    (2 clip, E) one table for all layers, W_k, W_q and b_q separate for each layer. As causality
     leaves i - j >= 0, k^r is read at rows clip .. 2 clip - 1 and q^r at rows clip .. 0.
 
     Source: He 2021 (2006.03654), projections as in its version 1; version 2's ``share_att_key``,
     where W_k and W_q are those of the content, is not offered. ``mirrored: false`` reads q^r at
-    d(i, j) too, as the published code does, in both versions: rows 0 .. clip - 1 lie idle then.
+    d(i, j) too, as the published code does, in both versions: rows 0 .. clip - 1 are unused then.
 
     ``absolute_layers: n`` adds a learned table of absolute positions (max_len, E), one for all,
     to the input of each of the last n layers; 0: none. The paper's "enhanced mask decoder" is
@@ -89,7 +89,7 @@ class DeBERTa(PositionalEncoding):
     ) -> Tensor:
         c, scale = self.clip, 1 / math.sqrt(3 * q_BHTD.shape[-1])
         far_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
-        # Rows in the order of the distance, 0 first; the last one serves all beyond.
+        # Rows in the order of the distance, 0 first; all larger distances have the last one.
         onwards_RE, back_RE = self.relative.weight[c:], self.relative.weight[: c + 1].flip(0)
         query_RE = back_RE if self.mirrored else onwards_RE
         key_HRD = self._heads(self.project_key(onwards_RE))
@@ -106,8 +106,8 @@ def _pick_for_keys(k_BHSD: Tensor, query_HRD: Tensor, row_BTS: Tensor) -> Tensor
     """k_s . query[row[t, s]], (B, H, T, S)."""
     if row_BTS.shape[1] == 1:
         # Every row for every key would cost a token that is decoded the square of the length.
-        own_HBSD = query_HRD[:, row_BTS[:, 0]]
-        return (k_BHSD * own_HBSD.transpose(0, 1)).sum(-1)[:, :, None]
+        row_HBSD = query_HRD[:, row_BTS[:, 0]]
+        return (k_BHSD * row_HBSD.transpose(0, 1)).sum(-1)[:, :, None]
     return pick(k_BHSD @ query_HRD.transpose(-1, -2), row_BTS.transpose(1, 2)).transpose(-1, -2)
 
 

@@ -16,11 +16,11 @@ class DynamicNTK(RoPE):
     The base becomes base s^(D/(D-2)), s = factor r - (factor - 1), r = max(1, n / train length),
     where n is the sequence's last position + 1. ``factor: 1`` makes s = r; Hugging Face
     transformers (rope_type dynamic), by which this is named and to which it is equal for a whole
-    sequence, lets it be larger. All tokens turn by the scale of the whole sequence, so a key
-    cache is refused; ``k`` fixes s, whatever the length, and then one serves (``k`` excludes
-    ``factor``). A change to a trained ``rope``, made at test time. Source: emozilla, 2023, as told
-    by Peng 2023 (2309.00071). ``logn`` as in ``rope``. No parameters, any length. Absolute beyond
-    the trained length, as s follows the last position; causal but for s.
+    sequence, lets it be larger. All tokens are rotated with the scale of the whole sequence, so a
+    key cache is refused; ``k`` fixes s, whatever the length, and allows one (``k`` excludes
+    ``factor``). A change to a trained ``rope``, made at test time. Source: emozilla, 2023,
+    described by Peng 2023 (2309.00071). ``logn`` as in ``rope``. No parameters, any length.
+    Absolute beyond the trained length, as s follows the last position; causal but for s.
     """
 
     powers: Tensor

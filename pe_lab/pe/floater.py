@@ -28,8 +28,8 @@ class Floater(PositionalEncoding):
     ``delta`` slows it: with 0.001 the entry at 4095 is 33.
 
     ``blocks: all`` adds p at the input of every block, with one h for all and a p(0) for each,
-    as the paper; ``first`` at the embeddings alone. The published code adds three paths of
-    their own to q, k and v, as biases, in the place of p. W starts normal after Glorot, b at
+    as the paper; ``first`` at the embeddings alone. The published code adds three separate
+    paths to q, k and v, as biases, in the place of p. W starts normal after Glorot, b at
     zero, p(0) normal with deviation 1 (the code's for RoBERTa; for translation uniform after
     Glorot). Sequential: a step for every position up to the largest. Any length. Absolute;
     causal.

@@ -1,4 +1,4 @@
-"""Forget gates: keys fade by what the tokens after them say."""
+"""Forget gates: keys decay by gates of the tokens after them."""
 
 import torch
 import torch.nn.functional as F
@@ -8,16 +8,16 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 
 class FoX(PositionalEncoding):
-    """Forget gate for each token and head; a key fades by the product of the gates after it.
+    """Forget gate for each token and head; a key decays by the product of the gates after it.
 
     f_t = sigmoid(w_h . x_t + b_h), x the attention's input, and
     logits_ij = q_i . k_j / sqrt(D) + log f_(j+1) + .. + log f_i: the key's own gate does not
     count, the query's does. Sums are differences of one running sum, in at least float32.
     Positions are never read. Source: Lin 2025 (2503.02130), the forget gate of FoX without the
     other changes of its "Pro" block (output gate and norm, shifted keys and values, normalised
-    q and k). Its gates that do not look at x (``bias_only`` in the published code) are ALiBi
+    q and k). Its gates that do not read x (``bias_only`` in the published code) are ALiBi
     with learned slopes (``alibi``). w starts as the linear weights of the trunk do, b at zero, as
-    published: at first a key fades by about half with each token. Any length. Not absolute;
+    published: at first a key decays by about half with each token. Any length. Not absolute;
     causal: i - j < 0 has no gates between.
     """
 

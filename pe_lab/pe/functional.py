@@ -45,7 +45,7 @@ def span(pos_BS: Tensor) -> int:
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
-    """i - j for every query and key, (B, T, S); 0 where the key lies ahead (masked anyway)."""
+    """i - j for every query and key, (B, T, S); 0 where the key is ahead (masked anyway)."""
     return (pos_q_BT[:, :, None] - pos_k_BS[:, None, :]).clamp(min=0)
 
 

@@ -10,7 +10,7 @@ from pe_lab.pe.rope import LogN, Pairing, RoPE
 
 
 class HFWA(RoPE):
-    """RoPE within a window in all layers but the last, which sees everything and does not turn.
+    """RoPE within a window in all layers but the last, which sees everything and rotates nothing.
 
     In the first L - 1 layers a query sees itself and the w - 1 tokens before it (``window``),
     through ``rope``; in the last one it sees all, without positions, and is multiplied by log n /

@@ -15,8 +15,8 @@ class KERPLE(PositionalEncoding):
 
     logits_ij = q_i . k_j / sqrt(D) + b(i - j): ``form: log`` has b(n) = -r1 log(1 + r2 n), r1,
     r2 > 0; ``form: power`` has b(n) = -r1 n^r2, r1 > 0, 0 < r2 < 2. Source: Chi 2022
-    (2205.09921), whose parameters are shared by the layers; ``share_layers: false`` gives each
-    layer its own.
+    (2205.09921), whose parameters are shared by the layers; ``share_layers: false``: separate
+    ones for each layer.
 
     They start as in the authors' code: r1 uniform in (0, 2) and r2 in (0, 1) for ``log``, r1 in
     (0, 1) and r2 in (0, 2) for ``power``, none below 0.01. That code then clamps them at each

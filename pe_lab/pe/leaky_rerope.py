@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pe_lab.pe.base import Dims
 from pe_lab.pe.near_far import NearFar
-from pe_lab.pe.rerope import half
 from pe_lab.pe.rope import LogN, Pairing, Scale, scale
 
 
@@ -15,7 +14,7 @@ class LeakyReRoPE(NearFar):
     """RoPE whose distance grows k times more slowly from w on.
 
     The logits are RoPE's at the distance i - j where that is below w, and at w + (i - j - w) / k
-    elsewhere: q_i rotated by (i + w (k - 1)) / k meets k_j rotated by j / k. A change to a trained
+    elsewhere: q_i rotated by (i + w (k - 1)) / k times k_j rotated by j / k. A change to a trained
     ``rope``, made at test time. Source: Su's blog, 9708 (2023), and the author's code.
     ``window: null`` is half of the trained length, as ``rerope``, which is the limit of a large
     k; ``k: null`` is the longest length over the trained one, and 1, plain RoPE, at the trained
@@ -35,12 +34,11 @@ class LeakyReRoPE(NearFar):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        near = half(dims) if window is None else window
-        super().__init__(dims, base, pairing, near, logn, logn_clip)
+        super().__init__(dims, base, pairing, window, logn, logn_clip)
         self.k = scale(dims, k)
 
     def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"window": self.near, "k": self.k}
+        return super().null_values() | {"k": self.k}
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shifted_BT = pos_q_BT.double() + self.near * (self.k - 1)

@@ -1,9 +1,10 @@
 """RoPE for near keys, other rotations for far ones: the base of the windowed changes of RoPE."""
 
 from abc import abstractmethod
+from typing import Any, ClassVar
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims
@@ -13,21 +14,28 @@ from pe_lab.pe.rotation import rotate_pairs
 
 
 class NearFar(RoPE):
-    """RoPE where i - j < ``near``; beyond, queries and keys rotate by ``far_factors``."""
+    """RoPE where i - j < ``near``; beyond, queries and keys rotate by ``far_factors``.
+
+    ``window`` is ``near``; null: the trained length divided by ``divisor``.
+    """
 
     replaces_content = True
+    divisor: ClassVar[int] = 2
 
     def __init__(
         self,
         dims: Dims,
         base: PositiveFloat,
         pairing: Pairing,
-        near: int,
+        window: PositiveInt | None,
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        self.near = near
+        self.near = max(1, dims.train_len // self.divisor) if window is None else window
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"window": self.near}
 
     @abstractmethod
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:

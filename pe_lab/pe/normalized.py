@@ -13,15 +13,15 @@ class Normalized(PositionalEncoding):
     """The position as a share of the length in [0, 1], projected and added to the embeddings.
 
     x_i + i / (max_len - 1) w, w (E,): a causal model knows no other length than the one it is
-    set to. ``scale: sequence`` divides by the sequence's own last position instead, padding
-    counted: every token is told how much is to come, so the length leaks, no key cache can
-    serve it and no answer can be written token by token. Where positions are scattered the last
+    set to. ``scale: sequence`` divides by the sequence's last position instead, padding
+    counted: every token then depends on the length of the sequence, so that a key cache and
+    writing an answer token by token are refused. Where positions are scattered the last
     one is the length that counts; a sequence of the one position 0 gets 0.
 
     A baseline for teaching, in no paper: the step between neighbours depends on the length. No
     bias: it would be one vector added to every token. w starts as nn.Linear(1, E) does, uniform
     in +-1. A position past ``max_len`` is an error; any length with ``scale: sequence``.
-    Absolute; causal, but for the leak.
+    Absolute; causal, but for this dependence.
     """
 
     shares: Tensor | None
@@ -34,7 +34,7 @@ class Normalized(PositionalEncoding):
         if self.whole_sequence and max_len is not None:
             raise ValueError(
                 f"max_len={max_len} has no effect with scale=sequence, which divides by each "
-                "sequence's own length: set max_len=null or scale=max_len"
+                "sequence's length: set max_len=null or scale=max_len"
             )
         shares = None
         if not self.whole_sequence:

@@ -1,19 +1,18 @@
 """NTK-RoPE with a mixed radix."""
 
 import math
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat
 
 from pe_lab.pe.base import Dims
-from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE
 
 
-class NTKMixed(RoPE):
-    """RoPE whose pairs are interpolated by exp(a m^b): b < 1 asks more of the slow pairs' share.
+class NTKMixed(StretchedRoPE):
+    """RoPE whose pairs are interpolated by exp(a m^b): b < 1 leaves more of it to the slow pairs.
 
-    With beta = base^(2/D), the pair m = 1..D/2 turns by i / (beta^(m-1) exp(a m^b)), where
+    With beta = base^(2/D), the pair m = 1..D/2 is rotated by i / (beta^(m-1) exp(a m^b)), where
     a (D/2)^b = ln k: k times slower for the slowest pair. ``b: 1`` is ``ntk_fixed``, ``b: 0``
     would be ``pi``; the source finds 0.625 best. A change to a trained ``rope``, made at test
     time. Source: Su's blog, 9706 (2023). ``k: null`` is the longest length over the trained one,
@@ -31,11 +30,7 @@ class NTKMixed(RoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        super().__init__(dims, base, pairing, logn, logn_clip)
-        self.k = scale(dims, k)
+        super().__init__(dims, base, pairing, k, logn, logn_clip)
         pairs = dims.head_dim // 2
         share = torch.arange(1, pairs + 1, dtype=torch.float64) / pairs
         self.frequencies = self.frequencies * (-math.log(self.k) * share**b).exp()
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"k": self.k}

@@ -1,19 +1,19 @@
 """NTK-aware scaled RoPE."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat
 
 from pe_lab.pe.base import Dims
-from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE, scale
 
 
-class NTKOld(RoPE):
-    """RoPE with a larger base: fast pairs keep their angles, the slowest turns k times slower.
+class NTKOld(StretchedRoPE):
+    """RoPE with a larger base: fast pairs keep their angles, the slowest rotates k times slower.
 
     The base becomes base k^(D/(D-2)), with which the slowest pair is interpolated by k exactly.
     ``variant: 9706`` is base k, which that blog of Su's calls "NTK-RoPE-old": the slowest pair
-    turns k^(1 - 2/D) times slower. A change to a trained ``rope``, made at test time. By bloc97,
+    rotates k^(1 - 2/D) times slower. A change to a trained ``rope``, made at test time. By bloc97,
     2023; Source: Su's blog, 9675 (2023), and Su's blog, 9706 (2023). ``k: null`` is the longest
     length over the trained one, and 1, plain RoPE, at the trained length. ``logn`` as in
     ``rope``. No parameters, any length. Not absolute; causal.
@@ -31,18 +31,14 @@ class NTKOld(RoPE):
     ) -> None:
         power = slowest_by_k(dims)
         stretched = base * scale(dims, k) ** (power if variant == 9675 else 1)
-        super().__init__(dims, stretched, pairing, logn, logn_clip)
-        self.k = scale(dims, k)
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"k": self.k}
+        super().__init__(dims, stretched, pairing, k, logn, logn_clip)
 
 
 def slowest_by_k(dims: Dims) -> float:
     """The power of k that slows down the slowest pair k times, as a factor of the base."""
     if dims.head_dim == 2:
         raise ValueError(
-            f"{dims.head_width_reason}, whose only pair turns alike with every base: choose wider "
-            "heads, or pe=pi"
+            f"{dims.head_width_reason}, whose only pair has the same angle with every base: "
+            "choose wider heads, or pe=pi"
         )
     return dims.head_dim / (dims.head_dim - 2)

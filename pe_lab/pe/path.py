@@ -16,21 +16,21 @@ CHUNK = 64
 class PaTH(PositionalEncoding):
     """Keys pass through one Householder-like matrix for each token on the way to the query.
 
-    logits_ij = k_j^T H_{j+1} H_{j+2} .. H_i q_i / sqrt(D) with H_t = I - beta_t w_t w_t^T, each
-    head its own: q_i meets H_i first, and j = i meets none. beta_t = 2 sigmoid(a . x_t + b) lies
-    in (0, 2), so H_t projects, reflects or lets pass; w_t = u / |u| is a unit vector from
-    u = silu(conv(B A x)), x the attention's input, A (rank, E), B (H D, rank), and conv a causal
-    convolution of each feature over time. Source: Yang 2025 (2505.16381) and its authors' code
-    (flash-linear-attention); initial weights as there, uniform in +-1/sqrt(fan in), biases 0.
+    logits_ij = k_j^T H_{j+1} H_{j+2} .. H_i q_i / sqrt(D) with H_t = I - beta_t w_t w_t^T,
+    separate for each head: H_i acts on q_i first; for j = i there is none. beta_t = 2 sigmoid(a .
+    x_t + b) lies in (0, 2), so H_t projects, reflects or lets pass; w_t = u / |u| is a unit vector
+    from u = silu(conv(B A x)), x the attention's input, A (rank, E), B (H D, rank), and conv a
+    causal convolution of each feature over time. Source: Yang 2025 (2505.16381) and its authors'
+    code (flash-linear-attention); initial weights as there, uniform in +-1/sqrt(fan in), biases 0.
 
-    - ``rank: null`` takes one full matrix for B A; ``conv: 1`` looks at the token alone.
+    - ``rank: null`` takes one full matrix for B A; ``conv: 1`` reads the token alone.
     - ``silu: false`` leaves out the activation, which the code has and the paper does not name.
     - ``forget: true`` is the paper's PaTH-FoX: logits + sum over l = j+1..i of log f_l,
       f_l = sigmoid(c . x_l + d) for each head. (The published kernel divides that sum by
       sqrt(D) too; here it is Lin 2025's, undivided.)
 
     Only the order of the tokens counts, positions are not read. Any length. Not absolute;
-    causal: a key meets only tokens up to the query.
+    causal: only the tokens between key and query act.
 
     Exact and parallel: a query q carried back past the tokens t of a chunk loses sum over t of
     a_t w_t, where (I + strictly upper(diag(beta) W W^T)) a = diag(beta) W q, one triangular solve
@@ -111,7 +111,7 @@ def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor
         # The first query of this chunk, or of all.
         first = max(start - (s - t), 0)
         carried = torch.cat((q_BHTD[:, :, first : t - carried.shape[2]], carried), 2)
-        # A query of this chunk meets the tokens up to its own, a later one all of them.
+        # The tokens up to its position act on a query of this chunk, all of them on a later one.
         met = beta * (w @ carried.mT).triu(start - (s - t) - first)
         system = beta * (w @ w.mT).triu(1)
         lost = torch.linalg.solve_triangular(system, met, upper=True, unitriangular=True)

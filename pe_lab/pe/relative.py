@@ -16,7 +16,7 @@ class Relative(PositionalEncoding):
 
     logits_ij = q_i . (k_j + table[i - j]) / sqrt(D), table (max_len, D), no value term.
     Source: Golovneva 2024 (2405.18719) after Shaw 2018 (1803.02155). As in the published code
-    all heads read one table, all layers too (``share_layers: false`` gives each its own), and
+    all heads read one table, all layers too (``share_layers: false``: a table for each), and
     rows start normal with deviation 1/sqrt(D). A distance past ``max_len`` - 1 has no row and
     is an error. Not absolute; causal: i - j < 0 has no row.
     """

@@ -18,8 +18,8 @@ Scale = Annotated[float, Field(ge=1)]
 class RoPE(PositionalEncoding):
     """Queries and keys, rotated pair by pair by angles that grow with the position.
 
-    The pair m of q_i and k_i turns by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j depends
-    on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
+    The pair m of q_i and k_i is rotated by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j
+    depends on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
     2m + 1, as the paper and GPT-J; ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the
     same encoding with the features in another order. No parameters, any length. Not absolute,
     unless ``logn`` is; causal.
@@ -99,6 +99,31 @@ class RoPE(PositionalEncoding):
         if self.logn_clip:
             growth_BT = growth_BT.clamp(min=1)
         return (x_BHTD * growth_BT[:, None, :, None]).to(x_BHTD.dtype)
+
+
+class StretchedRoPE(RoPE):
+    """The base of the changes of RoPE that stretch its angles for sequences ``k`` times as long as
+    in training."""
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        k: Scale | None,
+        logn: LogN,
+        logn_clip: bool | None,
+    ) -> None:
+        super().__init__(dims, base, pairing, logn, logn_clip)
+        self.k = scale(dims, k)
+        self.frequencies = self.stretched(self.frequencies)
+
+    def null_values(self) -> dict[str, Any]:
+        return super().null_values() | {"k": self.k}
+
+    def stretched(self, frequencies_M: Tensor) -> Tensor:
+        """The frequencies of the D/2 pairs, stretched by ``k``."""
+        return frequencies_M
 
 
 def scale(dims: Dims, k: float | None) -> float:

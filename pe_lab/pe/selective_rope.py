@@ -15,13 +15,13 @@ from pe_lab.pe.rotation import rotate_halves
 class SelectiveRoPE(PositionalEncoding):
     """Queries and keys, rotated by the running sum of steps computed from the input.
 
-    The pair m of q_i and k_i in head h turns by base^(-2m/D) times the sum over t <= i of
+    The pair m of q_i and k_i in head h is rotated by base^(-2m/D) times the sum over t <= i of
     w_t[h, m]; w = causal depthwise convolution over ``kernel`` tokens of U V x', with V (rank,
     E) and U (H D/2, rank), and x' the attention's input with each head's slice at length 1.
     Features m and m + D/2 make a pair. Positions are not read: the order of the tokens is, and
     RoPE is the case of a constant w = 1. Any length. Not absolute; causal.
 
-    Source: Movahedi 2025 (2511.17388) and the authors' code, which also serves softmax
+    Source: Movahedi 2025 (2511.17388) and the authors' code, also for softmax
     attention; defaults as there. The paper adds, and so do the keys, ``gate: true``: w times
     sigmoid(a_h . x' + b_h); ``bias: true``: w plus exp(c[h, m]), c from 0, added before the
     gate. Not offered: its projection of full rank, its temperatures other than RoPE's and

@@ -13,14 +13,16 @@ from pe_lab.pe.rope import LogN, Pairing
 class SelfExtend(NearFar):
     """RoPE near, and far away RoPE of groups of positions.
 
-    Where i - j < W (``window``) the logits are RoPE's; elsewhere the pair m turns by floor(i / G)
-    + W - floor(W / G) for q_i and by floor(j / G) for k_j, G = ``group``. A change to a trained
+    Where i - j < W (``window``) the logits are RoPE's; elsewhere the pair m is rotated by floor(i /
+    G) + W - floor(W / G) for q_i and by floor(j / G) for k_j, G = ``group``. A change to a trained
     ``rope``, made at test time. Source: Jin 2024 (2401.01325) and the authors' code. ``window:
     null`` is a quarter of the trained length, as the paper's 1024 of 4096; ``group: null`` the
     smallest with (train length - W) G + W at least the longest length, the paper's reach, so 1,
-    plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length.
-    Absolute, as groups begin at multiples of G; causal.
+    plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length. Absolute,
+    as groups begin at multiples of G; causal.
     """
+
+    divisor = 4
 
     def __init__(
         self,
@@ -32,14 +34,13 @@ class SelfExtend(NearFar):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        near = max(1, dims.train_len // 4) if window is None else window
-        super().__init__(dims, base, pairing, near, logn, logn_clip)
-        self.group = smallest_group(dims, near) if group is None else group
-        # A single group holds all positions, as every position has a group of its own with 1.
+        super().__init__(dims, base, pairing, window, logn, logn_clip)
+        self.group = smallest_group(dims, self.near) if group is None else group
+        # With group 1 each position is a group; with the largest one all are in a single group.
         self.shift_invariant &= self.group == 1 or self.group >= dims.max_len
 
     def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"window": self.near, "group": self.group}
+        return super().null_values() | {"group": self.group}
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shift = self.near - self.near // self.group

@@ -17,9 +17,10 @@ class StickBreaking(PositionalEncoding):
     own key, so the first token sees nothing, and the weights of a row sum to at most 1. Computed
     as sums of logarithms in at least float32. Source: Tan 2024 (2410.17980).
 
-    ``remainder: none`` drops what is left of the stick; ``self`` gives it to the token's own
-    value, as the authors' training code does by default (their attention returns it apart; later
-    versions give it to a learned vector of each head, and norm each head's output: not offered).
+    ``remainder: none`` drops what is left of the stick; ``self`` adds it to the weight of the
+    query's token, as the authors' training code does by default (their attention returns it apart;
+    later versions give it to a learned vector of each head, and norm each head's output: not
+    offered).
 
     No parameters, any length. Not absolute; causal by nature: the stick is broken from the query
     back.
@@ -33,7 +34,7 @@ class StickBreaking(PositionalEncoding):
         self.remainder = remainder
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        own_TS, before_TS = _own_and_before(mask_TS)
+        self_TS, before_TS = _self_and_before(mask_TS)
         wide_BHTS = logits_BHTS.to(torch.promote_types(logits_BHTS.dtype, torch.float32))
         # Zero where nothing is taken: a key that is not there leaves the stick as it is.
         passed_BHTS = F.logsigmoid(-wide_BHTS) * before_TS
@@ -41,16 +42,16 @@ class StickBreaking(PositionalEncoding):
         left_after_BHTS = F.pad(left_BHTS[..., 1:], (0, 1))
         weights_BHTS = (F.logsigmoid(wide_BHTS) + left_after_BHTS).exp() * before_TS
         if self.remainder == "self":
-            weights_BHTS = weights_BHTS + left_BHTS[..., :1].exp() * own_TS
+            weights_BHTS = weights_BHTS + left_BHTS[..., :1].exp() * self_TS
         return weights_BHTS
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``share`` b_ij that a key takes of what is left."""
-        return {"share": logits_BHTS.sigmoid() * _own_and_before(inputs.mask_TS)[1]}
+        return {"share": logits_BHTS.sigmoid() * _self_and_before(inputs.mask_TS)[1]}
 
 
-def _own_and_before(mask_TS: Tensor) -> tuple[Tensor, Tensor]:
-    """True at the query's own key; true at the keys before it."""
-    # How many visible keys are not before s: 1 where s is the query's own.
+def _self_and_before(mask_TS: Tensor) -> tuple[Tensor, Tensor]:
+    """True at the key of the query's token; true at the keys before it."""
+    # How many visible keys are not before s: 1 where s is the query's token.
     since_TS = mask_TS.flip(-1).cumsum(-1).flip(-1)
     return mask_TS & (since_TS == 1), mask_TS & (since_TS > 1)

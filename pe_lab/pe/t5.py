@@ -18,7 +18,7 @@ class T5(PositionalEncoding):
     logits_ij = q_i . k_j / sqrt(D) + table[bucket(i - j), h], table (buckets, H). Half of the
     buckets hold one distance each, the other half grow logarithmically up to
     ``max_distance``, the last one holds the rest: T5's unidirectional form. Source: Raffel 2020
-    (1910.10683). T5 has one table for all layers; ``share_layers: false`` gives each its own.
+    (1910.10683). T5 has one table for all layers; ``share_layers: false``: a table for each layer.
     The table starts normal with deviation 1/sqrt(E), as published. Any length. Not absolute;
     causal.
     """
@@ -40,7 +40,7 @@ class T5(PositionalEncoding):
         if max_distance <= exact:
             raise ValueError(
                 f"max_distance={max_distance} is not above buckets / 2 = {exact}, the distances "
-                "that have a bucket of their own: raise max_distance or lower buckets"
+                "that have separate buckets: raise max_distance or lower buckets"
             )
         self.share_layers = share_layers
         borders = torch.tensor(_borders(buckets, max_distance))

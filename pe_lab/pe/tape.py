@@ -18,16 +18,16 @@ class TAPE(PositionalEncoding):
 
     Token i has a plane vector z_i[h, m] for each head h and pair m: in the first layer RoPE's
     (cos, sin) of the angle i base^(-2m/D). Read as a complex number it multiplies the pair
-    (features 2m, 2m + 1) of q_i and of k_i. Each layer hands its z on to the next in two steps,
+    (features 2m, 2m + 1) of q_i and of k_i. Each layer passes its z to the next in two steps,
     one with its attention weights w, one with the input x of its feed-forward:
 
     - z_i[h] <- z_i[h] + s_h (sum over j of w_ij z_j[h]), s a learned scale for each head;
     - z_i <- z_i + V (silu(W x_i) * (U z_i)), V (H, width), W (width, E), U (width, H).
 
-    Both mix tokens and heads but treat cos and sin alike, so turning all z together changes
+    Both mix tokens and heads but treat cos and sin alike, so rotating all z together changes
     nothing: logits know relative positions only. s and U start at zero, where TAPE equals
-    ``rope``; V and W start normal with deviation 0.02, as published. The last layer has nobody
-    to hand on to and no parameters. Any length. Not absolute; causal.
+    ``rope``; V and W start normal with deviation 0.02, as published. The last layer has no
+    successor and no parameters. Any length. Not absolute; causal.
 
     Source: Zhu 2025 (2501.00712), in the form of the authors' code for language models, whose
     H x H matrix in the place of s acts through the sums of its rows. Their code for arithmetic
@@ -77,8 +77,8 @@ class TAPE(PositionalEncoding):
             return inputs.carried
         z_BSHD = self._planes(inputs)
         seen_BHTD = weights_BHTS.to(z_BSHD.dtype) @ z_BSHD.transpose(1, 2)
-        own_BTHD = z_BSHD[:, -weights_BHTS.shape[2] :]
-        return own_BTHD + self.attended[:, None] * seen_BHTD.transpose(1, 2)
+        new_BTHD = z_BSHD[:, -weights_BHTS.shape[2] :]
+        return new_BTHD + self.attended[:, None] * seen_BHTD.transpose(1, 2)
 
     def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
         if not self.updates:

@@ -17,7 +17,7 @@ class TransformerXL(PositionalEncoding):
     R_n (E) holds sin(n / base^(2m/E)) for all m, then all cosines; W (H D, E) without bias, one for
     each layer; u and v (H, D). Source: Dai 2019 (1901.02860), without its memory and its
     ``clamp_len``; XLNet (1906.08237) adds segments. ``share_biases: true`` gives all layers one
-    u and one v, as the published code does, ``false`` each its own, as XLNet. W starts as the
+    u and one v, as the published code does, ``false`` separate ones, as XLNet. W starts as the
     linear weights of the trunk do, u and v normal with deviation 0.02, as published. Any length.
     Not absolute; causal: XLNet also reads R of i - j < 0.
     """

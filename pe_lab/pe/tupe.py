@@ -13,18 +13,18 @@ from pe_lab.pe.t5 import T5
 
 
 class TUPE(PositionalEncoding):
-    """Logits of content and of absolute positions, each with projections of its own, added.
+    """Logits of content and of absolute positions, each with separate projections, added.
 
     logits_ij = (q_i . k_j + (p_i U_q) . (p_j U_k)) / sqrt(2D), p = LayerNorm(table), table
     (max_len, E), U_q and U_k E -> D for each head. Source: Ke 2021 (2006.15595), where the
-    position logits are computed once for all layers; ``share_layers: false`` gives each its
-    own. ``relative: true`` adds T5's bias (TUPE-R): 32 buckets up to 128, here all for keys
+    position logits are computed once for all layers; ``share_layers: false``: for
+    each. ``relative: true`` adds T5's bias (TUPE-R): 32 buckets up to 128, here all for keys
     behind. The norm of p and the bias of U_q follow the authors' code; the bias of U_k, which
     softmax cannot see, is left out. The untying of [CLS] is left out too: there is none.
 
-    Rows start normal with deviation 0.02, projections uniform in +-1/sqrt(E), the model's own
-    start, which at BERT's width has the published deviation 0.02. A position past ``max_len``
-    has no row and is an error. Absolute; causal.
+    Rows start normal with deviation 0.02, projections uniform in +-1/sqrt(E), the model's
+    initial weights, which at BERT's width has the published deviation 0.02. A position past
+    ``max_len`` has no row and is an error. Absolute; causal.
     """
 
     def __init__(

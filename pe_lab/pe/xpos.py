@@ -18,14 +18,14 @@ are left to q . k itself."""
 
 
 class XPos(PositionalEncoding):
-    """RoPE whose pairs fade with the distance, fast-turning pairs the most.
+    """RoPE whose pairs decay with the distance, those of high frequency the most.
 
-    The pair m of q_i turns by i base^(-2m/D) and is multiplied by z_m^(i / scale_base), that of
-    k_j turns alike and is multiplied by z_m^(-j / scale_base), z_m = (2m/D + gamma) /
-    (1 + gamma), m = 0..D/2-1: the product depends on i - j and decays as z_m^((i - j) /
-    scale_base). Features 2m and 2m + 1 make a pair. Source: Sun 2022 (2212.10554), with base
-    10000, scale_base 512 and gamma 0.4. The blockwise attention of that paper is not part of
-    it. No parameters. Not absolute; causal (a key ahead would be amplified).
+    The pair m of q_i is rotated by the angle i base^(-2m/D) and multiplied by z_m^(i /
+    scale_base), that of k_j is rotated by j base^(-2m/D) and multiplied by z_m^(-j / scale_base),
+    z_m = (2m/D + gamma) / (1 + gamma), m = 0..D/2-1: the product depends on i - j and decays as
+    z_m^((i - j) / scale_base). Features 2m and 2m + 1 make a pair. Source: Sun 2022 (2212.10554),
+    with base 10000, scale_base 512 and gamma 0.4. The blockwise attention of that paper is not part
+    of it. No parameters. Not absolute; causal (a key ahead would be amplified).
 
     Both exponents are shifted by the middle of the queries' positions, which changes no product.
     A key ahead is masked but computed, amplified by z_0^(-distance / scale_base), and float32

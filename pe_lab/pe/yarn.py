@@ -1,26 +1,26 @@
 """Yet another RoPE extension."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
 from pe_lab.pe.base import Dims
-from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE
 
 
-class YaRN(RoPE):
-    """RoPE interpolated pair by pair, as often as each turns within the trained length.
+class YaRN(StretchedRoPE):
+    """RoPE interpolated pair by pair, by the rotations that each makes within the trained length.
 
-    A pair that turns r times within the trained length keeps its frequency where r > ``fast``, is
+    A pair of r rotations within the trained length keeps its frequency where r > ``fast``, is
     interpolated by k where r < ``slow``, and in between is mixed: (1 - g) / k + g of it, g = (r -
     slow) / (fast - slow). All logits are multiplied by (0.1 ln k + 1)^2; ``temperature: false``
     leaves that out ("NTK-by-parts"). A change to a trained ``rope``, made at test time or before
     some fine-tuning. Source: Peng 2023 (2309.00071). ``ramp: pairs`` is its published code and
     Hugging Face transformers (rope_type yarn): g falls linearly with the number of the pair
-    instead, between the pairs that turn ``fast`` and ``slow`` times, rounded outwards. ``k:
+    instead, between the pairs of ``fast`` and ``slow`` rotations, rounded outwards. ``k:
     null`` is the longest length over the trained one, and 1, plain RoPE, at the trained length.
     ``logn`` as in ``rope``. No parameters, any length. Not absolute; causal.
     """
@@ -38,7 +38,7 @@ class YaRN(RoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        super().__init__(dims, base, pairing, logn, logn_clip)
+        super().__init__(dims, base, pairing, k, logn, logn_clip)
         if fast <= slow:
             raise ValueError(
                 f"fast={fast:g} is not larger than slow={slow:g}: set it to more rotations"
@@ -48,14 +48,10 @@ class YaRN(RoPE):
         else:
             rotations = dims.train_len * self.frequencies / (2 * math.pi)
             kept = ((rotations - slow) / (fast - slow)).clamp(0, 1)
-        self.k = scale(dims, k)
         self.frequencies = self.frequencies * ((1 - kept) / self.k + kept)
         self.attention_factor = 0.1 * math.log(self.k) + 1 if temperature else 1.0
         if temperature:
             self.needs_softmax = "temperature=true"
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"k": self.k}
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         # Queries and keys alike: the logits are multiplied by its square.
@@ -66,16 +62,16 @@ def kept_by_pair(dims: Dims, base: float, slow: float, fast: float) -> Tensor:
     """The share g of each pair, by its number."""
     if base <= 1:
         raise ValueError(
-            f"base={base:g} leaves no pair that turns more slowly than another, which ramp=pairs "
+            f"base={base:g} rotates no pair more slowly than another, which ramp=pairs "
             "needs: set base above 1 or ramp=rotations"
         )
     width = dims.head_dim
 
-    def pair_that_turns(times: float) -> float:
-        return width * math.log(dims.train_len / (times * 2 * math.pi)) / (2 * math.log(base))
+    def pair_of(rotations: float) -> float:
+        return width * math.log(dims.train_len / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    first = max(math.floor(pair_that_turns(fast)), 0)
-    last = min(math.ceil(pair_that_turns(slow)), width - 1)
+    first = max(math.floor(pair_of(fast)), 0)
+    last = min(math.ceil(pair_of(slow)), width - 1)
     # Wide enough not to divide by zero, as the published code.
     length = last - first or 0.001
     ramp = (torch.arange(width // 2, dtype=torch.float64) - first) / length

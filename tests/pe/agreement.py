@@ -14,7 +14,7 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.encodings import build_encodings
 
 Size = tuple[int, int, int, int, bool]
-# (batch, keys, queries, heads, positions of each sequence its own)
+# (batch, keys, queries, heads, positions that differ by sequence)
 SIZES: list[Size] = [(1, 5, 5, 1, False), (2, 6, 3, 2, True), (2, 3, 3, 3, False)]
 TRAIN_LEN, MAX_LEN = 5, 16
 
@@ -40,9 +40,9 @@ def attend_by_hooks(
     t, s = q.shape[2], k.shape[2]
     mask = torch.ones(s, s, dtype=torch.bool).tril()[s - t :]
     inputs = AttentionInputs(x, q, k, v, pos[:, s - t :], pos, carried)
-    turned_q, turned_k = encoding.rotate(q, k, inputs)
-    product = turned_q @ turned_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    logits = encoding.logits(product, turned_q, turned_k, inputs)
+    rotated_q, rotated_k = encoding.rotate(q, k, inputs)
+    product = rotated_q @ rotated_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    logits = encoding.logits(product, rotated_q, rotated_k, inputs)
     bias = encoding.bias(inputs.pos_q_BT, pos)
     weights = encoding.normalize(logits if bias is None else logits + bias, mask)
     added = encoding.values(weights, inputs.pos_q_BT, pos)

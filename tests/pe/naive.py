@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from formulas import rotated, sigmoid
 from torch import Tensor
 
 
 @dataclass
 class Sight:
-    """Everything one layer's attention is given, and the encoding's own tensors by name."""
+    """The inputs of one layer's attention, and the tensors of the encoding by name."""
 
     q: Tensor  # (B, H, T, D)
     k: Tensor  # (B, H, S, D)
@@ -39,10 +40,6 @@ class Sight:
 
     def distance(self, b: int, i: int, j: int) -> int:
         return int(self.pos[b, self.key_of(i)]) - int(self.pos[b, j])
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + (-x).exp())
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -122,22 +119,10 @@ def alibi(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     return content(s, b, h, i, j) - slope * s.distance(b, i, j)
 
 
-def turned(vector: Tensor, position: int, base: float, pairing: str) -> Tensor:
-    width = len(vector)
-    out = [vector[0]] * width
-    for m in range(width // 2):
-        first, second = (2 * m, 2 * m + 1) if pairing == "interleaved" else (m, m + width // 2)
-        angle = position * base ** (-2 * m / width)
-        a, b = vector[first], vector[second]
-        out[first] = a * math.cos(angle) - b * math.sin(angle)
-        out[second] = a * math.sin(angle) + b * math.cos(angle)
-    return torch.stack(out)
-
-
 def rope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     base, pairing = s.keys.get("base", 10000), s.keys.get("pairing", "interleaved")
-    q = turned(s.q[b, h, i], int(s.pos[b, s.key_of(i)]), base, pairing)
-    k = turned(s.k[b, h, j], int(s.pos[b, j]), base, pairing)
+    q = rotated(s.q[b, h, i], int(s.pos[b, s.key_of(i)]), base, pairing)
+    k = rotated(s.k[b, h, j], int(s.pos[b, j]), base, pairing)
     return q @ k / math.sqrt(s.width)
 
 

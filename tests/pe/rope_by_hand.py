@@ -10,7 +10,7 @@ from torch import Tensor
 
 K = MAX_LEN / TRAIN_LEN
 Angle = Callable[[Sight, int, float, int], float]
-"""By how much the pair m = 1, 2, .. turns for a distance n in example b."""
+"""The angle of the pair m = 1, 2, .. at a distance n in example b."""
 
 
 def beta(s: Sight) -> float:
@@ -98,8 +98,8 @@ def smallest_group(w: int) -> int:
 DISTANCES = {"rerope": rerope, "leaky_rerope": leaky_rerope, "self_extend": self_extend}
 
 
-def turned_product(s: Sight, b: int, h: int, i: int, j: int, angles: list[float]) -> Tensor:
-    """q_i turned by an angle for each pair, times k_j."""
+def rotated_product(s: Sight, b: int, h: int, i: int, j: int, angles: list[float]) -> Tensor:
+    """q_i rotated by an angle for each pair, times k_j."""
     q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
     total = torch.zeros((), dtype=q.dtype)
     for m in range(half):
@@ -118,7 +118,7 @@ def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = 
     else:
         distance, angle = pos_i - pos_j, ANGLES[name]
     angles = [angle(s, b, distance, m) for m in range(1, s.width // 2 + 1)]
-    found = turned_product(s, b, h, i, j, angles)
+    found = rotated_product(s, b, h, i, j, angles)
     if name == "yarn" and s.keys["temperature"]:
         found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
     return found * growth(s, pos_i, training)

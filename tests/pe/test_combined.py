@@ -110,7 +110,7 @@ def test_layers_of_a_part() -> None:
     encodings = built({"pe": "rope", "layers": [0, 2]}, {"pe": "t5", "layers": [1, 2]}, n_layers=4)
     hooks = [sorted(encoding.hooks()) for encoding in encodings]
     assert hooks == [["rotate"], ["bias"], ["bias", "rotate"], []]
-    # T5's one table serves both of its layers, though layer 0 has none.
+    # Both layers of T5 share one table, though layer 0 has none.
     tables = [dict(encoding.named_parameters()) for encoding in encodings]
     assert tables[1]["parts.1.table"] is tables[2]["parts.1.table"]
     rope = build_encodings(SECTIONS["rope"], dims(n_layers=4))[0]
@@ -163,20 +163,20 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
     seen = AttentionInputs(x, q, k, v, pos, pos)
     plain = q @ k.mT / q.shape[-1] ** 0.5
-    turned_q, turned_k = q, k
+    rotated_q, rotated_k = q, k
     for part in parts:
-        turned_q, turned_k = part.rotate(turned_q, turned_k, seen)
-    logits = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
+        rotated_q, rotated_k = part.rotate(rotated_q, rotated_k, seen)
+    logits = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
     weighing = None
     for part in parts:
         if part.replaces_content and "rotate" in part.hooks():
-            turned = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
-            logits = logits - turned + part.logits(turned, turned_q, turned_k, seen)
+            rotated = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
+            logits = logits - rotated + part.logits(rotated, rotated_q, rotated_k, seen)
         elif part.replaces_content:
             logits = logits - plain + part.logits(plain, q, k, seen)
         elif "rotate" in part.hooks() and "logits" in part.hooks():
-            turned = turned_q @ turned_k.mT / q.shape[-1] ** 0.5
-            logits = logits + part.logits(turned, turned_q, turned_k, seen) - turned
+            rotated = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
+            logits = logits + part.logits(rotated, rotated_q, rotated_k, seen) - rotated
         else:
             logits = logits + part.logits(plain, q, k, seen) - plain
         bias = part.bias(pos, pos)
@@ -228,7 +228,7 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
             assert name.startswith("head") or parameter.grad is not None, (second, name)
         # Equal to what it says with fewer tokens: no future leaks.
         if any(encoding.whole_sequence for encoding in transformer.encodings):
-            with pytest.raises(ValueError, match="a key cache cannot serve"):
+            with pytest.raises(ValueError, match="a key cache cannot be used"):
                 transformer.empty_cache()
             continue
         steps = decoded(transformer, seen, pos, first=4)
@@ -292,7 +292,7 @@ def test_layers_trained_and_decoded(given: list[Any]) -> None:
     torch.testing.assert_close(steps, whole, rtol=1e-9, atol=1e-9)
 
 
-def test_a_part_counts_the_layers_it_serves() -> None:
+def test_a_part_counts_the_layers_it_acts_in() -> None:
     cope = {"pe": "cope", "every": 2, "layers": [0, 3]}
     encodings = built(cope, {"pe": "deberta", "layers": [1, 2]}, n_layers=4)
     assert ["0" in getattr(e, "parts", {}) for e in encodings] == [False, False, False, True]
@@ -354,7 +354,7 @@ def test_refused(given: list[Any], words: list[str]) -> None:
         (["cope", "alibi"], 0),
     ],
 )
-def test_a_kernel_serves_the_only_part_inside_attention(
+def test_a_kernel_computes_the_only_part_inside_attention(
     given: list[Any], served: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gates of CoPE's kernel see q and k as they are, and it knows of no bias beside it."""

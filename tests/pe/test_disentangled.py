@@ -1,4 +1,4 @@
-"""Relative positions that are keys and queries of their own: transformer_xl and deberta."""
+"""Relative positions that are separate keys and queries: transformer_xl and deberta."""
 
 import math
 from functools import partial
@@ -98,7 +98,7 @@ def test_transformer_xl_as_xlnet(length: int) -> None:
     peer_model = peer.XLNetModel(config)
     frequencies = 1 / 10000 ** (torch.arange(0, 12, 2) / 12)
     waves = peer_model.positional_embedding(torch.arange(length, -length, -1.0), frequencies, 2)
-    # Their own call computes the same in float32.
+    # Their call computes the same in float32.
     single = peer_model.relative_positional_encoding(length, length, bsz=2)
     torch.testing.assert_close(waves, single.double(), rtol=1e-6, atol=1e-6)
     key_of_distance = torch.einsum("ibh,hnd->ibnd", waves, theirs.r)

@@ -1,4 +1,4 @@
-"""What encodings share: facts of positions, which a GPU is asked for once."""
+"""What encodings share: facts about positions, computed once for all layers."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_positions_are_read_once_for_all_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_facts_are_those_of_the_positions_given(inference: bool) -> None:
+def test_facts_are_those_of_the_positions(inference: bool) -> None:
     with torch.inference_mode(inference):
         close, apart = torch.tensor([[0, 1, 2], [4, 5, 6]]), torch.tensor([[0, 1, 2], [4, 6, 9]])
         for _ in range(2):

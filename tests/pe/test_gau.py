@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from fast import accelerated, plain
-from program import TINY, Here, the_run
+from formulas import activated, normed, rotated
+from program import TINY, Here
 from torch import Tensor
 from variants import (
     MAX_LEN,
@@ -26,8 +27,6 @@ from variants import (
 from docs import facts
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.common.instantiate import instantiate
-from pe_lab.experiment.inspect_run import inspect_run
-from pe_lab.experiment.load_run import load
 from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.models.scored_positions import ScoredPositions
@@ -66,30 +65,6 @@ def gradients(built: GAU, hidden: Tensor) -> tuple[Tensor, ...]:
 # The formula, one token and one pair of tokens at a time.
 
 
-def activated(x: Tensor, name: str) -> Tensor:
-    if name == "silu":
-        return x / (1 + (-x).exp())
-    return x * (1 + (x / math.sqrt(2)).erf()) / 2 if name == "gelu" else x.clamp(min=0)
-
-
-def normed(x: Tensor, norm: Any) -> Tensor:
-    if isinstance(norm, torch.nn.RMSNorm):
-        eps = torch.finfo(x.dtype).eps
-        return x / (x.square().mean() + eps).sqrt() * norm.weight
-    spread = ((x - x.mean()).square().mean() + norm.eps).sqrt()
-    return (x - x.mean()) / spread * norm.weight + norm.bias
-
-
-def turned(x: Tensor, position: int) -> Tensor:
-    pairs = []
-    for m in range(len(x) // 2):
-        angle = position * 10000 ** (-2 * m / len(x))
-        a, b = x[2 * m], x[2 * m + 1]
-        pairs += [a * math.cos(angle) - b * math.sin(angle)]
-        pairs += [a * math.sin(angle) + b * math.cos(angle)]
-    return torch.stack(pairs)
-
-
 def naive_layer(rows: list[Tensor], unit: Any, cfg: GAUConfig, pe: str) -> list[Tensor]:
     core, e, s = unit.attention, cfg.expansion * cfg.d_model, cfg.head_width
     gates, values, queries, keys = [], [], [], []
@@ -100,7 +75,7 @@ def naive_layer(rows: list[Tensor], unit: Any, cfg: GAUConfig, pe: str) -> list[
         values.append(vz[:e])
         for n, made in enumerate((queries, keys)):
             scaled = core.gamma[n] * vz[e:] + core.beta[n]
-            made.append(turned(scaled, i) if pe == "rope" else scaled)
+            made.append(rotated(scaled, i) if pe == "rope" else scaled)
     out = []
     for i, x in enumerate(rows):
         visible = range(0 if cfg.window is None else max(0, i - cfg.window + 1), i + 1)
@@ -205,7 +180,7 @@ SERVING["path-rank=null"] = {**SECTIONS["path"], "rank": None}
 
 
 @pytest.mark.parametrize("section", SERVING.values(), ids=SERVING)
-def test_every_encoding_serves(section: Section) -> None:
+def test_every_encoding(section: Section) -> None:
     """Kernels equal the formulas, scored places and decoding the whole pass."""
     check(gau(section, dropout=0.2))
 
@@ -217,7 +192,7 @@ def test_squared_attention(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rope", "alibi", "cope", *sorted(WIDE)])
 def test_values_as_wide_as_keys(name: str) -> None:
-    """Then the encodings' own kernels serve."""
+    """Then the kernels of the encodings are used."""
     built = gau(VARIANTS[name], head_width=32, norm_position="post", dropout=0.2)
     assert any(layer.attention.kernel is not None for layer in built.layers) == (  # type: ignore[attr-defined]
         name not in ("shaw", "combined-parts=shaw+relative+cope")
@@ -347,24 +322,6 @@ def words(*given: str) -> list[str]:
     keys = {word.partition("=")[0] for word in given} | {"model.n_heads"}
     small = {**TINY, "model": "gau", "model.head_width": "4"}
     return [f"{key}={value}" for key, value in small.items() if key not in keys] + list(given)
-
-
-@pytest.mark.parametrize("attention", ["softmax", "relu2"])
-def test_a_run_is_trained_loaded_and_looked_into(
-    here: Here, tmp_path: Path, attention: str
-) -> None:
-    torch.set_default_dtype(torch.float32)
-    given = words("pe=rope", f"model.attention={attention}", "model.dropout=0.1")
-    ended = here(*given)
-    assert ended.status == 0, ended.err
-    run = the_run(tmp_path / "runs")
-    again = load(run)
-    assert isinstance(again.model, GAU)
-    inspection = inspect_run(run)
-    assert [(head.layer, head.head) for head in inspection.heads] == [(0, 0)]
-    rows = inspection.heads[0].maps["attention"].sum(-1)
-    assert np.allclose(rows, 1, atol=1e-5) == (attention == "softmax")
-    assert "is finished already" in (told := here(*given)).out + told.err
 
 
 BAD = {

@@ -267,8 +267,8 @@ def test_complex_order_as_complex_numbers() -> None:
     encoding = first_layer("complex_order", {}, d_model=8)
     x, tokens, pos = torch.randn(2, 5, 8), torch.randint(0, 11, (2, 5)), scattered(2, 5, 300)
     angle = encoding.frequencies[tokens] * pos[..., None]
-    turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones(()), angle)
-    expected = torch.cat((turned.real, turned.imag), -1)
+    rotated = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones(()), angle)
+    expected = torch.cat((rotated.real, rotated.imag), -1)
     torch.testing.assert_close(encoding.embed(x, tokens, pos), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -400,7 +400,7 @@ def test_refused(
 
 
 def test_gru_settles() -> None:
-    """A GRU without input forgets where it began: far positions cannot be told apart."""
+    """A GRU without input forgets its start: far positions are not distinguished."""
     torch.manual_seed(0)
     encoding = build_encodings(SECTIONS["recurrent"], dims(d_model=32))[0]
     pos = sequential(200)

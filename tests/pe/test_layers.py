@@ -83,7 +83,7 @@ def test_the_narrower_window_of_model_and_encoding_holds() -> None:
         assert built.blocks[0].attention.window == holds  # type: ignore[union-attr]
 
 
-def test_each_layer_has_its_own() -> None:
+def test_each_layer_has_separate_sizes() -> None:
     own = {0: {"window": 4, "d_ff": 24}, 1: {"n_heads": 8, "activation": "swiglu"}}
     cfg = config(layers=own, d_ff=100, window=9)
     encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.without())
@@ -148,7 +148,7 @@ def test_bad_layers(here: Here, tmp_path: Path, words: list[str], told: list[str
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_with_its_own_layers_is_another_run_and_loads(here: Here, tmp_path: Path) -> None:
+def test_a_run_with_changed_layers_is_another_run_and_loads(here: Here, tmp_path: Path) -> None:
     words = ["pe=rope", "model.n_layers=2", "train.steps=3", "train.warmup=1"]
     own = ["model.layers.0.window=4", "model.layers.1.encoded=false"]
     assert here(*tiny(*words, *own)).status == 0

@@ -93,7 +93,7 @@ def test_path_as_flash_linear_attention(forget: bool) -> None:
     q, k, v = torch.randn(3, 2, heads, n, width).unbind(0)
     x = torch.randn(2, n, heads * width)
     got = attend_by_hooks(ours, q, k, v, x, sequential(n))
-    # Their short convolution is PyTorch's own, padded at the front, then silu.
+    # Their short convolution is PyTorch's, padded at the front, then silu.
     u = (x @ own["direction.0.weight"].T @ own["direction.1.weight"].T).mT
     taps = own["filter"].T[:, None]
     u = F.silu(F.conv1d(u, taps, padding=taps.shape[2] - 1, groups=len(taps))[..., :n])

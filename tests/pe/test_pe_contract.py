@@ -131,7 +131,7 @@ def beside(section: Section, key: str) -> Iterator[Section]:
 
 @pytest.mark.parametrize(("name", "key"), KEYS)
 def test_every_key_changes_something(name: str, key: str) -> None:
-    # Two lengths: at max_len alone, a share of it is a share of the sequence's own.
+    # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
     read = [(tokens(2, n), sequential(n)) for n in (MAX_LEN, TRAIN_LEN)]
     for section in beside(SECTIONS[name], key):
         # Beside another choice only where it is refused without one.

@@ -33,7 +33,7 @@ CHOSEN = [name for name in SECTIONS if name in WRITING]
 
 
 def in_pieces(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
-    """What the model computes with a cache that is given so many tokens at a time, then each of
+    """What the model computes with a cache and so many tokens at a time, then each of
     the others by itself."""
     cache = built.empty_cache()
     ends = [0, *accumulate(pieces)]
@@ -107,8 +107,8 @@ def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
     assert torch.equal(*kept)
 
 
-def test_rotated_keys_are_those_of_their_own_sequence() -> None:
-    """Two sequences decoded in turn, one a token ahead, by layers that rotate otherwise."""
+def test_rotated_keys_belong_to_their_sequence() -> None:
+    """Two sequences decoded in turn, one a token ahead, by layers that rotate differently."""
     built = model(SECTIONS["rope"]).eval()
     other = model({**SECTIONS["rope"], "base": 50.0})
     built.blocks[1].attention.encoding = other.encodings[1]  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_rotated_keys_are_those_of_their_own_sequence() -> None:
 
 
 @pytest.mark.parametrize("name", ["rope", "none", "cope", "combined"])
-def test_a_cache_serves_one_batch_from_its_first_token_on(name: str) -> None:
+def test_a_cache_belongs_to_one_batch_from_its_first_token(name: str) -> None:
     built, seen = model(VARIANTS[name]).eval(), tokens(2, 8)
     # Begun again, one left out, another batch.
     for more, n in ((seen, 8), (seen[:, :1], 10), (seen[:1, :1], 9)):
@@ -151,13 +151,13 @@ class Turns(TorchDispatchMode):
     ("name", "layers"),
     [("rope", 3), ("yarn", 3), ("hfwa", 2), ("cope-combine=rope", 3), ("combined", 3)],
 )
-def test_a_key_turns_once(name: str, layers: int) -> None:
+def test_a_key_is_rotated_once(name: str, layers: int) -> None:
     built, seen, pos = model(VARIANTS[name]).eval(), tokens(1, 12), sequential(12)
     cache = built.empty_cache()
     built(seen[:, :-1], pos[:, :-1], cache)
     with Turns() as turns:
         built(seen[:, -1:], pos, cache)
-    # Heads of width 8; queries turn as keys.
+    # Heads of width 8; queries rotate as keys.
     assert turns.pairs == 4 * layers
 
 

@@ -32,7 +32,7 @@ def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     expected = results(plain(built), TRAIN_LEN)
     monkeypatch.setattr(recompute, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:
-        # PyTorch's fused attention would serve before it.
+        # PyTorch's fused attention would be used before it.
         block.attention.sdpa = False  # type: ignore[union-attr]
     with dispatch.only(dispatch.RECOMPUTE):
         found = results(built, TRAIN_LEN)

@@ -148,7 +148,7 @@ def test_dynamic_ntk_leaves_short_sequences_alone() -> None:
         torch.testing.assert_close(dynamic(seen, pos), same(seen, pos), rtol=1e-12, atol=1e-12)
 
 
-def test_the_slowest_pair_turns_k_times_slower() -> None:
+def test_the_slowest_pair_rotates_k_times_slower() -> None:
     sizes = {"d_model": 32, "n_heads": 1, "train_len": 64, "max_len": 512}
     rope = first_layer("rope", {}, **sizes).frequencies
     for name in ("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn"):

@@ -26,8 +26,8 @@ def xpos(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
         angle = n * keys["base"] ** (-2 * m / s.width)
         a, c = q[2 * m], q[2 * m + 1]
         d, e = k[2 * m], k[2 * m + 1]
-        turned = (a * d + c * e) * math.cos(angle) + (a * e - c * d) * math.sin(angle)
-        total = total + z ** (n / keys["scale_base"]) * turned
+        rotated = (a * d + c * e) * math.cos(angle) + (a * e - c * d) * math.sin(angle)
+        total = total + z ** (n / keys["scale_base"]) * rotated
     return total / math.sqrt(s.width)
 
 
@@ -38,7 +38,7 @@ def test_xpos(choice: dict[str, Any], size: Size) -> None:
 
 
 def step(s: Sight, b: int, h: int, t: int, m: int) -> Tensor:
-    """The turn that token t adds for pair m of head h, before the frequency."""
+    """The angle that token t adds for pair m of head h, before the frequency."""
 
     def unit(u: int) -> Tensor:
         parts = s.x[b, u].split(s.width)
@@ -97,7 +97,7 @@ def test_selective_rope_with_constant_steps_is_rope() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def turned(
+def rotated(
     encoding: PositionalEncoding, q: Tensor, k: Tensor, pos_q: Tensor, pos_k: Tensor
 ) -> tuple[Tensor, Tensor]:
     return encoding.rotate(q, k, AttentionInputs(q, q, k, k, pos_q, pos_k))
@@ -119,11 +119,11 @@ def test_xpos_at_its_longest_in_float32(choice: dict[str, Any], fused: bool) -> 
         # Large ones: nothing else may be what keeps the products finite.
         inputs = [(t * 30).to(dtype).requires_grad_() for t in (q, k)]
         inputs.append(v.to(dtype).requires_grad_())
-        q_turned, k_turned = turned(encoding, inputs[0], inputs[1], pos, pos)
-        product = q_turned @ k_turned.mT / math.sqrt(8)
+        q_rotated, k_rotated = rotated(encoding, inputs[0], inputs[1], pos, pos)
+        product = q_rotated @ k_rotated.mT / math.sqrt(8)
         assert product.isfinite().all()
         if fused:
-            out = F.scaled_dot_product_attention(q_turned, k_turned, inputs[2], is_causal=True)
+            out = F.scaled_dot_product_attention(q_rotated, k_rotated, inputs[2], is_causal=True)
         else:
             out = product.masked_fill(ahead, -torch.inf).softmax(-1) @ inputs[2]
         outs.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
@@ -161,8 +161,8 @@ def test_xpos_decodes_at_any_position_in_float32() -> None:
     encoding = first_layer("xpos", {}, d_model=8, n_heads=1)
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
     pos = torch.tensor([[0, 10, 999_999, 1_000_000]])
-    q_turned, k_turned = turned(encoding, q, k, pos[:, 3:], pos)
-    assert (q_turned @ k_turned.mT).isfinite().all()
+    q_rotated, k_rotated = rotated(encoding, q, k, pos[:, 3:], pos)
+    assert (q_rotated @ k_rotated.mT).isfinite().all()
 
 
 @pytest.mark.parametrize("length", [7, 32])
@@ -189,8 +189,8 @@ def test_xpos_as_others(peer: str, length: int) -> None:
         )
     encoding = first_layer("xpos", {}, d_model=16, n_heads=2)
     pos = sequential(length)
-    q_turned, k_turned = turned(encoding, q, k, pos, pos)
-    torch.testing.assert_close(q_turned @ k_turned.mT, q_other @ k_other.mT, rtol=1e-5, atol=1e-5)
+    q_rotated, k_rotated = rotated(encoding, q, k, pos, pos)
+    torch.testing.assert_close(q_rotated @ k_rotated.mT, q_other @ k_other.mT, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

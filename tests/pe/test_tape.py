@@ -20,7 +20,7 @@ def plane(position: int, width: int, base: float) -> list[complex]:
     return [cmath.rect(1, position * base ** (-2 * m / width)) for m in range(width // 2)]
 
 
-def turned(x: Tensor, z: Tensor) -> Tensor:
+def rotated(x: Tensor, z: Tensor) -> Tensor:
     """Complex pairs of one head of one token."""
     return torch.complex(x[0::2], x[1::2]) * z
 
@@ -44,7 +44,7 @@ def one_sequence(built: Transformer, seen: Tensor, pos: Tensor, base: float) -> 
             for h in range(heads):
                 q, k, v = ([part.split(width)[n * heads + h] for part in qkv] for n in range(3))
                 logits = [
-                    (turned(q[i], z[i][h]) * turned(k[j], z[j][h]).conj()).real.sum()
+                    (rotated(q[i], z[i][h]) * rotated(k[j], z[j][h]).conj()).real.sum()
                     / math.sqrt(width)
                     for j in range(i + 1)
                 ]

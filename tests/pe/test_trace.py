@@ -95,7 +95,7 @@ COPES: dict[str, Section] = {
 
 @pytest.mark.parametrize("name", COPES)
 def test_gates_and_positions_of_cope(name: str) -> None:
-    """In loops: g_ij = 1 / (1 + exp(-q_i . k_j / sqrt(D))), q and k never turned, and p_ij the
+    """In loops: g_ij = 1 / (1 + exp(-q_i . k_j / sqrt(D))), q and k never rotated, and p_ij the
     sum from j to i, at most npos - 1."""
     built = model(COPES[name]).eval().requires_grad_(False)
     scenes: list[AttentionInputs] = []
@@ -184,7 +184,7 @@ def test_what_dape_tells_adds_up_to_its_score() -> None:
         torch.testing.assert_close(told, trace.position_BHTS)
 
 
-def test_two_of_a_kind_are_told_apart() -> None:
+def test_two_of_a_kind_are_numbered() -> None:
     section = {**SECTIONS["combined"], "parts": parts("cope", {"pe": "cope", "gates": "values"})}
     own = look(model(section), tokens(1, 12))[1][0].quantities
     assert list(own) == ["gate", "position", "gate of part 2", "position of part 2"]

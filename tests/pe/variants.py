@@ -81,7 +81,7 @@ def turned_by(section: Section, key: str) -> str:
 
 
 def every_variant() -> dict[str, Section]:
-    """The default of each yaml, and each of its choices and switches turned alone."""
+    """The default of each yaml, and each of its other choices alone."""
     found: dict[str, Section] = {}
     for name, section in SECTIONS.items():
         found[name] = section
@@ -145,7 +145,7 @@ def move_parameters(module: torch.nn.Module) -> None:
 
 
 def writes(section: Section) -> bool:
-    """Whether a token's encoding is known before those after it."""
+    """Whether a token's encoding does not depend on later tokens."""
     return all(e.whole_sequence is None for e in build_encodings(section, dims()))
 
 

@@ -1,4 +1,4 @@
-"""copy and reverse against Python's own."""
+"""copy and reverse against Python's."""
 
 import numpy as np
 import pytest

@@ -113,7 +113,7 @@ def digest_rows(batch):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_at_length(load, name):
-    """Of every split, at lengths its own task does not have; and at its own the same rule."""
+    """Of every split, at other lengths than its task has; at that length the same rule."""
     whole = load(name)
     for split_name in whole.evaluated():
         split = whole.split(split_name)

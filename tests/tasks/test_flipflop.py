@@ -248,7 +248,7 @@ def test_at_no_length(load):
         load("flipflop").at_length(2)
 
 
-def test_a_file_has_its_own_length(tmp_path):
+def test_a_file_has_a_length(tmp_path):
     path = tmp_path / "sequences.txt"
     path.write_text("w1i0i1r1\n")
     task = FlipFlop(splits={}, length=8, p_ignore=0.5, files={"train": str(path)})

@@ -105,7 +105,7 @@ def test_the_digest_follows_the_file(tmp_path):
     assert text(tmp_path / "other", PLACES[::-1]).contents() != task.contents()
 
 
-def test_a_file_is_gone_through_once(tmp_path, monkeypatch):
+def test_a_file_is_read_once(tmp_path, monkeypatch):
     task = text(tmp_path / "t", PLACES)
     monkeypatch.setattr(text_file, "hashlib", None)
     assert task.split("in_domain").at_length(4).contents() == task.contents()
@@ -199,7 +199,7 @@ def test_a_repeated_window_needs_no_more_than_its_period(tmp_path):
     ]
 
 
-def test_a_split_of_the_wrong_type_is_told_by_its_key(load):
+def test_a_split_of_the_wrong_type_is_refused_by_its_key(load):
     section = {
         "_target_": "pe_lab.tasks.text.Text", "file": None, "unit": "characters", "length": 8,
         "period": None, "test_share": 0.1, "splits": {"x": {"length": "far"}},
