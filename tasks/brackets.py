@@ -14,18 +14,18 @@ Floats = npt.NDArray[np.float64]
 
 OPENING, CLOSING = "([{<", ")]}>"  # further types: (4 4), (5 5), ..
 ENOUGH = 0.8
-"""Of the probability on closing brackets, what the correct one must exceed."""
+"""The share of the probability of closing brackets that the correct one must exceed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brackets(Task):
-    """Sentences of nested brackets: close the right one, or recall how a sentence began.
+    """Sentences of nested brackets: close the right one, or recall the first of a sentence.
 
     Dyck-(k, m): k types of brackets, at most m open at once. Outside all brackets the next
     token opens one or ends the sentence (.), inside it opens or closes, each with 1/2; with m
-    open it closes; types are uniform. Sentences follow one another and are cut at length. An
-    outermost pair whose distance, opening to closing, is beyond max_gap is drawn again, so no
-    closing of any depth is farther (null: no limit).
+    open it closes; types are uniform. Sentences are concatenated and cut at length. An
+    outermost pair whose distance, opening to closing, exceeds max_gap is drawn again, so that
+    no pair is wider (null: no limit).
     (Hewitt 2020, arXiv 2010.07515; Yao 2021, arXiv 2105.11115.)
 
     mode close. Scored: where a closing bracket is next, also by distance and depth (1 is
@@ -37,7 +37,7 @@ class Brackets(Task):
         . . [ ] ( ) [ ( ) ] [ ] . ( )
             ]   )     ) ]   ]     )
 
-    mode sentence. No sentence is empty, what follows the last end is cut off, and a query ?n,
+    mode sentence. No sentence is empty, tokens after the last end are cut off, and a query ?n,
     n uniform from 1 to n_back or the number of sentences, asks for the first bracket of the
     n-th sentence from the end. Scored: the answer, one token. A text without a whole sentence
     is drawn again; shorter ones are padded on the right. Vocabulary: also ?1 .. and <pad>.
@@ -158,7 +158,7 @@ class Brackets(Task):
         states[0] = _BETWEEN
         chance, choice = np.empty(n), np.empty(n, dtype=np.intp)
         for step in range(t):
-            # Into arrays that are there: these few calls are most of what a text costs.
+            # In place: these few calls take most of the time of a text.
             walk.chance.take(states[step], out=chance, mode="clip")
             np.less(u[step], chance, out=opens[step])
             np.add(states[step], opens[step], out=choice)
@@ -196,7 +196,7 @@ class Brackets(Task):
                 in_time[r, self.m] = in_time[r - 1, self.m - 1]
         left, depth = (i.ravel() + 1 for i in np.indices((limit, self.m)))
         later = (left - used).clip(1)
-        # No chance where p is 0: those states are never reached.
+        # Where p is 0 the state is never reached.
         p = np.maximum(in_time[left, depth], np.finfo(float).tiny)
         first = 1.0 if self.mode == "sentence" else 0.5
         begun = self._inside(limit, 1)

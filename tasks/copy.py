@@ -13,11 +13,11 @@ SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(Task):
-    """Write the letters again, in the same order.
+    """Copy letters, in the same order.
 
     The number of letters is uniform from min_letters to max_letters in every sequence, each of
-    them uniform over n_symbols. After a separator come the same letters. Scored: the second
-    time, which the model can also write by itself. (Duplicate String of Deletang 2023, arXiv
+    them uniform over n_symbols. The same letters follow a separator. Scored: the copy, which
+    the model can also generate. (Duplicate String of Deletang 2023, arXiv
     2207.02098, and Ruoss 2023, arXiv 2305.16843: there two symbols, 1 to 40 letters in
     training, 41 to 500 in the test, and the answer's places filled with a special token
     instead of the answer so far.)
@@ -70,7 +70,7 @@ class Copy(Task):
         n_letters = rng.integers(self.min_letters, self.max_letters + 1, (n, 1))
         letters = rng.integers(0, self.n_symbols, (n, self.max_letters))
         place = np.arange(self.n_tokens + 1)
-        # Meaningless where there is no letter, but within the row.
+        # Meaningless where there is no letter, but a valid index.
         source = np.where(place < n_letters, place, self._source(place - n_letters - 1, n_letters))
         sequences = np.take_along_axis(letters, source.clip(0, self.max_letters - 1), axis=1)
         sequences[place == n_letters] = separator

@@ -19,11 +19,11 @@ _NOTHING, _PASS = 0, 1  # the first of ``_operations``
 
 @dataclass(frozen=True, kw_only=True)
 class Counting(Task):
-    """Follow a program that sets and increments variables, and say the value of one.
+    """The value of a variable after a program that sets and increments variables.
 
     A program is a number of operations, uniform from min_ops to max_ops, each drawn by weight:
-    set one of the n_vars variables to 0, increment one that has been set, or pass. An operation
-    that cannot be done (increment beyond 10, or before any variable is set) is drawn again, a
+    set one of the n_vars variables to 0, increment one that has been set, or pass. An invalid
+    operation (increment beyond 10, or before any variable is set) is drawn again, a
     program that sets nothing is drawn again whole. Then one of the set variables is printed.
     Scored: its value. (Golovneva 2024, arXiv 2405.18719, section 5.3; word for word as the
     published generator, facebookresearch/RAM projects/cope/scripts/count_data_gen.py.)
@@ -34,11 +34,11 @@ class Counting(Task):
         b = 0 ; pass; pass; b ++; b ++; pass; print b
                                                     2
 
-    A program of more than max_tokens tokens, answer included, loses its left end (null:
+    A program of more than max_tokens tokens, answer included, is cut on the left (null:
     never); a shorter one is padded on the right.
 
-    Splits: longer and shorter change pass_weight and so the distance between what counts,
-    long_x2 doubles the operations. Metric: share of wrong values.
+    Splits: longer and shorter change pass_weight and so the distance between operations that
+    matter, long_x2 doubles the operations. Metric: share of wrong values.
     """
 
     n_vars: Annotated[int, Field(ge=1, le=len(VARIABLES))]
@@ -69,11 +69,11 @@ class Counting(Task):
 
     @property
     def _longest(self) -> int:
-        """Tokens of the longest program, answer included, before its left end is lost."""
+        """Tokens of the longest program, answer included, before it is cut."""
         return MOST_WORDS * self.max_ops + PRINT_WORDS
 
     def at_length(self, length: int) -> Self:
-        """As many times longer or shorter in operations, as the split long_x2 has it."""
+        """With proportionally many operations, as in the split long_x2."""
         shortest = MOST_WORDS + PRINT_WORDS - 1
         if length < shortest:
             raise ValueError(
@@ -105,7 +105,7 @@ class Counting(Task):
         """Operations of each program, and which of them is its first set.
 
         Drawing programs until one sets something favours long ones. The same distribution,
-        without the tries: until a variable is set only set and pass can be done, so the first
+        without rejection: until a variable is set only set and pass are valid, so the first
         t are all pass with probability q^t, q = pass / (pass + set).
         """
         q = self.pass_weight / (self.pass_weight + self.set_weight)
@@ -131,8 +131,8 @@ class Counting(Task):
         row, flat = np.arange(n), values.ravel()
         flat[variable[0] * n + row] = 0
         for step in range(1, t):
-            # Each set variable weighs increment / n_set, and the draw is repeated if it is at
-            # its greatest: the same as to weigh only those that can grow. All times n_set.
+            # Each set variable has the weight increment / n_set, and is drawn again at its largest
+            # value: the same as a weight for those below it only. All times n_set.
             weights = self.increment_weight * (values < MAX_VALUE)
             for i in range(1, self.n_vars):
                 weights[i] += weights[i - 1]
@@ -148,7 +148,7 @@ class Counting(Task):
         return operations.T, values.T
 
     def _operations(self) -> list[list[str]]:
-        """All there are, as words: nothing, pass, then set, increment, print by variable."""
+        """All operations, as words: nothing, pass, then set, increment, print by variable."""
         names = VARIABLES[: self.n_vars]
         return [
             [],

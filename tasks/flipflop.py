@@ -17,7 +17,7 @@ WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
 
 @dataclass(frozen=True, kw_only=True)
 class FlipFlop(Task):
-    """One bit of memory: say what was last written, however much is to be ignored since.
+    """One bit of memory: recall the last written bit across instructions to ignore.
 
     A sequence is pairs of an instruction and a bit. The first instruction is w (write), the
     last r (read); each of the others is i (ignore) with probability p_ignore, else w or r
@@ -33,10 +33,9 @@ class FlipFlop(Task):
     dense_x4 both. Metric: share of wrong bits.
 
     ``files`` names text files to read instead of drawing: split (train, in_domain or one of
-    the splits) -> path, relative to the current folder, one sequence a row like ``w1i0i1r1``
-    as in the official data set (Hugging Face synthseq/flipflop). Such a split has the
-    length of its file; those of train and in_domain are to have ``length``, the length of
-    what is drawn.
+    the splits) -> path, relative to the current folder, one sequence per row like
+    ``w1i0i1r1`` as in the official data set (Hugging Face synthseq/flipflop). Such a split has
+    the length of its file; the files of train and in_domain must have ``length``.
     """
 
     length: Annotated[int, Field(ge=4)]
@@ -108,7 +107,7 @@ class FlipFlop(Task):
     def at_length(self, length: int) -> Self:
         if length < 3:
             raise ValueError(f"a length of {length} is too short for flip-flop: give at least 3")
-        # Whoever reads all but the last token of pairs reads an odd number. The sequences of a
+        # The model reads all but the last token of pairs, so an odd number. The sequences of a
         # file have one length; for another one they are drawn.
         return replace(self, length=(length + 1) // 2 * 2, splits={}, files={})
 

@@ -1,7 +1,7 @@
-"""Flip-Flop sequences in a text file: one a row, like ``w1i0i1r1``, all equally long.
+"""Flip-Flop sequences in a text file: one per row, like ``w1i0i1r1``, all of one length.
 
-The official training file has 1.6 million rows of 512 characters, so it is mapped, never
-read whole, and checked a piece at a time.
+The official training file has 1.6 million rows of 512 characters, so it is memory-mapped
+and checked in pieces.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ Chars = npt.NDArray[np.uint8]
 ALPHABET = "wri01"
 CHECKED_AT_ONCE = 1 << 24  # bytes
 
-# What a character can be, as flags, so that one look-up checks a row, its line end included.
+# Kinds of characters, as flags, so that one look-up checks a row with its line end.
 WRITE, READ, IGNORE, BIT, RETURN, NEWLINE = (1 << n for n in range(6))
 _KINDS = {"w": WRITE, "r": READ, "i": IGNORE, "0": BIT, "1": BIT, "\r": RETURN, "\n": NEWLINE}
 _KIND = bytes(_KINDS.get(chr(code), 0) for code in range(256))
@@ -28,7 +28,7 @@ _NAMES = {WRITE: "w", READ: "r", INSTRUCTION: "an instruction (w, r or i)", BIT:
 
 @dataclass(frozen=True)
 class FlipFlopText:
-    """A file of sequences; ``key`` is the setting that names it."""
+    """A file of sequences; ``key`` is the configuration key that names it."""
 
     key: str
     path: str
@@ -61,11 +61,11 @@ class FlipFlopText:
 
     @property
     def width(self) -> int:
-        """Characters in a sequence, as the first row has it."""
+        """Characters in a sequence, from the first row."""
         return len(_content(self._first_line))
 
     def rows(self) -> Chars:
-        """The characters, a row a sequence, straight from the (checked) file."""
+        """The characters of the (checked) file, (sequences, width)."""
         stride = len(self._first_line)
         n = -(-len(self._data) // stride)
         shape, strides = (n, self.width), (stride, 1)
@@ -81,7 +81,7 @@ class FlipFlopText:
 
     @property
     def _required(self) -> Sequence[int]:
-        """Per column the flags one of which its character must have."""
+        """For each column the flags of which its character must have one."""
         pairs = [INSTRUCTION, BIT] * (self.width // 2)
         pairs[0], pairs[-2] = WRITE, READ
         return pairs + [_KIND[code] for code in self._first_line[self.width :]]
@@ -101,7 +101,7 @@ class FlipFlopText:
         return line
 
     def _complain(self, row: int) -> NoReturn:
-        """Say what is wrong with this row, all before it being right."""
+        """ValueError for this row, the first wrong one."""
         line = self._line_at(row * len(self._first_line))
         content = _content(line)
         where = f"{self.key}: {self.path}, line {row + 1}"

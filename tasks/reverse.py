@@ -8,10 +8,10 @@ from pe_lab.tasks.copy import Copy
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(Copy):  # type: ignore[misc]
-    """Write the letters again, the last one first.
+    """Copy letters in reverse order.
 
-    As copy in all but the order of the answer: what is to be written next comes nearer with
-    one letter and is twice as far back with the next. (Reverse String of Deletang 2023,
+    As copy but for the order of the answer: each letter is two tokens farther back than the
+    one before it. (Reverse String of Deletang 2023,
     arXiv 2207.02098, and Ruoss 2023, arXiv 2305.16843.)
 
     Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over

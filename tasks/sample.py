@@ -74,7 +74,7 @@ SENTENCES = (
 
 
 class Story:
-    """One story's names, and what is said and sung in it."""
+    """The names, words and repeated lines of one story."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -91,7 +91,7 @@ class Story:
         self.inscription = self.written()
 
     def word(self, kind: str) -> str:
-        """One of the story's words of the kind."""
+        """One of the story's words of this kind."""
         return self.among(self.words[kind])
 
     def some(self, choices: Sequence[str]) -> list[str]:
@@ -99,7 +99,7 @@ class Story:
         return [self.among(choices) for _ in range(PER_STORY)]
 
     def among(self, choices: Sequence[str]) -> str:
-        """One of them, with equal chances; by ``random`` alone, which no Python changes."""
+        """One of them, uniform; by ``random`` alone, which is the same in every Python."""
         return choices[int(self.rng.random() * len(choices))]
 
     def name(self) -> str:
@@ -191,7 +191,7 @@ SHARES = (
     (0.62, Story.stone),
     (1.0, Story.sentence),
 )
-"""How often each part of a paragraph comes, added up."""
+"""The cumulative probability of each part of a paragraph."""
 
 
 def sample() -> str:

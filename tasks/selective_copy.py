@@ -13,11 +13,11 @@ SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopy(Task):
-    """Copy the letters in order and leave out the blanks scattered among them.
+    """Copy the letters in order, without the blanks scattered among them.
 
-    n_copy letters, uniform over n_symbols, stand in order at places drawn uniformly among
-    n_copy + n_blank; the other places are blank. After a separator come the letters without
-    the blanks. Scored: the copy, which the model can also write by itself.
+    n_copy letters, uniform over n_symbols, are in order at positions drawn uniformly among
+    n_copy + n_blank; the other positions are blank. A separator and the letters without the
+    blanks follow. Scored: the copy, which the model can also generate.
     (Golovneva 2024, arXiv 2405.18719, section 5.2.)
 
     Vocabulary: the letters, _ (blank) and | (separator). n_copy 4, n_blank 4, n_symbols 16,

@@ -16,9 +16,9 @@ from pe_lab.tasks.text_file import TextFile, Unit, called, read_text
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Task):
-    """The next character, or byte, of a text file: how well, and how far from the window's start.
+    """The next character, or byte, of a text file.
 
-    The file's first part is for training, the last ``test_share`` of it for measuring: windows of
+    The file's first part is for training, the last ``test_share`` of it for evaluation: windows of
     ``length`` tokens, each with the token after it, drawn anywhere in the training part and side
     by side, without overlap, in the test part (fewer where it has no more).
     Scored: every token, also by the number of tokens read.
@@ -31,23 +31,23 @@ class Text(Task):
 
     Splits, after Su's table of length extrapolation (blogs 9603, 9708): long_x2, long_x4 and
     long_x8 are longer windows of the test part ("not repeated"), repeated_x2 .. repeated_x8 are
-    windows of the training length, tiled up to the same lengths ("repeated": who can copy from
-    so far back is right from the second tile on; there, texts of any length up to that, tiled).
+    windows of the training length, tiled up to the same lengths ("repeated": copying from so far
+    back is right from the second tile on; the source tiles texts of any length up to that).
     Metric: share of wrong tokens.
 
-    The file is never held in memory. Without one, a text comes along that was written for this
-    (tasks/sample.py has its grammar).
+    The file is never held in memory. Without one, the included sample is read (tasks/sample.py
+    has its grammar).
     """
 
     file: Annotated[str, Field(min_length=1)] | None
     unit: Unit
     length: PositiveInt
-    """Tokens that the model reads; with the one that is only answered, a window has one more."""
+    """Tokens that the model reads; a window has one more, which is only predicted."""
     period: PositiveInt | None
-    """The first so many tokens of a window, over and over; null: the window as it is."""
+    """The number of first tokens of a window that are repeated; null: the window is unchanged."""
     test_share: Annotated[float, Field(gt=0, lt=1)]
     part: Literal["training", "test"] = "training"
-    """Whose windows these are; the splits' are those of the test part."""
+    """The part that the windows are from; those of splits are from the test part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +88,7 @@ class Text(Task):
         return self.length
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
-        """n windows; of the test part as many as fit side by side, where n is more."""
+        """n windows; of the test part at most as many as fit side by side."""
         if self.part == "training":
             starts = rng.integers(self._begin, self._end - self._window + 1, n)
         else:
@@ -115,7 +115,7 @@ class Text(Task):
         return replace(self, length=length, period=period, splits={})
 
     def encode(self, text: str) -> list[int]:
-        """Every character, or byte, of it; a space is one too."""
+        """The tokens of a text."""
         number = {code: n for n, code in enumerate(self._text.alphabet)}
         codes = list(text.encode()) if self.unit == "bytes" else [ord(c) for c in text]
         for code in codes:
@@ -141,7 +141,7 @@ class Text(Task):
 
     @property
     def _window(self) -> int:
-        """Tokens of the text in a sequence, the last answer included."""
+        """Tokens of the text in a sequence, the last target included."""
         return self.length + 1 if self.period is None else min(self.period, self.length + 1)
 
     @property
@@ -154,6 +154,6 @@ class Text(Task):
 
     @property
     def _cut(self) -> int:
-        """Where the training part ends and the test part begins."""
+        """The end of the training part, where the test part begins."""
         length: int = self._text.length
         return round(length * (1 - self.test_share))

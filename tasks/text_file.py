@@ -1,7 +1,7 @@
-"""A text as a row of numbers, characters or bytes, read from its file a piece at a time.
+"""A text file of any size as a sequence of characters or bytes.
 
-A file of any size: it is gone through once, for its alphabet, its digest and one byte offset for
-every ``BLOCK`` characters, and a window is read from the file.
+It is read once, for its alphabet, its digest and one byte offset for every ``BLOCK`` characters;
+windows are then read from the file.
 """
 
 import codecs
@@ -23,7 +23,7 @@ Unit = Literal["characters", "bytes"]
 
 READ_AT_ONCE = 1 << 22  # bytes
 BLOCK = 4096
-"""Characters between two offsets that are kept: 2 MB for a file of 1 GB."""
+"""Characters between two recorded offsets: 2 MB for a file of 1 GB."""
 CODE_POINTS = 0x110000
 LONGEST = 4
 """Bytes of the longest character in utf-8."""
@@ -31,10 +31,10 @@ LONGEST = 4
 
 @dataclass(frozen=True, eq=False)
 class TextFile:
-    """A file that has been gone through.
+    """A file that has been read once.
 
     Args:
-        stamp: size and time of change, as they were then.
+        stamp: its size and time of change at that time.
         digest: size and sha256.
         length: characters, or bytes.
         alphabet: the characters or bytes that occur, ascending; a token's number is its place.
@@ -51,14 +51,14 @@ class TextFile:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What each token is called: itself, ␣ for a space, an escape where it cannot be seen."""
+        """The name of each token: itself, ␣ for a space, an escape if it is not printable."""
         return tuple(called(code, self.unit) for code in self.alphabet)
 
     def windows(self, starts: Ints, length: int) -> Ints:
         """(n, length): the tokens from each start on.
 
         Raises:
-            RunError: the file is not what it was.
+            RunError: the file has changed.
         """
         rows = np.empty((len(starts), length), dtype=np.int64)
         try:
@@ -75,7 +75,7 @@ class TextFile:
         if self.offsets is None:
             return np.frombuffer(os.pread(file.fileno(), length, start), dtype=np.uint8)
         block, within = divmod(start, BLOCK)
-        # Up to the offset behind the last character; what comes after that is cut off.
+        # Up to the offset after the last character; the rest is cut off.
         behind = -(-(start + length) // BLOCK)
         begin = int(self.offsets[block])
         end = int(self.offsets[behind]) if behind < len(self.offsets) else self.stamp[0]
@@ -84,21 +84,21 @@ class TextFile:
 
 
 def read_text(key: str, path: str, unit: Unit) -> TextFile:
-    """The file, gone through; once in a process, as long as it is not changed.
+    """The file, read once in a process as long as it does not change.
 
     Args:
-        key: the setting that names it, for the message.
+        key: the configuration key that names it, for messages.
 
     Raises:
         ValueError: it cannot be read, is empty or, for characters, no utf-8.
     """
     try:
-        # What it was before it is read: a change in between is then noticed later.
+        # Before it is read: a change in between is then noticed later.
         stat = Path(path).stat()
         if not S_ISREG(stat.st_mode):
             kind = "a folder" if S_ISDIR(stat.st_mode) else "not a regular file"
             raise ValueError(f"{key}={path} is {kind}; give the path of a text file")
-        return _gone_through(key, path, unit, _stamp(stat))
+        return _scan(key, path, unit, _stamp(stat))
     except OSError as error:
         raise ValueError(
             f"{key}={path} cannot be read ({error.strerror}); give the path of a text file"
@@ -106,7 +106,7 @@ def read_text(key: str, path: str, unit: Unit) -> TextFile:
 
 
 @lru_cache(maxsize=16)
-def _gone_through(key: str, path: str, unit: Unit, stamp: tuple[int, int]) -> TextFile:
+def _scan(key: str, path: str, unit: Unit, stamp: tuple[int, int]) -> TextFile:
     sha256, seen = hashlib.sha256(), np.zeros(CODE_POINTS, dtype=bool)
     offsets: list[Ints] = []
     size = characters = 0
@@ -135,7 +135,7 @@ def _gone_through(key: str, path: str, unit: Unit, stamp: tuple[int, int]) -> Te
 
 
 def _decoded(key: str, path: str, piece: bytes, before: int, final: bool) -> tuple[str, int]:
-    """The piece as text, less a character that its end cuts, and how many bytes that is."""
+    """The piece as text, without a character that its end cuts, and the bytes of that text."""
     try:
         return codecs.utf_8_decode(piece, "strict", final)
     except UnicodeDecodeError as error:
@@ -147,7 +147,7 @@ def _decoded(key: str, path: str, piece: bytes, before: int, final: bool) -> tup
 
 
 def _starts(piece: bytes) -> Ints:
-    """Where characters begin: every byte that does not go on with one."""
+    """The indices where characters begin: every byte but continuation bytes."""
     return np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) & 0xC0 != 0x80)
 
 
