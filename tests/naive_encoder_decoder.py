@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from fast import accelerated
+from formulas import activated, normed, rotated
 from input_output import MAX_LEN, SEPARATOR, VOCAB
 from torch import Tensor
 
@@ -40,32 +41,6 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> EncoderDecoder
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model
-
-
-def normed(x: Tensor, norm: torch.nn.Module, kind: str) -> Tensor:
-    if kind == "rmsnorm":
-        return norm.weight * x / ((x**2).mean() + torch.finfo(x.dtype).eps) ** 0.5
-    x = x - x.mean()
-    return norm.weight * x / ((x**2).mean() + 1e-5) ** 0.5 + norm.bias
-
-
-def activated(x: Tensor, activation: str) -> Tensor:
-    if activation == "relu":
-        return x.clamp(min=0)
-    if activation == "gelu":
-        return x * (1 + torch.erf(x / math.sqrt(2))) / 2
-    gate, value = x[: len(x) // 2], x[len(x) // 2 :]
-    return gate / (1 + (-gate).exp()) * value
-
-
-def rotated(x: Tensor, position: int) -> Tensor:
-    """Neighbours rotated by i 10000^(-2m/D)."""
-    out = [x[0]] * len(x)
-    for m in range(0, len(x), 2):
-        angle = position * 10000 ** (-m / len(x))
-        out[m] = x[m] * math.cos(angle) - x[m + 1] * math.sin(angle)
-        out[m + 1] = x[m] * math.sin(angle) + x[m + 1] * math.cos(angle)
-    return torch.stack(out)
 
 
 SLOPES = [2**-4, 2**-8, 2**-2]
@@ -144,11 +119,11 @@ class Naive:
         return [a + b for a, b in zip(x, path, strict=True)]
 
     def branch(self, x: list[Tensor], residual: Any, make: Any) -> list[Tensor]:
-        norm, kind = residual.norm, self.cfg.norm
+        norm = residual.norm
         if self.cfg.norm_position == "pre":
-            made = make([normed(x_i, norm, kind) for x_i in x])
+            made = make([normed(x_i, norm) for x_i in x])
             return [a + b for a, b in zip(x, made, strict=True)]
-        return [normed(a + b, norm, kind) for a, b in zip(x, make(x), strict=True)]
+        return [normed(a + b, norm) for a, b in zip(x, make(x), strict=True)]
 
     def attention(
         self,
@@ -187,4 +162,4 @@ class Naive:
     def end(self, x: list[Tensor], norm: Any) -> list[Tensor]:
         if self.cfg.norm_position == "post":
             return x
-        return [normed(x_i, norm, self.cfg.norm) for x_i in x]
+        return [normed(x_i, norm) for x_i in x]

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from fast import accelerated
+from formulas import sigmoid
 from input_output import MAX_LEN, SEPARATOR, VOCAB
 from torch import Tensor
 
@@ -33,10 +34,6 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> Seq2Seq:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)
     return model
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + (-x).exp())
 
 
 def gru(x: Tensor, h: Tensor, weights: list[Tensor]) -> Tensor:
