@@ -1,6 +1,5 @@
 """Inspections for tests: one made by hand, and run folders to inspect."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from edited import edit_checkpoint, edit_summary
 from program import start, the_run, tiny
 
 from pe_lab.config.check import check
 from pe_lab.inspection.data import Answer, Head, Inspection
-from pe_lab.store import checkpoint
 from pe_lab.training.plan import plan
 
 Fake = Callable[..., Path]
@@ -65,13 +65,17 @@ def fake(run: Path, tmp_path: Path) -> Fake:
     def make(**groups: Any) -> Path:
         folder = tmp_path / "fake"
         shutil.copytree(run, folder)
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["config"] |= groups
-        summary["null_keys"] = []
-        planned = plan(check(summary["config"], summary["names"]))
-        summary["contents"] = planned.task.contents()
-        (folder / "summary.json").write_text(json.dumps(summary))
-        checkpoint.save(folder / "checkpoint.pt", {"model": planned.model().state_dict()})
+        states: list[dict[str, torch.Tensor]] = []
+
+        def change(summary: dict[str, Any]) -> None:
+            summary["config"] |= groups
+            summary["null_keys"] = []
+            planned = plan(check(summary["config"], summary["names"]))
+            summary["contents"] = planned.task.contents()
+            states.append(planned.model().state_dict())
+
+        edit_summary(folder, change)
+        edit_checkpoint(folder, lambda state: state.update(model=states[0]))
         return folder
 
     return make

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from edited import edit_checkpoint, edit_summary
 from inspections import Fake, fake, run
 from omegaconf import OmegaConf
 from program import ROOT, Here, the_run
@@ -20,7 +21,6 @@ from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.page import page
 from pe_lab.inspection.text import lines
-from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import find_run
 
 __all__ = ["fake", "run"]
@@ -184,32 +184,30 @@ def test_a_model_that_cannot_be_loaded_is_refused(
     shutil.copytree(run, folder)
     whole = (folder / "checkpoint.pt").read_bytes()
     (folder / "checkpoint.pt").write_bytes(whole[:-100])
-    assert "cannot be read, it is cut off or no checkpoint" in refusal(here, "run=copy")
+    assert "does not fit its digest, it is damaged, cut off or no checkpoint" in refusal(
+        here, "run=copy"
+    )
     (folder / "checkpoint.pt").unlink()
     assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy")
-    checkpoint.save(folder / "checkpoint.pt", {"step": 3})
+    shutil.copy(run / "checkpoint.pt", folder)
+    edit_checkpoint(folder, lambda state: state.pop("model"))
     assert "do not fit the model of this version" in refusal(here, "run=copy")
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = (folder / "summary.json").read_text()
 
     def changed(**pe: Any) -> str:
-        config = {**summary["config"], "pe": {**summary["config"]["pe"], **pe}}
-        (folder / "summary.json").write_text(
-            json.dumps({**summary, "config": config, "null_keys": []})
-        )
+        (folder / "summary.json").write_text(summary)
+        edit_summary(folder, lambda s: s["config"]["pe"].update(pe) or s.update(null_keys=[]))
         return refusal(here, "run=copy")
 
     assert "names the class decay.Decay, which is not of pe_lab" in changed(_target_="decay.Decay")
     assert "pe.slope=1 is not a key of pe" in changed(slope=1)
-    shutil.copy(run / "checkpoint.pt", folder)
     assert "do not fit the model of this version" in changed(npos=3)
 
 
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "gpu"
     shutil.copytree(run, folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["config"]["device"] = "cuda"
-    (folder / "summary.json").write_text(json.dumps(summary))
+    edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
     assert load(folder).answers("in_domain").measured()["n"] > 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edited import edit_checkpoint
 from inspections import Fake, fake, made, run
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.inspection.data import Answer, Head
 from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, page
 from pe_lab.inspection.text import lines
-from pe_lab.store import checkpoint
 
 __all__ = ["fake", "run"]
 
@@ -190,9 +190,8 @@ def test_a_token_cannot_end_the_page() -> None:
 
 def test_nan_outputs_are_shown_as_such(fake: Fake) -> None:
     folder = fake(pe=section("alibi"))
-    state = checkpoint.load(folder / "checkpoint.pt")
-    state["model"]["blocks.1.attention.qkv.weight"].fill_(float("nan"))
-    checkpoint.save(folder / "checkpoint.pt", {"model": state["model"]})
+    weight = "blocks.1.attention.qkv.weight"
+    edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
     _, data, _ = chart_in(page(inspection, alone=False))

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -66,7 +67,7 @@ def parse(model: type[T], words: Sequence[str]) -> T:
     """
     closed = model.model_config["extra"] == "forbid"
     values: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
