@@ -136,7 +136,7 @@ def _write(workspace: Any, path: Path) -> None:
     view = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, lambda file: file.write(view.encode() + b"\n"))
+        replace_file(path, view.encode() + b"\n")
     except OSError as error:
         raise RunError(
             f"{path} cannot be written ({error.strerror}): give another place with out="

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.files import write_new_file
 from pe_lab.common.options import Options, parse
 from pe_lab.results.formats import markdown
 from pe_lab.results.output import Format, print_tables
@@ -158,7 +159,8 @@ def _write(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
     written = out.with_suffix(".md")
     write(evaluated, out, "accuracy")
     try:
-        written.write_text("\n".join(map(markdown, found)), encoding="utf-8")
+        text = "\n".join(map(markdown, found))
+        write_new_file(written, text.encode())
     except OSError as error:
         raise cannot_write(written, error) from None
     print_tables(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})

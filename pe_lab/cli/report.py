@@ -69,7 +69,7 @@ def show(words: Sequence[str]) -> None:
     text = make(runs, options.title, options.inspect, shlex.join(["report", *words]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, lambda handle: handle.write(text.encode()))
+        replace_file(path, text.encode())
     except OSError as error:
         raise RunError(
             f"{path} cannot be written ({error.strerror}): make room there or choose another "

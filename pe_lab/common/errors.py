@@ -1,5 +1,6 @@
 """Errors shown to users: one sentence and an exit status."""
 
+import errno
 from pathlib import Path
 
 
@@ -29,6 +30,11 @@ class HeldError(RunError):
 
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The error for a file that cannot be written."""
+    if error.errno == errno.ELOOP:
+        return RunError(
+            f"{path} is a link, and nothing is written through links: remove it, then run the same "
+            "command again"
+        )
     return RunError(
         f"{path} cannot be written ({error.strerror}): make room there or choose another "
         "runs_dir, then run the same command again"

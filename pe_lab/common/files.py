@@ -1,17 +1,43 @@
-"""Atomic writes."""
+"""Files: read whole if regular, written atomically, and never written through a link."""
 
+import errno
 import os
-from collections.abc import Callable
+import secrets
+import stat
 from pathlib import Path
-from typing import IO, Any
 
 
-def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file atomically: to a temporary file, flushed to disk, then renamed."""
-    temporary = path.with_name(f".{path.name}.part")
+def read_file(path: str | Path) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        OSError: there is none, or it is of another kind: a pipe or a device may have no end.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb", buffering=0) as file:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
+
+
+def no_link(path: str, flags: int) -> int:
+    """An ``opener`` of ``open`` that refuses a link (ELOOP)."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def replace_file(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a file atomically: to a new temporary file, flushed to disk, then renamed.
+
+    Of several writers, the last one's file stays. A link is replaced, its target left alone.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with open(temporary, "wb") as handle:
-            write(handle)
+        with open(temporary, "xb") as handle:
+            handle.writelines(parts)
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
@@ -23,3 +49,10 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_new_file(path: Path, content: bytes) -> None:
+    """As ``replace_file``; FileExistsError if there is a file already."""
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    replace_file(path, content)

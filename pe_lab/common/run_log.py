@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pe_lab.common.files import no_link
+
 logger = logging.getLogger("pe_lab")
 
 
@@ -16,7 +18,7 @@ class RunLog(logging.Handler):
         self.path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError), open(self.path, "a") as file:
+        with suppress(OSError), open(self.path, "a", opener=no_link) as file:
             file.write(self.format(record) + "\n")
 
 

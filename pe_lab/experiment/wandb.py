@@ -149,7 +149,7 @@ class WandbLog:
             # How many rows reached the server is not known here: log them as another run.
             id_file.unlink(missing_ok=True)
         if not id_file.exists():
-            replace_file(id_file, lambda file: file.write(secrets.token_hex(3).encode()))
+            replace_file(id_file, secrets.token_hex(3).encode())
         return f"{run_id}-{id_file.read_text()}", unsent
 
     def _log_row(self, run: Any, row: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ class WandbLog:
         finally:
             run.finish(exit_code=exit_code)
         _file_of(run).stat()
-        replace_file(self._folder / "rows", lambda file: file.write(str(rows).encode()))
+        replace_file(self._folder / "rows", str(rows).encode())
 
     def _log_summary(self, run: Any, summary: dict[str, Any], pictures: dict[str, str]) -> None:
         import wandb

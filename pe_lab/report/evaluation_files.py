@@ -1,12 +1,11 @@
 """The files of ``pe-lab eval``: a table with one number per row, and a chart of it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
 import polars as pl
 
 from pe_lab.common.errors import cannot_write
+from pe_lab.common.files import write_new_file
 from pe_lab.common.metrics import is_share
 from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
@@ -27,18 +26,17 @@ def write(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
         RunError: a file exists, or cannot be written.
     """
     table = evaluated.write_csv().encode()
-    _new(path, lambda file: file.write(table))
+    _new(path, table)
     if evaluated["error"].is_not_null().any():
         image = drawn(chart(evaluated, metric), "svg")
-        _new(path.with_suffix(".svg"), lambda file: file.write(image))
+        _new(path.with_suffix(".svg"), image)
     return path
 
 
-def _new(path: Path, write_to: Callable[[IO[bytes]], Any]) -> None:
+def _new(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb") as file:
-            write_to(file)
+        write_new_file(path, content)
     except OSError as error:
         raise cannot_write(path, error) from None
 

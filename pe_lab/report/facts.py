@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from pe_lab.common.files import read_file
 from pe_lab.results.frame import FACTS
 from pe_lab.results.reader import text
 
@@ -82,7 +83,7 @@ def provenance(paths: Sequence[str]) -> dict[str, Counts]:
 
 def _environment(path: Path) -> dict[str, str]:
     try:
-        starts = orjson.loads((path / "environment.json").read_bytes())
+        starts = orjson.loads(read_file(path / "environment.json"))
         last = starts[-1]
         changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
         threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"

@@ -17,6 +17,7 @@ import orjson
 import yaml
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import identity
@@ -97,8 +98,7 @@ class _Reader:
         try:
             facts["seed"] = _seed(folder, int(name.removeprefix("seed").partition("-")[0]))
             try:
-                with open(f"{folder.path}/summary.json", "rb", buffering=0) as file:
-                    content = file.read()
+                content = read_file(f"{folder.path}/summary.json")
             except FileNotFoundError:
                 return self._unfinished(folder, facts)
             return self._finished(folder, facts, unsealed(content, folder.path / "summary.json"))
@@ -199,7 +199,7 @@ def _status(folder: RunFolder) -> dict[str, Any]:
 def _config_yaml(path: Path) -> dict[str, Any] | None:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        config = yaml.load(path.read_bytes(), Loader=loader)
+        config = yaml.load(read_file(path), Loader=loader)
         config["train"]["stop_below"]
     except FileNotFoundError:
         return None

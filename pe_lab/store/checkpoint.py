@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pe_lab.common.errors import RunError, UsageError, reason
-from pe_lab.common.files import replace_file
+from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of
 
 FORMAT = 2
@@ -40,7 +40,7 @@ def save(path: Path, run: str, state: dict[str, Any]) -> str:
     zipped = content.getbuffer()[:-2]
     comment = digest_comment(zipped)
     try:
-        replace_file(path, lambda file: file.writelines((zipped, comment)))
+        replace_file(path, zipped, comment)
     except OSError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
@@ -60,7 +60,7 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
         UsageError: the file is damaged, of another run, or no checkpoint.
     """
     try:
-        content = memoryview(path.read_bytes())
+        content = memoryview(read_file(path))
     except OSError as error:
         raise UsageError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
     zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pe_lab.common.errors import RunError, cannot_write
+from pe_lab.common.files import no_link, read_file
 from pe_lab.store.digests import REMEDY as DAMAGED
 
 log = logging.getLogger("pe_lab")
@@ -25,7 +26,7 @@ def read_metrics(path: Path, remedy: str = REMEDY) -> list[Any]:
     Raises:
         RunError: a line cannot be read.
     """
-    *whole, _torn = path.read_bytes().split(b"\n")
+    *whole, _torn = read_file(path).split(b"\n")
     rows = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -49,7 +50,7 @@ class MetricsLog:
         self.path = path
         try:
             # Unbuffered: a row is with the system when write() returns, and only then.
-            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115
+            self._file = open(path, "a+b", buffering=0, opener=no_link)  # noqa: SIM115
             self._file.seek(0)
             content = self._file.read()
             self.size = content.rfind(b"\n") + 1 if keep is None else keep

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import HeldError, RunError, UsageError, cannot_write
-from pe_lab.common.files import replace_file
+from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, unsealed
 
 State = Literal["running", "interrupted", "failed", "finished"]
@@ -36,9 +37,8 @@ def check_writable(runs_dir: str) -> None:
     path = Path(runs_dir)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        # It has no name, so that a kill leaves nothing.
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise UsageError(
             f"runs_dir={runs_dir} cannot be written ({error.strerror}): choose another folder"
@@ -118,9 +118,11 @@ class RunFolder:
         return aside
 
     def make(self) -> None:
-        """Create the folder if it does not exist."""
+        """Create the folder if it does not exist, and remove what a killed process left."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            for part in self.path.glob(".*.part"):
+                part.unlink()
         except OSError as error:
             raise cannot_write(self.path, error) from None
 
@@ -128,7 +130,7 @@ class RunFolder:
         """A file in the folder, written atomically; RunError if that fails."""
         path = self.path / name
         try:
-            replace_file(path, lambda handle: handle.write(text.encode()))
+            replace_file(path, text.encode())
         except OSError as error:
             raise cannot_write(path, error) from None
 
@@ -140,7 +142,7 @@ class RunFolder:
         """A JSON file of the folder; None if it is missing, UsageError if it cannot be read."""
         path = self.path / name
         try:
-            return orjson.loads(unsealed(path.read_bytes(), path))
+            return orjson.loads(unsealed(read_file(path), path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

@@ -238,10 +238,11 @@ def test_a_library_that_others_could_have_put_there_is_not_loaded(
 ) -> None:
     assert answer() == (42, [])
     assert place.cache.stat().st_mode & 0o777 == 0o700
-    place.cache.chmod(0o777)
-    found, (warning,) = answer()
-    assert (found, place.compiled()) == (42, 2)
-    assert f"everyone may write to {place.cache}" in warning
+    for built, mode in ((2, 0o777), (3, 0o770)):
+        place.cache.chmod(mode)
+        found, (warning,) = answer()
+        assert (found, place.compiled()) == (42, built)
+        assert f"other users may write to {place.cache}" in warning
     place.cache.chmod(0o755)
     assert answer() == (42, [])
     mine = os.geteuid()
@@ -250,8 +251,43 @@ def test_a_library_that_others_could_have_put_there_is_not_loaded(
     else:
         monkeypatch.setattr(build.os, "geteuid", lambda: mine + 1)
     found, (warning,) = answer()
-    assert (found, place.compiled()) == (42, 3)
+    assert (found, place.compiled()) == (42, 4)
     assert f"{place.cache} belongs to another user" in warning
+
+
+@pytest.mark.parametrize("suffix", [".so", ".sha256"])
+@pytest.mark.parametrize("fault", ["owner", "mode", "link"])
+def test_a_file_that_others_could_have_written_is_compiled_again(
+    suffix: str, fault: str, place: Place, answer: Callable, tmp_path: Path
+) -> None:
+    """V15."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(build.ctypes, "CDLL", lambda path: object())
+        build.library("question")
+    file = place.kept().with_suffix(suffix)
+    if fault == "owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files away")
+        os.chown(file, 12345, -1)
+    elif fault == "mode":
+        file.chmod(0o660)
+    else:
+        file.symlink_to(file.rename(tmp_path / "elsewhere"))
+    assert answer() == (42, [])
+    assert place.compiled() == 2
+
+
+def test_the_folder_of_a_killed_build_is_removed(
+    place: Place, answer: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V14."""
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    old, new = tmp_path / f"{build.BUILD}old", tmp_path / f"{build.BUILD}new"
+    for folder in (old, new):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    assert answer() == (42, [])
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_full_disk_costs_a_build_a_process(

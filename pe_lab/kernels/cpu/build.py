@@ -25,11 +25,17 @@ from pathlib import Path
 import filelock
 import torch
 
+from pe_lab.common.files import replace_file
+
 logger = logging.getLogger("pe_lab")
 
 SOURCES = Path(__file__).parent / "src"
 POSIX = os.name == "posix"
 COMPILERS = ("c++", "g++", "clang++")
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+BUILD = "pe-lab-build-"
+"""The folders of builds begin with this."""
+ABANDONED_S = 3600.0
 LOCK_TIMEOUT_S = 120.0
 """Longer than any build: a process that has waited this long compiles as well."""
 
@@ -79,8 +85,8 @@ def _trusted_folder() -> Path:
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0):
         raise PermissionError(f"{folder} belongs to another user; name yours in PE_LAB_CACHE")
-    if status.st_mode & stat.S_IWOTH:
-        raise PermissionError(f"everyone may write to {folder}; name another in PE_LAB_CACHE")
+    if status.st_mode & OTHERS_WRITE:
+        raise PermissionError(f"other users may write to {folder}; name another in PE_LAB_CACHE")
     return folder
 
 
@@ -137,11 +143,19 @@ def _run(words: list[str]) -> bytes:
 
 
 def _load(path: Path) -> ctypes.CDLL | None:
-    """None if the file is missing, incomplete (the loader would crash) or not loadable."""
+    """None if the file is missing, incomplete (the loader would crash), not loadable, or may have
+    been written by another user."""
+    digest = path.with_suffix(".sha256")
     with contextlib.suppress(OSError):
-        if path.with_suffix(".sha256").read_bytes() == _digest(path):
+        if all(map(_ours, (path, digest))) and digest.read_bytes() == _digest(path):
             return ctypes.CDLL(str(path))
     return None
+
+
+def _ours(path: Path) -> bool:
+    status = path.lstat()
+    regular = stat.S_ISREG(status.st_mode) and not status.st_mode & OTHERS_WRITE
+    return regular and status.st_uid in (os.geteuid(), 0)
 
 
 def _digest(path: Path) -> bytes:
@@ -154,7 +168,8 @@ def _build(
     """Compile, cache as ``path`` if possible, and load."""
     begun = time.monotonic()
     source = SOURCES / f"{name}.cpp"
-    with tempfile.TemporaryDirectory(prefix="pe-lab-", ignore_cleanup_errors=True) as folder:
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=BUILD, ignore_cleanup_errors=True) as folder:
         fresh = Path(folder) / f"{name}.so"
         _run([*compiler, *flags(), "-shared", str(source), "-o", str(fresh)])
         logger.info(
@@ -176,16 +191,18 @@ def _build(
 
 
 def _store(fresh: Path, path: Path) -> None:
-    """Copy to a temporary name, then move: an incomplete copy is never loaded."""
     for suffix, content in ((".sha256", _digest(fresh)), (".so", fresh.read_bytes())):
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                file.write(content)
-                file.flush()
-                Path(file.name).replace(path.with_suffix(suffix))
-            except OSError:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        replace_file(path.with_suffix(suffix), content)
+        path.with_suffix(suffix).chmod(0o600)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of builds that were killed, an hour later."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{BUILD}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - ABANDONED_S:
+                shutil.rmtree(folder)
 
 
 @functools.cache
