@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from program import ROOT, Here, the_run
 
 from docs.facts import names, section
+from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.page import page
 from pe_lab.inspection.text import lines
-from pe_lab.store.run_folder import find_run
 
 __all__ = ["fake", "run"]
 

@@ -24,7 +24,6 @@ and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next 
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-import glob
 import logging
 import os
 import sys
@@ -36,6 +35,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from pe_lab.cli.run_argument import finished_runs
 from pe_lab.common.errors import Interrupted, UsageError
 from pe_lab.common.options import (
     AtLeastOne,
@@ -47,7 +47,7 @@ from pe_lab.common.options import (
 )
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.tables import Spread
-from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
+from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")
 
@@ -88,7 +88,7 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
     out = _out(options.out, options.runs_dir)
-    paths, unfinished = finished(options.run, options.runs_dir)
+    paths, unfinished = finished_runs(options.run, options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.report.evaluation_files import write
@@ -127,52 +127,6 @@ def show(words: Sequence[str]) -> None:
     skipped = frame_of(list(records_of(map(RunFolder, unfinished))), FACTS)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     print_tables(options.format, tables, evaluated, skipped, lines, facts)
-
-
-def finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
-    """The finished and the unfinished runs that ``run=`` names.
-
-    A single run is always returned as finished: loading it gives the precise error.
-
-    Raises:
-        UsageError: no such run, or none of them is finished.
-    """
-    found: dict[str, Path] = {}
-    for name in filter(None, (name.strip() for name in text.split(","))):
-        for path in _matching(name, runs_dir):
-            found.setdefault(str(path.resolve()), path)
-    if not found:
-        raise UsageError(
-            "eval needs a finished run: give run=FOLDER, several by commas, or a part of their "
-            "names below runs_dir"
-        )
-    paths = list(found.values())
-    if len(paths) == 1:
-        return paths, []
-    done = [path for path in paths if RunFolder(path).summary() is not None]
-    if not done:
-        some = ", ".join(map(str, paths[:3])) + (", .." if len(paths) > 3 else "")
-        raise UsageError(
-            f"run={text} names {len(paths)} runs, and none is finished ({some}): run "
-            "their commands again to continue them"
-        )
-    return done, [path for path in paths if path not in done]
-
-
-def _matching(name: str, runs_dir: Path) -> list[Path]:
-    """The runs in a folder or a glob pattern, else those with this part in their path."""
-    path = Path(name)
-    if path.is_dir():
-        return [path] if is_run(path) else runs_below(path) or [path]
-    globbed = [Path(match) for match in sorted(glob.glob(name))]  # noqa: PTH207
-    found = [run for p in globbed if p.is_dir() for run in ([p] if is_run(p) else runs_below(p))]
-    found = found or runs_called(name, runs_dir)
-    if not found:
-        raise UsageError(
-            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
-            "pe-lab results for the runs"
-        )
-    return [run for run in found if ".replaced-" not in run.name]
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:

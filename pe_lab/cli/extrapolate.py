@@ -137,7 +137,7 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
     for name, runs in paths.items():
         made = {row.encoding or AS_TRAINED: row.pe for row in extrapolated() if row.trained == name}
         words = [word for word in made if word != AS_TRAINED]
-        console().print(f"measuring {name}, with {len(words)} other encodings", markup=False)
+        console().print(f"measuring {name}, with {len(words)} other encodings")
         frame = evaluate(runs, words, list(SPLITS))
         row = pl.col("encoding").replace_strict(made, return_dtype=pl.String)
         parts.append(frame.with_columns(row.alias("row")))

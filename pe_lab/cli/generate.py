@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.trust import trust
-from pe_lab.store.run_folder import find_run
 
 if TYPE_CHECKING:
     from pe_lab.experiment.load_run import LoadedRun
@@ -36,7 +36,8 @@ class GenerateOptions(Options):
 
     run: str = Field(
         min_length=1,
-        description="a finished run: give run=FOLDER, or a part of its name below runs_dir",
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
+        "pe-lab runs lists them",
     )
     prompt: str = Field(description='a prompt for the model to go on from: give prompt=".."')
     tokens: AtLeastOne = 200

@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pe_lab.cli.run_argument import find_run
 from pe_lab.common.console import console
 from pe_lab.common.options import Options, parse, without_config_dir
 from pe_lab.common.trust import trust
-from pe_lab.store.run_folder import find_run
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 
@@ -31,7 +31,8 @@ class InspectOptions(Options):
 
     run: str = Field(
         min_length=1,
-        description="a finished run: give run=FOLDER, or a part of its name below runs_dir",
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
+        "pe-lab runs lists them",
     )
     split: str = "in_domain"
     sample: Index = 0

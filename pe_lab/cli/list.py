@@ -42,5 +42,5 @@ def show(words: Sequence[str]) -> None:
         table.add_column(header, no_wrap=header == "choice")
     for group in words or CHOICES:
         for name, path in choices(group).items():
-            table.add_row(f"{group}={name}", summary_line(path.read_text()))
+            table.add_row(f"{group}={name}", summary_line(path.read_text("utf-8")))
     console().print(table)

@@ -1,17 +1,20 @@
 """The command line: key=value overrides train a run, commands do the rest."""
 
 import ast
-import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+from pe_lab import __version__
 from pe_lab.common.errors import Interrupted, PeLabError, UsageError, sentence
+from pe_lab.common.output import printable, tolerant_output
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES, bare_word, choices
 
@@ -27,6 +30,7 @@ A finished run is skipped and an unfinished one is resumed: any command can be r
 
 Look at the results (the keys of a command: pe-lab results --help):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   a table of all runs
+  pe-lab runs                                           the run folders: state, age, size
   pe-lab compare                                        beside the published numbers
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
@@ -36,6 +40,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
+  pe-lab --version
 
 Choices:
 {choices}
@@ -49,6 +54,7 @@ Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydr
 
 VERBS = {
     "results": "pe_lab.cli.results",
+    "runs": "pe_lab.cli.runs",
     "compare": "pe_lab.cli.compare",
     "report": "pe_lab.cli.report",
     "eval": "pe_lab.cli.eval",
@@ -66,36 +72,50 @@ DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
 
 def entry() -> None:
     """The console script."""
+    # Ctrl-C ends the process at once, also amid an import; a run that is under way stops by itself
+    # (common.signals). Where SIGINT is ignored it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 done, 1 failed, 2 wrong usage,
-    130 and 143 stopped by Ctrl-C and SIGTERM."""
+    129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM."""
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is not None:
         sys.argv = [sys.argv[0], *words]
+    with tolerant_output() as output:
+        status = _status(words)
+    if output.error is None or isinstance(output.error, BrokenPipeError):
+        return status
+    # The files of a run are its result, what is printed is that of other commands.
+    shown = not any("=" in word for word in words[:1])
+    _say(f"the output cannot be written ({output.error.strerror}): send it elsewhere")
+    return status or int(shown)
+
+
+def _status(words: list[str]) -> int:
     debug = any(word.lower() in DEBUG for word in words)
     try:
         _dispatch(words)
         return 0
     except PeLabError as error:
-        return _say(error, error.exit_status, debug)
+        _say(str(error), debug)
+        return error.exit_status
     except (KeyboardInterrupt, Interrupted) as stop:
         return getattr(stop, "exit_status", 130)
-    except BrokenPipeError:
-        # The reader of our output is gone (| head): keep the interpreter from reporting it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
-        return _say(Exception(f"{sentence(error)} (debug=true shows where)"), 1, debug)
+        _say(f"{sentence(error)} (debug=true shows where)", debug)
+        return 1
 
 
-def _say(error: Exception, status: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    print(f"pe-lab: {error}", file=sys.stderr)
-    return status
+def _say(message: str, debug: bool = False) -> None:
+    # The error output may be closed or full, too.
+    with suppress(OSError):
+        if debug:
+            traceback.print_exc()
+        print(f"pe-lab: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def _dispatch(words: list[str]) -> None:
@@ -104,6 +124,8 @@ def _dispatch(words: list[str]) -> None:
     if verb == "help":
         topic = [word for word in rest if word not in ("-h", "--help")][:1]
         print(_help(*topic), end="")
+    elif verb in ("--version", "version"):
+        print(f"pe-lab {__version__}")
     elif verb in VERBS:
         import_module(VERBS[verb]).show(rest)
     elif _is_word(verb):
@@ -141,7 +163,7 @@ def _help(topic: str = "key=value") -> str:
         assert spec is not None
         assert spec.origin is not None
         # Parsed, not imported: the imports of a command take a second.
-        docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
         return docstring.replace("``", "") + "\n"
     if _is_word(topic) and topic != "help":
         raise _unknown(topic)

@@ -3,56 +3,54 @@
 import functools
 import logging
 import math
-import os
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from pe_lab.common.metrics import METRICS, is_share
+from pe_lab.common.output import Output, printable
 
 logger = logging.getLogger("pe_lab")
 LINE_INTERVAL_S = 10.0
 
 
 class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """The output was closed (``| head``): discard the rest and continue."""
-        _discard_output()
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Names and messages are shown as they are, without markup and control characters."""
+        return super().render_str(printable(text), **options)
 
 
-class _Lines(logging.StreamHandler[Any]):
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
-            _discard_output()
-        else:
-            super().handleError(record)
-
-
-def _discard_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 @functools.cache
 def console() -> Console:
     """The console of this process, shared so that tables, log lines and the progress bar do not
     mix; 160 columns wide where the output is not a terminal."""
-    return _Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    width = None if sys.stdout.isatty() else 160
+    return _Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def log_handler() -> logging.Handler:
     """Log lines from INFO on, above the progress bar; plain where the output is not a terminal."""
-    if not console().is_terminal:
-        handler: logging.Handler = _Lines(sys.stdout)
-        handler.setLevel(logging.INFO)
-        return handler
-    return RichHandler(
-        logging.INFO, console(), show_time=False, show_level=False, show_path=False, markup=False
-    )
+    handler: logging.Handler
+    if console().is_terminal:
+        handler = RichHandler(console=console(), show_time=False, show_level=False, show_path=False)
+    else:
+        # A worker of a sweep has no tolerant_output.
+        stdout = sys.stdout if isinstance(sys.stdout, Output) else Output(sys.stdout)
+        handler = logging.StreamHandler(cast("TextIO", stdout))
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(_Formatter())
+    return handler
 
 
 class StepProgress:
@@ -69,7 +67,7 @@ class StepProgress:
         self.line_every = line_every or LINE_INTERVAL_S
         self.live = line_every is None and console().is_terminal
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),

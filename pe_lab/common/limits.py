@@ -8,6 +8,7 @@ _ALLOWED = {
     "less_than": "a value less than {lt}",
     "less_than_equal": "a value of at most {le}",
     "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_parsing": "a number",

@@ -18,7 +18,7 @@ class RunLog(logging.Handler):
         self.path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError), open(self.path, "a", opener=no_link) as file:
+        with suppress(OSError), open(self.path, "a", opener=no_link, encoding="utf-8") as file:
             file.write(self.format(record) + "\n")
 
 

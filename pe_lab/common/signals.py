@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM stop a run where it can be resumed, and keep a sweep from starting jobs."""
+"""Ctrl-C, SIGTERM and SIGHUP stop a run where it can be resumed, and keep a sweep from starting
+jobs."""
 
 import _thread
 import logging
@@ -14,7 +15,7 @@ from types import FrameType
 from pe_lab.common.errors import Interrupted
 
 logger = logging.getLogger("pe_lab")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Process:
@@ -32,6 +33,11 @@ class _Process:
 
 
 _here = _Process()
+
+
+def _heeded() -> list[signal.Signals]:
+    """Those that are not ignored, as nohup does with SIGHUP and ``&`` in a script with SIGINT."""
+    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def stopping() -> Interrupted | None:
@@ -53,7 +59,7 @@ class StopOnSignal:
         if threading.current_thread() is threading.main_thread():
             # submitit's handler: SLURM will stop this job soon and requeue it.
             requeue = [signal.SIGUSR2] if callable(signal.getsignal(signal.SIGUSR2)) else []
-            self._before = {s: signal.signal(s, self._handler) for s in (*_SIGNALS, *requeue)}
+            self._before = {s: signal.signal(s, self._handler) for s in (*_heeded(), *requeue)}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,21 +90,21 @@ def passing_to_workers() -> Iterator[None]:
     mask, until ``as_worker`` handles them. A thread waits for them here; threads of numerical
     libraries may still receive one, which then reaches the handler.
     """
-    done = threading.Event()
+    done, signals = threading.Event(), _heeded()
 
     def watch() -> None:
         while True:
-            signum = signal.sigwait(_SIGNALS)
+            signum = signal.sigwait(signals)
             if done.is_set():
                 return
             if not _passed_on(signum):
-                _thread.interrupt_main()
+                _thread.interrupt_main(signal.Signals(signum))
 
     def handle(signum: int, frame: FrameType | None) -> None:
         if not _passed_on(signum):
             raise Interrupted(signum)
 
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     watcher = threading.Thread(target=watch, name="signals", daemon=True)
     with StopOnSignal(handle):
         watcher.start()

@@ -35,12 +35,12 @@ EXPLANATION = (
 
 def style() -> str:
     """The style sheet of fragments."""
-    return (resources.files("pe_lab.inspection") / "inspection.css").read_text()
+    return (resources.files("pe_lab.inspection") / "inspection.css").read_text("utf-8")
 
 
 def script() -> str:
     """The script that draws all fragments of a page; it needs ``vega_script`` before it."""
-    return (resources.files("pe_lab.inspection") / "inspection.js").read_text()
+    return (resources.files("pe_lab.inspection") / "inspection.js").read_text("utf-8")
 
 
 def page(inspection: Inspection, *, alone: bool = True) -> str:
@@ -124,7 +124,7 @@ def _selection(inspection: Inspection) -> tuple[list[Head], list[int]]:
 
 def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) -> dict[str, Any]:
     """The Vega specification, chart.yaml with the data of these heads and rows."""
-    text = (resources.files("pe_lab.inspection") / "chart.yaml").read_text()
+    text = (resources.files("pe_lab.inspection") / "chart.yaml").read_text("utf-8")
     spec: dict[str, Any] = yaml.safe_load(text)
     tokens, queries = inspection.tokens, [inspection.queries[row] for row in rows]
     answers = {answer.position: answer for answer in inspection.answers}

@@ -44,7 +44,7 @@ class InputOutputConfig(ModelConfig):
 def _separated() -> list[str]:
     """The names of the tasks in conf/task that have a separator."""
     targets = {
-        path.name.removesuffix(".yaml"): yaml.safe_load(path.read_text())["_target_"]
+        path.name.removesuffix(".yaml"): yaml.safe_load(path.read_text("utf-8"))["_target_"]
         for path in (resources.files("pe_lab.conf") / "task").iterdir()
         if path.name.endswith(".yaml")
     }

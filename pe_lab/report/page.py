@@ -70,7 +70,7 @@ def render(page: Page) -> str:
         "breakable": breakable,
     }
     source = resources.files("pe_lab.report")
-    scripts = [vega_script(), *((source / name).read_text() for name in SCRIPTS)]
+    scripts = [vega_script(), *((source / name).read_text("utf-8") for name in SCRIPTS)]
     if page.inspected.script:
         scripts.append(page.inspected.script)
     found = [part.section for part in page.parts]
@@ -83,7 +83,7 @@ def render(page: Page) -> str:
         encodings=sorted({setting.pe for section in found for setting in section.settings}),
         splits=list(dict.fromkeys(s for section in trained for s in section.splits)),
         lengths=sorted({s for section in evaluated for s in section.splits}, key=int),
-        style=Markup((source / "page.css").read_text() + page.inspected.style),
+        style=Markup((source / "page.css").read_text("utf-8") + page.inspected.style),
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(_hash(script) for script in scripts),
         rows=Markup(_data(page.parts)),

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
-from rich.markup import escape
+from rich.style import Style
 from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from pe_lab.common.output import printable
 
 Text = Literal["table", "markdown", "latex"]
+BOLD = Style(bold=True)
 EDGES = 3
 """Characters that a column takes besides its text."""
 LONGEST_WORD = 24
@@ -86,10 +90,10 @@ def terminal(table: Table, width: int) -> list[RichTable]:
 
 def _table(table: Table, title: str, shown: Sequence[int], widths: dict[int, int]) -> RichTable:
     """These columns of the table; those in ``widths`` with intervals below their means."""
-    found = RichTable(title=escape(title), title_justify="left")
+    found = RichTable(title=title, title_justify="left")
     for number in shown:
         found.add_column(
-            escape(table.columns[number]),
+            table.columns[number],
             justify="left" if number < table.words else "right",
             width=widths.get(number),
             no_wrap=number == 0,
@@ -101,7 +105,7 @@ def _table(table: Table, title: str, shown: Sequence[int], widths: dict[int, int
                 n: _stacked(_starred(row[n])) if n in widths else _starred(row[n]) for n in shown
             }
             found.add_row(
-                *(f"[bold]{escape(t)}[/]" if row[n].best else escape(t) for n, t in texts.items()),
+                *(RichText(printable(t), BOLD if row[n].best else "") for n, t in texts.items()),
                 style=style,
             )
         found.add_section()

@@ -8,6 +8,7 @@ import orjson
 import polars as pl
 
 from pe_lab.common.console import console
+from pe_lab.common.output import printable
 from pe_lab.results.formats import Table, Text, caption, latex, markdown, plain, terminal
 
 MAX_BORDERED_ROWS = 60
@@ -42,13 +43,13 @@ def print_tables(
     if form == "table":
         for table in tables:
             if len(table.rows) > MAX_BORDERED_ROWS:
-                print(plain(table))
+                print(printable(plain(table)))
             else:
                 console().print(*terminal(table, console().width), sep="\n")
             if below := caption(table, "*"):
-                console().print(below, markup=False)
+                console().print(below)
         for line in lines:
-            console().print(line, soft_wrap=True, markup=False)
+            console().print(line, soft_wrap=True)
         return
     if form == "csv":
         lists = pl.col([name for name, dtype in rows.schema.items() if dtype == pl.List])
@@ -57,7 +58,7 @@ def print_tables(
     else:
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
     for line in lines:
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
 
 
 def _state(run: dict[str, Any]) -> str:

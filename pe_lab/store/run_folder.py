@@ -9,6 +9,7 @@ log.txt                         log records, tracebacks included
 summary.json                    the result, once the run is finished
 """
 
+import fcntl
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from typing import Any, Literal
 import orjson
 from filelock import FileLock, Timeout
 
-from pe_lab.common.errors import HeldError, RunError, UsageError, cannot_write
+from pe_lab.common.errors import HeldError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, unsealed
 
@@ -80,6 +81,10 @@ class RunFolder:
     def log(self) -> Path:
         return self.path / "log.txt"
 
+    @property
+    def _lock_file(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.lock")
+
     @contextmanager
     def lock(self, wait: float = 0) -> Iterator[None]:
         """Hold the folder; HeldError if another process still holds it after ``wait`` seconds.
@@ -87,15 +92,16 @@ class RunFolder:
         The lock lies beside the folder and belongs to the process: it is released when the process
         is killed.
         """
-        lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
+        lock = FileLock(self._lock_file)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=wait)
         except Timeout:
-            status = self.status()
+            pid, host = (self.status().get(key) for key in ("pid", "host"))
+            writer = "another process" if pid is None else f"process {pid} on {host}"
             raise HeldError(
-                f"{self.path} is being written by process {status.get('pid')} on "
-                f"{status.get('host')}: wait for it, or stop it, then run the same command again"
+                f"{self.path} is being written by {writer}: wait for it, or stop it, then run the "
+                "same command again"
             ) from None
         except OSError as error:
             raise cannot_write(self.path, error) from None
@@ -162,9 +168,15 @@ class RunFolder:
         """Whether the recorded state is running and no process holds the run."""
         if self.status().get("state") != "running":
             return False
-        with suppress(RunError), self.lock():
-            return True
-        return False
+        # Opened for reading: tables write nothing, and a folder may be read-only.
+        try:
+            with open(self._lock_file) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return not self._lock_file.exists()
+        return True
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
@@ -209,26 +221,6 @@ def runs_called(name: str, runs_dir: Path) -> list[Path]:
         if fnmatchcase(str(folder.path), f"{name}*")
         or any(fnmatchcase(sep.join(folder.path.parts[-3:]), f"*{name}*") for sep in "/-")
     ]
-
-
-def find_run(name: str, runs_dir: Path) -> Path:
-    """The folder ``name``, else the only run below ``runs_dir`` that ``runs_called`` finds.
-
-    Raises:
-        UsageError: there is no such run, or more than one.
-    """
-    if Path(name).is_dir():
-        return Path(name)
-    found = runs_called(name, runs_dir)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise UsageError(
-            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
-            "pe-lab results for the runs"
-        )
-    some = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
-    raise UsageError(f"run={name} fits {len(found)} runs ({some}): give more of the name")
 
 
 def runs_below(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from pe_lab.common.console import percent
@@ -132,7 +131,7 @@ def closing_table(jobs: Sequence[Job]) -> tuple[Table, Counter[str]]:
     table.add_column("", justify="right")
     keys = list(dict.fromkeys(key for job in jobs for key in job.swept))
     for key in keys:
-        table.add_column(escape(key))
+        table.add_column(key)
     table.add_column("state")
     table.add_column("in_domain %", justify="right")
     counts: Counter[str] = Counter()
@@ -140,9 +139,9 @@ def closing_table(jobs: Sequence[Job]) -> tuple[Table, Counter[str]]:
         outcome = outcomes[job.twin or job.number]
         counts[outcome.state] += 1
         state = f"{outcome.state} (the same run as {job.twin})" if job.twin else str(outcome)
-        values = (escape(job.swept.get(key, "")) for key in keys)
+        values = (job.swept.get(key, "") for key in keys)
         error = "" if outcome.error is None else percent(outcome.error)
-        table.add_row(str(job.number), *values, escape(state), error)
+        table.add_row(str(job.number), *values, state, error)
     return table, counts
 
 

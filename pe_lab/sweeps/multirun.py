@@ -57,7 +57,7 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
         return _every_combination(args, composed, plans)
     sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
-    console().print(f"{sweep.cfg.hydra.sweeper.get('n_trials', '')} trials", markup=False)
+    console().print(f"{sweep.cfg.hydra.sweeper.get('n_trials', '')} trials")
     with sweep.running():
         search(sweep.hydra, sweep.cfg, args.overrides, sweep.name, sweep.pool)
     return None
@@ -86,7 +86,6 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
                 f"{n} of the finished runs made with {found}, so the last digits may differ; "
                 "force=true runs them again",
                 soft_wrap=True,
-                markup=False,
             )
     ended: Exception | Interrupted | None = None
     if missing:

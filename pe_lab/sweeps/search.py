@@ -145,5 +145,5 @@ def _print_best(folder: Path, overrides: list[str]) -> None:
     words = [*fixed, *(f"{key}={value}" for key, value in best.items())]
     out = console()
     out.print(f"best in_domain {percent(results.best_value)} %", soft_wrap=True)
-    out.print(f"command: pe-lab {shlex.join(words)}", soft_wrap=True, markup=False)
+    out.print(f"command: pe-lab {shlex.join(words)}", soft_wrap=True)
     out.print(f"written to  {folder / 'optimization_results.yaml'}", soft_wrap=True)

@@ -1,0 +1,106 @@
+"""``pe-lab runs``: the run folders, one line each, the one changed last at the end.
+
+    pe-lab runs                                        all of runs/
+    pe-lab runs task=flipflop where="state!=finished"  filters as in pe-lab results
+    pe-lab runs format=csv                             table, csv, json, markdown or latex
+    pe-lab runs runs_dir=elsewhere                     the folder of the runs, else runs
+
+inspect, generate and eval find a run by its hash: pe-lab inspect run=HASH.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.options import parse
+from pe_lab.results.columns import frame_of
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.frame import FACTS
+from pe_lab.results.labels import labels
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.selection import RunOptions, selected
+
+COLUMNS = ("task", "encoding", "seed", "hash", "setting", "state", "age", "size")
+
+
+class RunsOptions(RunOptions):
+    """The keys of ``pe-lab runs``."""
+
+    command = "runs"
+
+    format: Format = "table"
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the table.
+
+    Raises:
+        UsageError: a wrong option or filter.
+    """
+    options = parse(RunsOptions, words)
+    runs = selected(options)
+    names = labels(runs) if len(runs) else {}
+    found = [_facts(run, names) for run in runs.iter_rows(named=True)]
+    found.sort(key=lambda facts: -facts["age_s"])
+    notes = [] if found else [f"no runs in {' '.join([options.runs_dir, *options.filters])}"]
+    lines = [[Cell(text) for text in _texts(facts)] for facts in found]
+    title = f"{len(found)} runs, {_size(sum(facts['bytes'] for facts in found))}"
+    tables = [Table(title, COLUMNS, len(COLUMNS) - 2, lines)] if found else []
+    print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
+
+
+def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    changed, size = _changed_and_size(Path(run["path"]))
+    return {
+        **{key: run[key] for key in ("path", "task", "pe", "seed")},
+        "hash": Path(run["path"]).name.rpartition("-")[2],
+        "setting": names.get(run["setting"] or "", ""),
+        **{key: run[key] for key in ("state", "step", "steps")},
+        "age_s": time.time() - changed,
+        "bytes": size,
+    }
+
+
+def _texts(facts: dict[str, Any]) -> list[str]:
+    """The cells of a row, by COLUMNS."""
+    state = facts["state"]
+    if state != "finished" and facts["steps"]:
+        state += f" {facts['step']}/{facts['steps']}"
+    words = [facts[key] for key in ("task", "pe", "seed", "hash", "setting")]
+    return [
+        *("-" if word is None else str(word) for word in words),
+        state,
+        _age(facts["age_s"]),
+        _size(facts["bytes"]),
+    ]
+
+
+def _changed_and_size(folder: Path) -> tuple[float, int]:
+    """When a file of the folder was last written, and the bytes of all."""
+    changed, size = 0.0, 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            # A run that is under way replaces its files.
+            with suppress(FileNotFoundError):
+                stat = Path(parent, name).lstat()
+                changed, size = max(changed, stat.st_mtime), size + stat.st_size
+    return changed or folder.stat().st_mtime, size
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def _size(count: float) -> str:
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count:.0f} B"

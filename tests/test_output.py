@@ -1,0 +1,139 @@
+"""Names as they are on the terminal, and output that is full, closed or in another encoding
+(docs: V8, V13, V16, V17 and V18 of the November campaign)."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import Here, command, rows, start, state, the_run, tiny
+
+from pe_lab.common.console import _Console
+from pe_lab.common.output import printable
+
+PROGRAM = [sys.executable, "-m", "pe_lab"]
+LONG = ("train.steps=5000", "train.checkpoint_every=5000", "train.log_every=1")
+
+
+def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> None:
+    """V8: ``runs_dir='m[/b]x'`` ended in a MarkupError after the work, ``[y]`` vanished."""
+    ended = here(*tiny("train.steps=2", "runs_dir='m[/b]x[y]'"))
+    assert ended.status == 0
+    assert "written to  m[/b]x[y]/flipflop/none/seed0-" in ended.out
+    (path,) = Path("m[/b]x[y]").glob("*/*/seed*/status.json")
+    path.with_name("summary.json").unlink()
+    path.write_text(path.read_text().replace('"finished"', '"failed"').replace(
+        '"error": null', '"error": "[red]x\\u001b[31m\\u009b2J\\u202e"'))  # fmt: skip
+    shown = here("results", "runs_dir=m[/b]x[y]").out
+    assert "[red]x\\x1b[31m\\x9b2J\\u202e" in shown
+    assert not set(shown) & set("\x1b\x9b\u202e")
+
+
+def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
+    """V8: terminal escapes in names reached the terminal."""
+    out = io.StringIO()
+    _Console(file=out, force_terminal=False, markup=False).print("a\x1b]0;x\x07\tb\n[b]")
+    assert out.getvalue() == "a\\x1b]0;x\\x07   b\n[b]\n"
+    assert printable("\x00é€\n") == "\\x00é€\n"
+    assert "\x1b" not in here("resu\x1b[31mlts").err
+
+
+@pytest.mark.parametrize(("words", "status"), [(["list"], 1), (tiny("train.steps=30"), 0)])
+def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: int) -> None:
+    """V16: a logging traceback at each line, and exit status 1 of a finished run."""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*PROGRAM, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.stderr == (
+        "pe-lab: the output cannot be written (No space left on device): send it elsewhere\n"
+    )
+    assert ended.returncode == status
+    if status == 0:
+        assert state(the_run(tmp_path / "runs"))["state"] == "finished"
+
+
+def test_closed_standard_streams(tmp_path: Path) -> None:
+    """V16: with ``>&-`` the program did not start; and no file may take the place of stdout."""
+    words = tiny("train.steps=3")
+    script = f"exec {' '.join([*PROGRAM, *words])} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", script], cwd=tmp_path).returncode == 0
+    folder = the_run(tmp_path / "runs")
+    assert state(folder)["state"] == "finished"
+    assert all("error in %" not in path.read_text() for path in folder.glob("*.json*"))
+
+
+@pytest.mark.parametrize("module", ["numpy", "hydra", "torch"])
+def test_ctrl_c_amid_an_import_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+    """V13: Ctrl-C in the first second left tracebacks, or half of numpy."""
+    code = f"""if 1:
+    import os, signal, sys
+    class Finder:
+        def find_spec(self, name, *rest):
+            if name == {module!r}:
+                os.kill(os.getpid(), signal.SIGINT)
+    sys.meta_path.insert(0, Finder())
+    from pe_lab.cli.main import entry
+    entry()"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *tiny()], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
+    """V17: a closed terminal lost what was trained since the last checkpoint."""
+    words = tiny(*LONG)
+    run = start(*words, cwd=tmp_path)
+    run.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/metrics.jsonl")))
+    folder = the_run(tmp_path / "runs")
+    run.wait_for(lambda: len(rows(folder)) > 3)
+    run.send(signal.SIGHUP)
+    assert run.status == 128 + signal.SIGHUP
+    assert state(folder)["state"] == "interrupted"
+    assert state(folder)["step"] > 0
+    assert (folder / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ignored_at_the_start_stays_ignored(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """V17: ``&`` in a script ignores SIGINT, nohup ignores SIGHUP."""
+    running = subprocess.Popen(
+        [*PROGRAM, *tiny("train.steps=400", "train.log_every=1")], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN),
+    )  # fmt: skip
+    while not list(tmp_path.glob("runs/*/*/*/metrics.jsonl")):
+        assert running.poll() is None
+        os.sched_yield()
+    running.send_signal(number)
+    assert running.wait(120) == 0
+    assert state(the_run(tmp_path / "runs"))["state"] == "finished"
+
+
+def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
+    """V18: ``LC_ALL=C PYTHONUTF8=0`` failed without a sentence."""
+    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for words in (tiny("train.steps=2"), ["report"], ["inspect", "run=flipflop"]):
+        ended = command(*words, cwd=tmp_path, env=env)
+        assert (ended.returncode, ended.stderr) == (0, ""), words
+
+
+def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
+    """V18: "process None on None", no remedy for 1e30, a path with a comma, a read-only folder."""
+    line = tiny("train.steps=2", "runs_dir='a,b'")
+    assert "set it to a smaller whole number" in here(*line, "train.patience=1e30").err
+    assert here(*line).status == 0
+    (folder,) = (tmp_path / "a,b").glob("*/*/seed*")
+    assert here("eval", f"run={folder}", "sequences=2", "runs_dir=a,b").status == 0
+    lock = folder.with_name(f".{folder.name}.lock")
+    recorded = (folder / "status.json").read_text()
+    (folder / "summary.json").unlink()
+    (folder / "status.json").write_text(recorded.replace('"finished"', '"running"'))
+    lock.unlink(missing_ok=True)
+    assert "killed" in here("results", "runs_dir=a,b").out
+    assert not lock.exists()
