@@ -16,10 +16,6 @@ from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 from scipy import stats
 
 from pe_lab.cli.report import MARK
-from pe_lab.common.console import percent
-from pe_lab.report.pictures import drawn, heat_map
-from pe_lab.report.sections import sections
-from pe_lab.results.frame import by_split, read_runs
 
 __all__ = ["page", "runs", "text"]
 
@@ -222,17 +218,3 @@ def test_wrong_words_are_one_sentence(
     assert expected in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (runs / "report").exists()
-
-
-def test_the_heat_map_as_a_picture(runs: Path) -> None:
-    """It shows mean, interval and the number of seeds."""
-    flipflop = read_runs(runs, task="flipflop", state="finished")
-    (section,) = sections(flipflop, by_split(flipflop))
-    spec = heat_map(section)
-    cells = {(v["setting"], v["split"]): v for v in spec["data"]["values"]}
-    values = [error_of(9, seed, 1) for seed in SEEDS]
-    cell = cells["enc_9 (n = 3)", section.splits[1]]
-    assert cell["text"] == percent(statistics.fmean(values))
-    half = stats.t.ppf(0.975, 2) * stats.sem(values)
-    assert cell["half"] == f"± {percent(half)}"
-    assert drawn(spec, "png").startswith(b"\x89PNG")

@@ -5,19 +5,25 @@
     pe-lab report out=FOLDER title="CoPE or RoPE"      the folder of the page, and its title
     pe-lab report inspect=FOLDER,FOLDER                the runs to inspect (none: no run;
                                                        default: some of the best of each task)
+    pe-lab report format=pdf out=FOLDER                the charts as files instead: pdf, svg or png,
+                                                       on white, with caption and number of seeds;
+                                                       default folder: runs/report/charts
     pe-lab report --config-dir FOLDER                  trust the classes that the yamls there name
 
 Evaluations recorded by pe-lab eval have sections of their own, one for each task and split.
-Runs are read from runs_dir=runs. Only a page written by pe-lab report is ever overwritten.
+Runs are read from runs_dir=runs. Only files written by pe-lab report are ever overwritten.
 """
 
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -26,9 +32,11 @@ from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.trust import trust
+from pe_lab.inspection.data import Inspection
+from pe_lab.report.chart_files import charts, write_charts
 from pe_lab.report.evaluated import against_length, evaluated
 from pe_lab.report.facts import provenance, settings, unfinished
-from pe_lab.report.inspected import inspected
+from pe_lab.report.inspected import inspected, inspections
 from pe_lab.report.page import Page, Part, render
 from pe_lab.report.sections import Section, sections
 from pe_lab.report.series import charted_settings, groups
@@ -44,86 +52,99 @@ class ReportOptions(RunOptions):
     command = "report"
 
     out: Path | None = None
+    format: Literal["html", "svg", "png", "pdf"] = "html"
     title: str | None = None
     inspect: str | None = None
 
 
 def show(words: Sequence[str]) -> None:
-    """Write the page and print its path.
+    """Write the page, or the charts, and print where they are.
 
     Raises:
-        UsageError: a wrong option, no run selected, or a file in the way that is not a report.
-        RunError: the page cannot be written.
+        UsageError: a wrong option, no run selected, or a file in the way that is not ours.
+        RunError: a file cannot be written.
     """
     config_dir, rest = without_config_dir(words)
     trust(config_dir)
     options = parse(ReportOptions, rest)
     runs = selected(options)
     path = (options.out or Path(options.runs_dir) / "report") / "index.html"
-    _check(path)
+    if options.format == "html":
+        _check(path)
     if runs.is_empty():
         raise UsageError(
             f"report: no runs in {options.runs_dir} as selected: leave out a filter, or "
             "make one with pe-lab task=flipflop pe=cope"
         )
-    text = make(runs, options.title, options.inspect, shlex.join(["report", *words]))
-    try:
+    states = _states(runs)
+    counted = ", ".join(f"{n} {state}" for state, n in states.items())
+    content = _content(runs, options.inspect)
+    if options.format != "html":
+        images = charts(content.parts, content.inspections, options.format)
+        folder = options.out or Path(options.runs_dir) / "report" / "charts"
+        with _writing(folder):
+            write_charts(images, folder)
+        shown = f"{folder}: {counted}; {len(images)} charts, {', '.join(images)}"
+        console().print(shown, soft_wrap=True, markup=False)
+        return
+    text = render(
+        Page(
+            title=options.title or _title(content.trained),
+            command=shlex.join(["pe-lab", "report", *words]),
+            made=datetime.now().astimezone(),
+            with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
+            parts=content.parts,
+            states=states,
+            unfinished=unfinished(runs),
+            unread=content.unread,
+            provenance=provenance(runs.filter(state="finished")["path"].to_list()),
+            inspected=inspected(content.trained, content.inspections, content.refused),
+        )
+    )
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode())
+    size = len(text.encode()) / 1e6
+    shown = f"{path}: {counted}; {size:.1f} MB, open it in a browser"
+    console().print(shown, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What both the page and the charts are made of."""
+
+    trained: Sequence[Section]
+    parts: Sequence[Part]
+    unread: Sequence[str]
+    inspections: Sequence[Inspection]
+    refused: Sequence[str]
+
+
+def _content(runs: pl.DataFrame, inspect: str | None) -> _Content:
+    finished = runs.filter(pl.col("state") == "finished")
+    trained = sections(finished, by_split(finished)) if len(finished) else []
+    since, unread = evaluated(finished) if len(finished) else ([], [])
+    # The evaluations of a task come after it.
+    ordered = sorted([*trained, *since], key=lambda section: section.title)
+    found, refused = inspections(trained, inspect)
+    return _Content(trained, [_part(section) for section in ordered], unread, found, refused)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise RunError(
             f"{path} cannot be written ({error.strerror}): make room there or choose another "
             "folder with out="
         ) from None
-    counted = ", ".join(f"{n} {state}" for state, n in _states(runs).items())
-    size = len(text.encode()) / 1e6
-    console().print(f"{path}: {counted}; {size:.1f} MB, open it in a browser", soft_wrap=True)
-
-
-def make(
-    runs: pl.DataFrame,
-    title: str | None = None,
-    inspect: str | None = None,
-    command: str = "report",
-) -> str:
-    """The page of these runs (``frame.read_runs``) as HTML.
-
-    Args:
-        inspect: folders of runs to inspect, separated by commas; "none" for none; None for the
-            best of each task.
-        command: the command line, shown on the page.
-
-    Raises:
-        UsageError: a folder to inspect is not a run.
-    """
-    finished = runs.filter(pl.col("state") == "finished")
-    found = sections(finished, by_split(finished)) if len(finished) else []
-    since, unread = evaluated(finished) if len(finished) else ([], [])
-    return render(
-        Page(
-            title=title or _title(found),
-            command=f"pe-lab {command}",
-            made=datetime.now().astimezone(),
-            with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-            parts=[_part(section) for section in sorted([*found, *since], key=_title_of)],
-            states=_states(runs),
-            unfinished=unfinished(runs),
-            unread=unread,
-            provenance=provenance(finished["path"].to_list()),
-            inspected=inspected(found, inspect),
-        )
-    )
 
 
 def _part(section: Section) -> Part:
     if section.split:
         return Part(section, against_length(section), len(charted_settings(section)), None)
     return Part(section, groups(section), len(charted_settings(section)), settings(section.runs))
-
-
-def _title_of(section: Section) -> str:
-    """Sorts the evaluations of a task, whose titles begin with its name, after it."""
-    return section.title
 
 
 def _title(found: Sequence[Section]) -> str:

@@ -122,6 +122,11 @@ def _selection(inspection: Inspection) -> tuple[list[Head], list[int]]:
     return heads, rows
 
 
+def whole_chart(inspection: Inspection) -> dict[str, Any]:
+    """The chart of all heads and queries that fit."""
+    return chart(inspection, *_selection(inspection))
+
+
 def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) -> dict[str, Any]:
     """The Vega specification, chart.yaml with the data of these heads and rows."""
     text = (resources.files("pe_lab.inspection") / "chart.yaml").read_text("utf-8")

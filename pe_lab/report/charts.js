@@ -76,7 +76,7 @@
       const y_text = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"})`;
       const x_text = typeof x === "number" ? digits(x) : x;
       rows.push({
-        label: section.settings[place].label, pe: section.settings[place].pe, x, y, low, high, chosen,
+        label: section.settings[place].label, x, y, low, high, chosen,
         colour: chosen ? `var(--c${slot + 1})` : null, shape: chosen ? NAMES[slot] : null,
         y_text, x_text, split: split ?? panel.split,
         label_text: `${section.settings[place].label}, ${x_text}: ${y_text}`,

@@ -2,7 +2,7 @@
 
 A chart holds no rows and no title of y: both depend on what is selected. Rows have the columns
 
-    label, pe the setting, its encoding        x, y       the point, y in the unit of the axis
+    label     the setting                      x, y       the point, y in the unit of the axis
     colour    of the setting, where chosen     low, high  the band around y
     shape     of its points                    chosen     false: a thin grey line behind
     y_text    y and its interval               label_text the point for a screen reader
@@ -102,20 +102,15 @@ def _points(x: Spec, y: Spec, tip: list[Spec], size: int) -> Spec:
 
 
 def scatter(x_title: str, xs: list[float], height: int = 260) -> Spec:
-    """One point per setting, with the band of y as a bar; the chosen ones are named. The x axis is
+    """One point per setting, with the band of y as a bar. The x axis is
     logarithmic where its values ``xs`` differ by a factor of 4."""
-    low, high = min(xs), max(xs)
-    wide = high / low >= 4
-    x = _axis(x_title, "log10" if wide else "linear", [], "~s")
+    x = _axis(x_title, "log10" if max(xs) / min(xs) >= 4 else "linear", [], "~s")
     y = _y()
     tip = [
         {"field": "label", "title": "setting"},
         {"field": "x_text", "title": x_title},
         {"field": "y_text", "title": "mean"},
     ]
-    # To the left of points near the right edge.
-    edge = low * (high / low) ** 0.75 if wide else low + 0.75 * (high - low)
-    far = f"datum.x > {edge} && datum.x > {low}"
     layers = [
         {
             "transform": _OTHER,
@@ -139,17 +134,6 @@ def scatter(x_title: str, xs: list[float], height: int = 260) -> Spec:
             },
         },
         _points(x, y, tip, 80),
-        {
-            "transform": _CHOSEN,
-            "mark": {
-                "type": "text",
-                "align": {"expr": f"{far} ? 'right' : 'left'"},
-                "dx": {"expr": f"{far} ? -9 : 9"},
-                "fontSize": 12,
-                "aria": False,
-            },
-            "encoding": {"x": x, "y": y, "color": _COLOUR, "text": {"field": "pe"}},
-        },
     ]
     return {"height": height, "layer": layers, **_common()}
 

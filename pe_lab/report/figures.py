@@ -11,12 +11,12 @@ from pe_lab.report.charts import CONFIG, Spec
 from pe_lab.report.panels import Group, Panel
 from pe_lab.report.sections import Section
 
-COLOURS = ("#0b6db0", "#d1570a", "#00805f", "#b8559a", "#2b2b2b", "#8f7400", "#6257c4", "#8c1d3f")
+COLOURS = tuple(f"var(--c{n})" for n in range(1, 9))
 SHAPES = (
     "circle", "square", "triangle-up", "diamond",
     "cross", "triangle-down", "triangle-right", "triangle-left",
 )  # fmt: skip
-"""Of the coloured settings; the same as in page.css and charts.js."""
+"""Of the coloured settings; the same as in charts.js."""
 WIDTH, COLUMNS = 280, 3
 BANDS = {
     "interval": "the 95 % interval (Student's t; none for one seed)",
@@ -84,7 +84,6 @@ def _rows(
         low, high = _ends(band, over)
         yield {
             "label": section.settings[point.setting].label,
-            "pe": section.settings[point.setting].pe,
             "x": point.x,
             "y": unit * band.mean,
             "low": max(0.0, unit * low),

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pe_lab.common.errors import PeLabError
+from pe_lab.inspection.data import Inspection
+from pe_lab.inspection.page import page, script, style
 from pe_lab.report.sections import Section
 
 MAX_RUNS = 8
@@ -34,8 +36,11 @@ class Inspected:
     refused: Sequence[str] = ()
 
 
-def inspected(sections: Sequence[Section], runs: str | None) -> Inspected:
-    """Inspect the given runs; by default one run of the best encodings of each task.
+def inspections(
+    sections: Sequence[Section], runs: str | None
+) -> tuple[list[Inspection], list[str]]:
+    """Inspections of the given runs, and a message for each run that could not be inspected; by
+    default of one run of the best encodings of each task.
 
     Args:
         runs: their folders, separated by commas, or "none".
@@ -45,28 +50,43 @@ def inspected(sections: Sequence[Section], runs: str | None) -> Inspected:
     """
     paths = _best(sections) if runs is None else [] if runs == "none" else runs.split(",")
     if not paths:
-        return Inspected()
+        return [], []
     # Imported here: this is the only part that needs torch.
     from pe_lab.experiment.inspect_run import inspect_run
-    from pe_lab.inspection.page import page, script, style
 
+    found, refused = [], []
+    for path in paths:
+        try:
+            found.append(inspect_run(path))
+        except PeLabError as error:
+            if runs is not None:
+                raise
+            refused.append(str(error))
+    return found, refused
+
+
+def inspected(
+    sections: Sequence[Section], found: Sequence[Inspection], refused: Sequence[str]
+) -> Inspected:
+    """What the page shows of ``inspections``."""
+    if not found:
+        return Inspected(refused=refused)
     labels = {
         Path(path).resolve(): setting.label
         for section in sections
         for setting in section.settings
         for path in section.runs.filter(setting=setting.name)["path"]
     }
-    fragments, refused = [], []
-    for path in paths:
-        try:
-            found = inspect_run(path)
-            label = labels.get(Path(path).resolve(), found.pe)
-            html = page(found, alone=False)
-            fragments.append(Fragment(html, found.task, found.pe, found.split, label))
-        except PeLabError as error:
-            if runs is not None:
-                raise
-            refused.append(str(error))
+    fragments = [
+        Fragment(
+            page(inspection, alone=False),
+            inspection.task,
+            inspection.pe,
+            inspection.split,
+            labels.get(inspection.path.resolve(), inspection.pe),
+        )
+        for inspection in found
+    ]
     return Inspected(fragments, style(), script(), refused)
 
 

@@ -8,6 +8,9 @@
 >>> Path("heatmap.png").write_bytes(drawn(heat_map(section), "png"))
 """
 
+import re
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from pe_lab.common.console import percent
@@ -15,16 +18,13 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
 from pe_lab.report.sections import Section
 
-LIGHT = {
-    "var(--muted)": "#5a5e66",
-    "var(--line)": "#e6e3dd",
-    "var(--faint)": "#878b93",
-    "var(--context)": "#c6c3bc",
+FONTS = {
     "inherit": "sans-serif",
+    "system-ui": "sans-serif",
+    "ui-monospace, monospace": "monospace",
 }
-"""The light colours of page.css, and a font that is always there."""
-HEAT = ("#fcfbf9", "#eba665", "#611a06")
-"""Its colours of the heat map, from no error to the largest."""
+"""Those of the page, and fonts that are always there."""
+HEAT = ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)"]
 
 
 def heat_map(section: Section) -> Spec:
@@ -89,21 +89,32 @@ def heat_map(section: Section) -> Spec:
 
 
 def drawn(spec: Spec, form: str) -> bytes:
-    """A specification as a file: svg, png or pdf."""
+    """A specification in Vega-Lite or Vega as a file: svg, png or pdf."""
     # Imported here: it starts a JavaScript engine.
     import vl_convert
 
-    if form == "svg":
-        return str(vl_convert.vegalite_to_svg(in_light(spec))).encode()
-    if form == "png":
-        return bytes(vl_convert.vegalite_to_png(in_light(spec), scale=2))
-    return bytes(vl_convert.vegalite_to_pdf(in_light(spec)))
+    kind = "vega" if "marks" in spec else "vegalite"
+    draw = getattr(vl_convert, f"{kind}_to_{form}")
+    image = draw(in_light(spec), scale=2) if form == "png" else draw(in_light(spec))
+    return image.encode() if isinstance(image, str) else bytes(image)
 
 
 def in_light(value: Any) -> Any:
-    """With the page's CSS variables replaced by their light colours."""
+    """With the light colours of the style sheets in place of CSS variables."""
     if isinstance(value, dict):
         return {key: in_light(part) for key, part in value.items()}
     if isinstance(value, list):
         return [in_light(part) for part in value]
-    return LIGHT.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if value in FONTS:
+        return FONTS[value]
+    return re.sub(r"var\((--[\w-]+)\)", lambda match: light_colours()[match[1]], value)
+
+
+@cache
+def light_colours() -> dict[str, str]:
+    """CSS variable -> colour on a light page, from ``--ink: light-dark(#1c1e22, #e9e7e3)``."""
+    sheets = (("pe_lab.report", "page.css"), ("pe_lab.inspection", "inspection.css"))
+    text = "".join((resources.files(package) / name).read_text() for package, name in sheets)
+    return dict(re.findall(r"(--[\w-]+): (?:light-dark\()?(#\w+)", text))
