@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -22,13 +21,12 @@ import yaml
 
 from benchmarks.gauges import cpu_name
 from docs import facts
-from docs.markdown import table
+from docs.markdown import insert, table
 from pe_lab.report.pictures import drawn, heat_map
 from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs
 
 README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapolation.md"
-BEGIN, END = "<!-- make findings -->", "<!-- end -->"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
@@ -98,14 +96,6 @@ def extrapolated() -> str:
     ).strip()  # fmt: skip
 
 
-def insert(page: Path, text: str) -> None:
-    """Put the text between the two comments of a page."""
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
-    print(f"wrote {page.relative_to(facts.ROOT)}")
-
-
 def main() -> None:
     """Run, then write the page."""
     parser = argparse.ArgumentParser(prog="python -m docs.findings", description=__doc__)
@@ -127,10 +117,10 @@ def main() -> None:
     shown = [section(finding) for finding in written["findings"].values()]
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
-    insert(README, first_table())
+    insert(README, first_table(), "make findings")
     draw_heat_map()
     if not args.names:
-        insert(EXTRAPOLATION, extrapolated())
+        insert(EXTRAPOLATION, extrapolated(), "make findings")
 
 
 if __name__ == "__main__":

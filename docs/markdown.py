@@ -1,6 +1,7 @@
 """Bits of Markdown."""
 
 import re
+from pathlib import Path
 
 
 def row(*cells: str) -> str:
@@ -20,3 +21,12 @@ def linked(test: str) -> str:
 def unwrapped(text: str) -> str:
     """Chinese text without the line breaks of its yaml, which a browser would show as spaces."""
     return re.sub(r"(\S)\n *(?![\n -])", lambda end: end[1] + " " * end[1].isascii(), text)
+
+
+def insert(page: Path, text: str, command: str) -> None:
+    """Put the text between the comments ``<!-- COMMAND -->`` and ``<!-- end -->`` of a page."""
+    begin, end = f"<!-- {command} -->", "<!-- end -->"
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")
+    print(f"wrote {page.name}")

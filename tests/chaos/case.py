@@ -1,0 +1,204 @@
+"""One case of the campaign: its place, its random numbers, what it counts and what it finds."""
+
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.warm import Ended, Fault, run
+from tests.program import rows, summary, tiny
+
+STATUSES = (0, 1, 2)
+TIMED = {"seconds", "time", "git_revision", "git_changed"}
+"""Columns of evaluations that differ between two equal measurements."""
+
+
+class Violation(Exception):  # noqa: N818
+    """The program broke a promise of docs/reliability.md."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A command line with what it leaves when nothing disturbs it."""
+
+    name: str
+    words: tuple[str, ...]
+    folder: Path
+    """The current folder of the command, with ``runs`` in it."""
+    seconds: float
+    operations: int
+    """File operations below ``runs``."""
+    plan: Any = None
+    """Of a single run; composing it takes half of a small run's time."""
+
+    @property
+    def runs(self) -> list[Path]:
+        return run_folders(self.folder)
+
+
+@dataclass
+class Case:
+    """Everything random in a case follows from its name."""
+
+    kind: str
+    number: int
+    seed: int
+    place: Path
+    """An empty folder."""
+    counts: Counter[str] = field(default_factory=Counter)
+    said: list[str] = field(default_factory=list)
+    """What was done, for whoever reproduces it."""
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"{self.seed} {self.kind} {self.number}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+    def run(self, *words: str, statuses: Sequence[int] = STATUSES, **how: Any) -> Ended:
+        """A command line that may end with these statuses, and says in one sentence why."""
+        ended = run(words, self.place, **how)
+        self.said.append(f"pe-lab {' '.join(words)} -> {ended.status}")
+        check(ended, statuses)
+        return ended
+
+    def train(self, recorded: Recorded, **how: Any) -> Ended:
+        """The command of a recorded run; most of the times without parsing it again."""
+        plan = recorded.plan
+        if plan is not None and self.rng.random() < 0.8:
+            from pe_lab.experiment.run import run_alone
+
+            how["instead"] = lambda: run_alone(plan, list(recorded.words))
+        return self.run(*recorded.words, **how)
+
+    def copy(self, recorded: Recorded) -> None:
+        """Put what a recorded command left into the place."""
+        shutil.copytree(recorded.folder / "runs", self.place / "runs", dirs_exist_ok=True)
+
+    def equal(self, recorded: Recorded) -> None:
+        """Every recorded run is there, finished, with the same numbers, and nothing else."""
+        found = {path.name: path for path in run_folders(self.place)}
+        for theirs in recorded.runs:
+            ours = found.get(theirs.name)
+            if ours is None or not (ours / "summary.json").exists():
+                raise Violation(f"{theirs.name} is not finished")
+            if rows(ours) != rows(theirs):
+                raise Violation(f"{theirs.name}: metrics.jsonl has other numbers")
+            if summary(ours) != summary(theirs):
+                raise Violation(f"{theirs.name}: summary.json has other numbers")
+        self.nothing_left_over()
+
+    def nothing_left_over(self) -> None:
+        """No temporary file is left."""
+        left = [p for p in (self.place / "runs").rglob("*") if re.search(r"\.part|\.probe", p.name)]
+        if left:
+            raise Violation(f"left over: {', '.join(p.name for p in left)}")
+
+
+def check(ended: Ended, statuses: Sequence[int]) -> None:
+    """Raise Violation for a traceback, another status, a hanging or an orphaned process."""
+    text = ended.output
+    if "Traceback (most recent call last)" in text:
+        raise Violation(f"traceback: {text.strip().splitlines()[-1][:200]}")
+    if "debug=true shows where" in text:
+        raise Violation(f"raw exception: {text.strip().splitlines()[-1][:200]}")
+    if "\x1b" in text:
+        raise Violation("an escape sequence of a file reaches the terminal")
+    if ended.orphans:
+        raise Violation(f"orphans: {ended.orphans}")
+    if ended.status not in statuses:
+        raise Violation(f"exit status {ended.status}: {text.strip()[-200:]}")
+    if ended.status in (1, 2) and not text.strip():
+        raise Violation(f"exit status {ended.status} without a word")
+
+
+def run_folders(place: Path) -> list[Path]:
+    """The folders of runs, without those that were set aside."""
+    return sorted(p for p in place.glob("runs/*/*/seed*") if "replaced" not in p.name)
+
+
+def table(ended: Ended) -> dict[tuple[Any, ...], Any]:
+    """The rows of ``results format=json`` of one seed each, by run and split."""
+    content = json.loads(ended.output[ended.output.index("{") :])
+    keys = ("task", "pe", "seed", "split")
+    return {tuple(row.get(key) for key in keys): row for row in content["rows"]}
+
+
+def evaluated(folder: Path) -> set[str]:
+    """The rows of evaluations.jsonl without times."""
+    path = folder / "evaluations.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = ({k: v for k, v in json.loads(n).items() if k not in TIMED} for n in lines)
+    return {json.dumps(row, sort_keys=True) for row in kept}
+
+
+def record(name: str, folder: Path, *words: str, prepared: bool = False) -> Recorded:
+    """Run a command undisturbed, once to learn its numbers and once to count its operations."""
+    counted = folder / "counted"
+    counted.mkdir(parents=True)
+    plan = None
+    if prepared:
+        from pe_lab.cli.train import checked_jobs
+        from pe_lab.training.plan import plan as planned
+
+        (config,) = checked_jobs(words)
+        plan = planned(config)
+    first = run(words, folder)
+    check(first, [0])
+    second = run(words, counted, fault=Fault("count", 0))
+    check(second, [0])
+    shutil.rmtree(counted)
+    return Recorded(name, words, folder, second.seconds, second.operations, plan)
+
+
+@dataclass(frozen=True)
+class Records:
+    """The undisturbed runs that cases start from and compare with."""
+
+    single: list[Recorded]
+    sweep: Recorded
+    two: Recorded
+    """Two runs of two encodings, evaluated; one of them was interrupted."""
+    evaluation: tuple[str, ...]
+    """The command that evaluates the first of them."""
+
+
+SMALL = ("model.d_model=8", "train.batch_size=4", "train.steps=4", "train.warmup=1",
+         "train.checkpoint_every=2", "eval.every=2", "eval.sequences=4", "eval.quick_sequences=2",
+         "task.splits={sparse:{p_ignore:0.9}}")  # fmt: skip
+SINGLE = {
+    "cope": ("pe=cope", "model.dropout=0.1"),
+    "rope": ("pe=rope", "positions=randomized", "positions.max=64", "train.accumulate=2"),
+    "learned": ("pe=learned", "train.stop_below=0.01", "train.patience=1"),
+    "gru": ("pe=none", "model=seq2seq", "task=copy", "task.splits={}", "eval.generate=true"),
+    "linear": ("pe=rope", "model=linear_attention", "train.precision=bfloat16"),
+}
+
+
+def small(*words: str) -> tuple[str, ...]:
+    """A run of four steps."""
+    keys = {word.partition("=")[0] for word in words}
+    base = [word for word in SMALL if word.partition("=")[0] not in keys]
+    made = tiny(*base, *words)
+    without = ("model.n_heads",) if "model=seq2seq" in words else ()
+    return tuple(word for word in made if word.partition("=")[0] not in without)
+
+
+def make_records(folder: Path, report: Callable[[str], None]) -> Records:
+    """Train them."""
+    single = []
+    for name, words in SINGLE.items():
+        report(f"recording {name}")
+        single.append(record(name, folder / name, *small(*words), prepared=True))
+    report("recording a sweep")
+    sweep = record("sweep", folder / "sweep", "-m", *small("pe=cope", "seed=0,1,2"))
+    two = record("two", folder / "two", "-m", *small("pe=cope,rope"))
+    evaluation = ("eval", f"run={two.runs[0].relative_to(two.folder)}", "lengths=8,16")
+    check(run(evaluation, two.folder), [0])
+    return Records(single, sweep, two, evaluation)

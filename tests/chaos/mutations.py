@@ -1,0 +1,124 @@
+"""Changed fields of the files that are read back, half of them with a digest that fits: one
+sentence about that run, and the other runs are shown as before."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pe_lab.store.digests import sealed
+from tests.chaos.case import Case, Records
+from tests.chaos.damage import same_numbers
+
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 1, 2.5, -0.1, 9, 1e308, 2**63, 10**40, "", "x", "0.5", "[/b]", "[y]x",
+    "\x1b[31mred", "\x00", "\u202e", "../../x", "a" * 5000, [], {}, [[]], {"a": {"b": []}},
+    {"_target_": "unittest.__main__"}, {"_target_": "os.system", "command": "false"}, [1, "a"],
+]  # fmt: skip
+NESTED = "[" * 100_000 + "]" * 100_000
+FILES = ("summary.json",) * 5 + ("config.yaml", "status.json", "metrics.jsonl", "environment.json",
+                                 "evaluations.jsonl", "overrides.yaml")  # fmt: skip
+
+
+def change(value: Any, rng: random.Random) -> str:
+    """Change one field somewhere inside, at any depth; returns what was done."""
+    where, holder = [], value
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        if not keys:
+            return "nothing"
+        key = rng.choice(keys)
+        where.append(str(key))
+        deeper = isinstance(holder[key], dict | list) and holder[key]
+        if not deeper or rng.random() < 0.15:
+            break
+        holder = holder[key]
+    action = rng.choice(["replace"] * 6 + ["delete", "add", "rename"])
+    new = rng.choice(VALUES)
+    if action == "replace" or not isinstance(holder, dict):
+        holder[key] = new
+    elif action == "add":
+        holder[f"{key}_"] = new
+    else:
+        old = holder.pop(key)
+        if action == "rename":
+            holder[key + "x"] = old
+    return f"{action} {'.'.join(where)} {str(new)[:40]!r}"
+
+
+def mutate(path: Path, rng: random.Random) -> str:
+    """Change a file so that its format still holds, but for nesting and aliases."""
+    text = path.read_text()
+    if rng.random() < 0.04:
+        path.write_text(text[:10] + NESTED)
+        return "100 000 nested lists"
+    if path.suffix == ".yaml":
+        if rng.random() < 0.05:
+            nine = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
+            path.write_text("\n".join(["a0: &a0 [x]", *nine, text]))
+            return "an alias bomb"
+        if rng.random() < 0.05:
+            path.write_text("self: &self {me: *self}\n" + text)
+            return "a self-reference"
+        content = yaml.safe_load(text)
+        done = change(content, rng) if isinstance(content, dict | list) else "nothing"
+        path.write_text(yaml.safe_dump(content))
+        return done
+    if path.suffix == ".jsonl":
+        lines = text.splitlines()
+        number = rng.randrange(len(lines))
+        row = json.loads(lines[number])
+        done = change(row, rng)
+        lines[number] = json.dumps(row)
+        path.write_text("\n".join(lines) + "\n")
+        return f"line {number + 1}: {done}"
+    content = json.loads(text)
+    done = change(content, rng)
+    if isinstance(content, dict) and "digest" in content and rng.random() < 0.5:
+        del content["digest"]
+        path.write_text(sealed(content))
+        return f"{done}, with a digest that fits"
+    path.write_text(json.dumps(content, indent=1))
+    return done
+
+
+COMMANDS = {
+    "results": (), "compare": (), "eval": (), "inspect": ("sample=0",), "verify": (), "train": (),
+    "report": (), "generate": ("prompt=w 0",),
+}  # fmt: skip
+
+
+def mutation(case: Case, records: Records) -> None:
+    """One or more fields of one file, then a command."""
+    case.copy(records.two)
+    recorded = records.two.runs[0]
+    ours = case.place / recorded.relative_to(records.two.folder)
+    name = case.rng.choice(FILES)
+    if name in ("config.yaml", "status.json") and case.rng.random() < 0.7:
+        # Of finished runs they are not read.
+        (ours / "summary.json").unlink()
+    for _ in range(case.rng.choice([1, 1, 1, 3])):
+        case.said.append(f"{name}: {mutate(ours / name, case.rng)}")
+        if NESTED in (ours / name).read_text():
+            break
+    case.counts["mutations"] += 1
+    fits = any("with a digest" in said for said in case.said)
+    run = f"run={ours.relative_to(case.place)}"
+    command = case.rng.choice(["results"] * 8 + ["train", "eval"] * 2 + list(COMMANDS))
+    if command == "results" and not fits and (ours / "summary.json").exists():
+        same_numbers(case, records, ours)
+    elif command == "results":
+        case.run("results", statuses=(0,))
+    elif command == "train":
+        case.run(*records.two.words)
+    elif command == "eval":
+        case.run(*records.evaluation)
+    elif command in ("inspect", "generate", "verify"):
+        case.run(command, run, *COMMANDS[command])
+    else:
+        case.run(command, statuses=(0,))
+
+
+CASES = [(mutation, 1)]
