@@ -4,6 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
+CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures.
 PARALLEL := -n auto --dist loadfile --durations=10
 
@@ -46,8 +47,8 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 test-peers: $(PEERS) ## the encodings against code by others, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined"
 
-test-chaos: $(STAMP) ## sweeps of 60 jobs under SIGKILL and on a full disk (needs root), minutes
-	$(BIN)/python -m pytest tests/test_chaos.py -m "slow or not slow" --timeout 3600
+test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=minutes (10)
+	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
 
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \

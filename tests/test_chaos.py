@@ -1,160 +1,116 @@
-"""A sweep whose processes are killed and whose disk fills up ends as one left in peace."""
+"""The campaign of ``make test-chaos``: reproducible cases, faults, what counts as a violation, and
+half a minute of it."""
 
+import errno
 import os
 import random
-import re
-import signal
+import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Process, rows, start, state, summary, tiny
+from program import ROOT
 
-JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+from tests.chaos import campaign
+from tests.chaos.case import Case, Violation, check
+from tests.chaos.damage import DAMAGES
+from tests.chaos.mutations import change
+from tests.chaos.preload import build
+from tests.chaos.warm import FAULTS, Ended
 
-
-def begin(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
-    """The program in a session of its own; its output is added to files."""
-    with (cwd / "stdout").open("ab") as out, (cwd / "stderr").open("ab") as err:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pe_lab", *words],
-            cwd=cwd, stdout=out, stderr=err, start_new_session=True,
-        )  # fmt: skip
-
-
-def end(process: Process) -> int:
-    """Wait for it, however long; its exit status."""
-    process.process.join()
-    return process.status
-
-
-def workers(launcher: int) -> list[int]:
-    """The processes of the launcher's pool."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == launcher and b"popen_loky" in stat.with_name("cmdline").read_bytes():
-                found.append(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
+WRITE = """
+import ctypes, os, sys
+ctypes.CDLL(None).chaos_arm(os.getcwd().encode(), int(sys.argv[1]), ctypes.c_long(2), None)
+file = os.open("file", os.O_WRONLY | os.O_CREAT)
+try:
+    print(os.write(file, b"12345678"))
+except OSError as error:
+    print(-error.errno)
+"""
+EXPECTED = {
+    "count": 8, "full": -errno.ENOSPC, "quota": -errno.EDQUOT, "read_only": -errno.EROFS,
+    "eio_once": -errno.EIO, "eio_stays": -errno.EIO, "short_write": 4,
+}  # fmt: skip
 
 
-def folders(cwd: Path) -> dict[str, Path]:
-    return {path.name: path for path in cwd.glob("runs/*/*/seed*") if path.is_dir()}
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("needs Linux and a C compiler")
+    return build(tmp_path_factory.mktemp("preload"))
 
 
-def written(cwd: Path) -> int:
-    """How much has been measured, in bytes."""
-    return sum(path.stat().st_size for path in cwd.glob("runs/*/*/seed*/metrics.jsonl"))
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_second_file_operation_fails(kind: str, library: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    words = [sys.executable, "-c", WRITE, str(FAULTS.index(kind))]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    if kind in EXPECTED:
+        assert (done.returncode, int(done.stdout)) == (0, EXPECTED[kind])
+    else:
+        signals = {"kill": 9, "torn_write": 9, "sigterm": 15, "sigint": 2, "sighup": 1}
+        assert done.returncode == -signals[kind]
+        # Python handles SIGINT after the write.
+        written = {"torn_write": b"1234", "sigint": b"12345678"}
+        assert (tmp_path / "file").read_bytes() == written.get(kind, b"")
 
 
-def equal(cwd: Path, whole: Path) -> None:
-    """Every run of the one sweep is finished and has the other's numbers."""
-    ours, theirs = folders(cwd), folders(whole)
-    assert ours.keys() == theirs.keys()
-    for name, folder in ours.items():
-        assert state(folder)["state"] == "finished"
-        assert rows(folder) == rows(theirs[name])
-        assert summary(folder) == summary(theirs[name])
+def test_a_case_follows_from_its_name(tmp_path: Path) -> None:
+    one, again, other = (Case("kills", n, 3, tmp_path).rng.random() for n in (1, 1, 2))
+    assert one == again != other
+
+
+def test_damage_and_edits_follow_from_the_seed() -> None:
+    for damage in set(DAMAGES):
+        found = [bytearray(b'{"a": 12}\n' * 99) for _ in range(2)]
+        for content in found:
+            damage(content, random.Random(5))
+        assert found[0] == found[1]
+    edited = [{"a": {"b": [1, 2]}, "c": 3} for _ in range(2)]
+    assert len({change(value, random.Random(5)) for value in edited}) == 1
+    assert edited[0] == edited[1]
 
 
 @pytest.mark.parametrize(
-    ("encodings", "seeds", "kills", "launcher_kills"),
+    ("status", "output", "orphans", "message"),
     [
-        pytest.param("none,cope", 2, 1, 1, id="4 jobs"),
-        pytest.param("none,cope,rope", 20, 20, 2, id="60 jobs", marks=pytest.mark.slow),
+        (0, "Traceback (most recent call last)\nKeyError: 1", (), "traceback: KeyError: 1"),
+        (1, "pe-lab: KeyError: 1 (debug=true shows where)", (), "raw exception"),
+        (3, "pe-lab: no", (), "exit status 3: pe-lab: no"),
+        (-11, "", (), "exit status -11"),
+        (1, " ", (), "without a word"),
+        (0, "a \x1b[31m", (), "escape sequence"),
+        (0, "", ("sleep 9",), "orphans"),
     ],
 )
-def test_killed_at_random(
-    tmp_path: Path, encodings: str, seeds: int, kills: int, launcher_kills: int
+def test_violations(status: int, output: str, orphans: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Violation, match=message.replace("[", r"\[")):
+        check(Ended((), status, output, 0.0, 0, orphans), (0, 1, 2))
+
+
+def test_what_is_no_violation() -> None:
+    check(Ended((), 2, "pe-lab: seed=x is not allowed: set it to a number", 0.0, 0, ()), (0, 1, 2))
+
+
+def test_the_page_has_the_newest_campaign_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(0)
-    words = tiny(
-        *JOBLIB, f"pe={encodings}", f"seed=range({seeds})", "train.steps=40", "model.dropout=0.1"
+    page = tmp_path / "reliability.md"
+    page.write_text("before\n<!-- make test-chaos -->\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(campaign, "PAGE", page)
+    for n in range(campaign.KEPT + 3):
+        campaign.write_page([str(n)] * (len(campaign.KINDS) + 4))
+    lines = page.read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| 20")]
+    assert [int(row.split("|")[3]) for row in rows] == list(range(14, 2, -1))
+    assert (lines[0], lines[-1]) == ("before", "after")
+
+
+@pytest.mark.extended
+def test_half_a_minute_without_a_violation(library: Path) -> None:
+    words = ["minutes=0.5", "seed=0", "jobs=1", "page=false"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", *words], cwd=ROOT, capture_output=True, text=True
     )
-    whole, cwd = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    cwd.mkdir()
-    # One after another where there are few: a pool takes longer to start than they do.
-    in_peace = start(*[w for w in words if w not in JOBLIB[1:] or seeds > 2], cwd=whole)
-    assert end(in_peace) == 0, in_peace.stderr
-    # As much is measured between two kills, however fast the machine is.
-    pieces = kills + launcher_kills + 1
-    marks = [(n + rng.uniform(0.1, 0.9)) / pieces * written(whole) for n in range(pieces - 1)]
-    launcher_at = set(rng.sample(range(len(marks)), launcher_kills))
-    launcher = start(*words, cwd=cwd)
-    statuses = []
-    said = ""
-    done = 0
-    for number, mark in enumerate(marks):
-        while written(cwd) < mark and launcher.process.is_alive():
-            time.sleep(0.01)
-        if not launcher.process.is_alive():
-            break
-        if number in launcher_at:
-            launcher.send(signal.SIGKILL)
-            statuses.append(end(launcher))
-            said += launcher.stderr
-            launcher = start(*words, cwd=cwd)
-        else:
-            pid = launcher.process.pid or 0
-            while not (found := workers(pid)) and launcher.process.is_alive():
-                time.sleep(0.01)
-            if found:
-                os.kill(rng.choice(found), signal.SIGKILL)
-        done += 1
-    statuses.append(end(launcher))
-    said += launcher.stderr
-    assert done >= 0.9 * len(marks), (done, statuses)
-    assert statuses.count(-signal.SIGKILL) == launcher_kills
-    if statuses[-1] != 0:
-        # Given up as killed too often: the same command, undisturbed.
-        launcher = start(*words, cwd=cwd)
-        assert end(launcher) == 0, launcher.stderr
-    equal(cwd, whole)
-    assert "a worker was killed: continuing" in said
-    assert "Traceback" not in said
-
-
-@pytest.mark.parametrize(
-    ("seeds", "launcher"),
-    [
-        pytest.param(3, ("-m",), id="in process", marks=pytest.mark.extended),
-        pytest.param(12, JOBLIB, id="joblib", marks=pytest.mark.slow),
-    ],
-)
-def test_a_disk_that_fills_up(
-    tmp_path: Path, disk: Callable[[str], Path], seeds: int, launcher: tuple[str, ...]
-) -> None:
-    small = disk("16m")
-    words = tiny(*launcher, f"seed=range({seeds})", "train.checkpoint_every=5")
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    assert begin(*words, cwd=whole).wait() == 0
-    (small / "runs").mkdir()
-    (tmp_path / "runs").symlink_to(small / "runs")
-    # A small disk gives whole pages, and a checkpoint is written beside the old one.
-    run = {p.name: -(-p.stat().st_size // 4096) for p in folders(whole).popitem()[1].iterdir()}
-    room = 4096 * ((seeds // 2 + 1) * sum(run.values()) + run["checkpoint.pt"] // 2)
-    stat = os.statvfs(small)
-    (small / "ballast").write_bytes(b"\0" * (stat.f_bavail * stat.f_bsize - room))
-
-    process = begin(*words, cwd=tmp_path)
-    assert process.wait() == 1
-    said = " ".join((tmp_path / "stdout").read_text().split())
-    # Whatever is written first: a row, a checkpoint.
-    full = r"cannot be written \((\[Errno 28\] )?No space left on device\)"
-    assert re.search(rf"failed: (the checkpoint )?runs/\S+ {full}", said)
-    assert "the same command runs only what is missing" in (tmp_path / "stderr").read_text()
-    assert "Traceback" not in (tmp_path / "stderr").read_text()
-    finished = {p.parent: p.read_bytes() for p in tmp_path.glob("runs/*/*/seed*/summary.json")}
-    assert 1 <= len(finished) < seeds
-    (small / "ballast").unlink()
-    assert begin(*words, cwd=tmp_path).wait() == 0
-    assert {p: (p / "summary.json").read_bytes() for p in finished} == finished
-    equal(tmp_path, whole)
+    assert done.returncode == 0, done.stdout + done.stderr

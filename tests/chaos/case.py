@@ -82,16 +82,13 @@ class Case:
         shutil.copytree(recorded.folder / "runs", self.place / "runs", dirs_exist_ok=True)
 
     def equal(self, recorded: Recorded) -> None:
-        """Every recorded run is there, finished, with the same numbers, and nothing else."""
+        """Every recorded run is there, finished, with the same numbers, and no temporary file."""
         found = {path.name: path for path in run_folders(self.place)}
         for theirs in recorded.runs:
             ours = found.get(theirs.name)
             if ours is None or not (ours / "summary.json").exists():
                 raise Violation(f"{theirs.name} is not finished")
-            if rows(ours) != rows(theirs):
-                raise Violation(f"{theirs.name}: metrics.jsonl has other numbers")
-            if summary(ours) != summary(theirs):
-                raise Violation(f"{theirs.name}: summary.json has other numbers")
+            same_numbers(ours, theirs)
         self.nothing_left_over()
 
     def nothing_left_over(self) -> None:
@@ -116,6 +113,22 @@ def check(ended: Ended, statuses: Sequence[int]) -> None:
         raise Violation(f"exit status {ended.status}: {text.strip()[-200:]}")
     if ended.status in (1, 2) and not text.strip():
         raise Violation(f"exit status {ended.status} without a word")
+
+
+def same_numbers(ours: Path, theirs: Path) -> None:
+    """Raise Violation unless two folders of one run have the same measurements."""
+    if rows(ours) != rows(theirs):
+        raise Violation(f"{theirs.name}: metrics.jsonl has other numbers")
+    same_summary(ours, theirs)
+
+
+def same_summary(ours: Path, theirs: Path) -> None:
+    """Raise Violation unless two summaries of one run have the same measurements."""
+    one, other = summary(ours), summary(theirs)
+    differing = [key for key in one | other if one.get(key) != other.get(key)]
+    # A run made again with force=true has a new id.
+    if set(differing) - {"run_id"}:
+        raise Violation(f"{theirs.name}: summary.json differs in {', '.join(differing)}")
 
 
 def run_folders(place: Path) -> list[Path]:

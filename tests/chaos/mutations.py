@@ -10,7 +10,7 @@ import yaml
 
 from pe_lab.store.digests import sealed
 from tests.chaos.case import Case, Records
-from tests.chaos.damage import same_numbers
+from tests.chaos.damage import results_hold
 
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 2.5, -0.1, 9, 1e308, 2**63, 10**40, "", "x", "0.5", "[/b]", "[y]x",
@@ -108,7 +108,7 @@ def mutation(case: Case, records: Records) -> None:
     run = f"run={ours.relative_to(case.place)}"
     command = case.rng.choice(["results"] * 8 + ["train", "eval"] * 2 + list(COMMANDS))
     if command == "results" and not fits and (ours / "summary.json").exists():
-        same_numbers(case, records, ours)
+        results_hold(case, records, ours)
     elif command == "results":
         case.run("results", statuses=(0,))
     elif command == "train":
