@@ -3,23 +3,26 @@
 import json
 import logging
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+from program import ROOT
 from wandb.util import get_core_path
 
-from pe_lab.config.schema import WandbConfig
-from pe_lab.experiment.wandb import WandbLog
+from pe_lab.common.tracker import TrackedRun
+from pe_lab.experiment.tracking import Tracking
+from pe_lab.store.metrics_log import read_metrics
 
-ARGUMENTS: dict[str, Any] = {
-    "id": "flipflop-cope-seed0-01234567",
-    "name": "cope-seed0 d_model=128",
-    "group": "sweep-1",
-    "job_type": "cope",
-    "tags": ["flipflop", "small"],
-    "notes": "pe-lab task=flipflop",
-    "config": {"seed": 0, "train": {"lr": 1e-3, "betas": [0.9, 0.99]}, "none": None},
+RUN_ID = "flipflop-cope-seed0-01234567"
+CONFIG: dict[str, Any] = {
+    "names": {"task": "flipflop", "pe": "cope"},
+    "model": {"n_layers": 1, "d_model": 128},
+    "seed": 0,
+    "train": {"lr": 1e-3, "betas": [0.9, 0.99]},
+    "none": None,
 }
 
 SUMMARY: dict[str, Any] = {
@@ -88,11 +91,29 @@ def core_of(pid: int) -> int:
     raise AssertionError("no wandb-core")
 
 
-def started(folder: Path, *, mode: str = "offline", wait: float = 20) -> WandbLog:
-    """The log of a run in ``folder``, with a short limit on wandb's start."""
-    place: dict[str, Any] = {"mode": mode, "project": "pe-lab-test", "entity": None}
-    cfg = WandbConfig(**place, tags=[], pictures=False, init_timeout=wait)
-    return WandbLog(cfg, folder, ARGUMENTS)
+def keys(**changes: Any) -> dict[str, Any]:
+    """The keys ``tracker.wandb``, the defaults but for these."""
+    yaml = OmegaConf.load(ROOT / "conf" / "tracker" / "wandb.yaml")
+    return {**OmegaConf.to_container(yaml.wandb), "project": "pe-lab-test", **changes}
+
+
+def tracked(folder: Path, *overrides: str, sweep: str | None = None, **changes: Any) -> TrackedRun:
+    """A run in this folder with the rows of its metrics.jsonl."""
+    metrics = folder / "metrics.jsonl"
+    rows = read_metrics(metrics) if metrics.exists() else []
+    facts = {"git_revision": "0123abcd" * 5}
+    run = TrackedRun(folder, RUN_ID, CONFIG, overrides, sweep, facts, rows)
+    return replace(run, **changes)
+
+
+def started(folder: Path, *, mode: str = "offline", wait: float = 20, **changes: Any) -> Tracking:
+    """A run in ``folder`` tracked by wandb, with a short limit on wandb's start."""
+    section = {
+        "_target_": "pe_lab.experiment.trackers.wandb.WandbTracker",
+        "wandb": keys(mode=mode, init_timeout=wait, **changes),
+    }
+    run = tracked(folder, "task=flipflop", "model.d_model=128", sweep="sweep-1")
+    return Tracking(section, run)
 
 
 def row(step: int) -> dict[str, Any]:
@@ -122,7 +143,7 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
     return message
 
 
-def use(run: WandbLog) -> None:
+def use(run: Tracking) -> None:
     """Three rows and a summary."""
     for step in range(3):
         run.log(row(step))

@@ -35,9 +35,11 @@ TINY = {
 
 
 def tiny(*words: str) -> list[str]:
-    """A run of a second; these words replace keys of TINY, a task also its length."""
+    """A run of a second; these words replace keys of TINY, a task also its length and a tracker
+    its mode."""
     keys = {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
     keys |= {"task.length"} if "task" in keys else set()
+    keys |= {"tracker.wandb.mode"} if "tracker" in keys else set()
     return [f"{key}={value}" for key, value in TINY.items() if key not in keys] + list(words)
 
 

@@ -1,10 +1,13 @@
-"""An encoding, a task and an optimizer from outside: each is one file and one yaml."""
+"""An encoding, a task, an optimizer and a tracker from outside: each is one file and one yaml."""
 
+import json
+import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, command, summary, the_run, tiny
+from program import Here, command, rows, summary, the_run, tiny
 
 from pe_lab.config.schema import validated
 from pe_lab.training.optimizer import state_per_weight
@@ -124,3 +127,56 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
         ended = here(*words, word)
         assert ended.status == 2
         assert part in ended.err
+
+
+LINES = '''
+import json
+from pydantic import PositiveInt
+from pe_lab.common.tracker import Tracker
+
+class Lines(Tracker):
+    """Every n-th row as a line of a file."""
+    def __init__(self, every: PositiveInt):
+        self.every, self.rows = every, []
+    def start(self, run):
+        self.file = run.folder / "lines.txt"
+        self.rows += run.rows
+        self.name_of_run = f"{run.config['names']['pe']} {run.environment['python']}"
+    def log(self, row):
+        if row["step"] == 3 and self.every == 7:
+            raise OSError("no answer from the server")
+        self.rows.append(row)
+    def finish(self, summary, exit_code):
+        kept = [self.name_of_run, *self.rows[:: self.every], summary["steps"], exit_code]
+        self.file.write_text("".join(json.dumps(one) + "\\n" for one in kept))
+'''
+
+
+def test_a_tracker(add: Add, here: Here, tmp_path: Path) -> None:
+    add("lines", LINES, "tracker/lines", "_target_: lines.Lines\nevery: 1\n")
+    words = ["--config-dir", "mine", *tiny("tracker=lines", "train.steps=4")]
+    assert here(*words).status == 0
+    folder = the_run(tmp_path / "runs")
+    first, *logged, steps, code = map(json.loads, (folder / "lines.txt").open())
+    assert first == f"none {platform.python_version()}"
+    assert (steps, code) == (4, 0)
+    assert [{k: v for k, v in row.items() if k != "time/train_s"} for row in logged] == rows(folder)
+    wrong = here(*words, "tracker.every=0")
+    assert (wrong.status, wrong.err.count("\n")) == (2, 1)
+    assert "tracker.every=0" in wrong.err
+    wrong = here(*words, "tracker._target_=lines.json")
+    assert "is no Tracker" in wrong.err
+    # A recorded run needs no tracker.
+    (tmp_path / "lib" / "lines.py").write_text("raise SystemExit")
+    sys.modules.pop("lines")
+    assert here("eval", f"run={folder}", "lengths=16").status == 0
+
+
+def test_a_tracker_that_fails_is_one_warning(add: Add, here: Here, tmp_path: Path) -> None:
+    add("lines", LINES, "tracker/lines", "_target_: lines.Lines\nevery: 7\n")
+    ended = here("--config-dir", "mine", *tiny("tracker=lines", "train.steps=4"))
+    assert ended.status == 0
+    assert ended.out.count("Lines stopped: ") == 1
+    assert "no answer from the server" in ended.out
+    assert (the_run(tmp_path / "runs") / "summary.json").exists()
+    assert not list(tmp_path.rglob("lines.txt"))

@@ -11,7 +11,7 @@ import torch
 from program import Here, tiny
 
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.experiment.wandb import WandbLog
+from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder, run_folders
 
@@ -38,13 +38,13 @@ def test_the_checkpoint_of_an_early_stop_is_the_model_that_was_measured(here: He
 def test_a_signal_after_the_last_measurement_stops_the_sweep(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = WandbLog.finish
+    finish = Tracking.finish
 
-    def interrupted(self: WandbLog, *words: Any) -> None:
+    def interrupted(self: Tracking, *words: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         finish(self, *words)
 
-    monkeypatch.setattr(WandbLog, "finish", interrupted)
+    monkeypatch.setattr(Tracking, "finish", interrupted)
     assert here("-m", *tiny("seed=0,1")).status == 130
     summary, status = only_run().summary(), only_run().status()
     assert summary is not None

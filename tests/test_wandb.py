@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from offline_wandb import (
-    ARGUMENTS,
+    CONFIG,
+    RUN_ID,
     SUMMARY,
     files,
     history,
@@ -24,7 +25,7 @@ from offline_wandb import (
     write_metrics,
 )
 
-from pe_lab.experiment.wandb_labels import SPLIT_COLUMNS
+from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -48,11 +49,12 @@ def test_an_offline_run_reads_back(
 
     (file,) = files(tmp_path)
     begun = start(file)
-    assert begun["run_id"].startswith(ARGUMENTS["id"] + "-")
-    assert begun["display_name"] == ARGUMENTS["name"]
+    assert begun["run_id"].startswith(RUN_ID + "-")
+    assert begun["display_name"] == "cope-seed0 task=flipflop model.d_model=128"
     assert (begun["run_group"], begun["job_type"]) == ("sweep-1", "cope")
-    assert (begun["project"], begun["tags"]) == ("pe-lab-test", ["flipflop", "small"])
-    assert begun["notes"] == "pe-lab task=flipflop"
+    assert (begun["project"], begun["tags"]) == ("pe-lab-test", ["flipflop", "cope", "1L-d128"])
+    assert begun["notes"] == "pe-lab task=flipflop model.d_model=128"
+    assert begun["git"] == {"commit": "0123abcd" * 5}
     metrics = [record["metric"] for record in records(file) if record["type"] == "metric"]
     assert {"name": "step", "options": {"defined": True, "hidden": True}} in metrics
     assert any((m.get("glob_name"), m.get("step_metric")) == ("*", "step") for m in metrics)
@@ -71,7 +73,7 @@ def test_an_offline_run_reads_back(
     words = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json"]
     assert subprocess.run(words, check=True, capture_output=True).stdout == inspect(file)
     read = whole(file)
-    assert read["config"] == ARGUMENTS["config"]
+    assert read["config"] == {**CONFIG, "setting": "cope model.d_model=128"}
     assert (read["state"], read["exit_code"]) == ("finished", 0)
     known = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
     assert known.items() <= read["summary"].items()

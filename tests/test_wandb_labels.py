@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from offline_wandb import tracked
 from program import tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.experiment.wandb_labels import (
+from pe_lab.config.schema import plain
+from pe_lab.experiment.trackers.labels import (
     closing_row,
-    init_arguments,
     length_rows,
     picture_splits,
     split_rows,
     with_mean_ood,
 )
-from pe_lab.store.sweep_name import LONGEST, keys_of, operational, sweep_name, swept
+from pe_lab.experiment.trackers.wandb_arguments import WandbConfig, init_arguments
+from pe_lab.store.sweep_name import LONGEST, operational, sweep_name, swept
 
 TODAY = date.today().isoformat()
 
@@ -25,12 +27,11 @@ def test_a_sweeps_name_tells_what_it_runs_and_what_it_varies(tmp_path: Path) -> 
     words = ["task=flipflop", "pe=cope,rope", "seed=range(3)", "model.d_model=64,128"]
     name = sweep_name([*words, "train.lr=1e-3"], tmp_path)
     assert name.startswith(f"flipflop--pe+seed+model.d_model--{TODAY}--")
-    assert keys_of(name) == swept(words) == ("pe", "seed", "model.d_model")
+    assert swept(words) == ("pe", "seed", "model.d_model")
     recipe = sweep_name(["experiment=paper/flipflop", "pe=glob(*)"], tmp_path)
     assert recipe.startswith(f"paper-flipflop--pe--{TODAY}--")
     assert sweep_name(["task=flipflop,counting"], tmp_path).startswith("sweep--task--")
     assert sweep_name(["task=flipflop"], tmp_path).startswith("flipflop--one--")
-    assert keys_of("some-other-folder") == ()
 
 
 def test_the_same_line_has_the_same_name_on_another_day(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_a_name_stays_short_enough_to_show(tmp_path: Path) -> None:
     words = [f"task.splits.a_split_with_a_long_name.key_{n}=1,2" for n in range(9)]
     name = sweep_name(["task=selective_copy", *words], tmp_path)
     assert len(name) <= LONGEST
-    assert set(keys_of(name)) < set(swept(words))
+    assert name.startswith("selective_copy--task.splits.")
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,14 @@ def test_which_words_change_no_number(word: str, expected: bool) -> None:
 
 def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
     (config,) = checked_jobs(tiny(*words))
-    return init_arguments(config, run_id, sweep, words)
+    run = tracked(Path(), *words, sweep=sweep, run_id=run_id, config=plain(config))
+    return init_arguments(WandbConfig(**config.tracker["wandb"]), run)
 
 
-def test_a_run_is_called_by_encoding_seed_and_what_else_was_asked() -> None:
+def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
     words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
     given = called(*words, "tracker.wandb.tags=[mine,rope]")
-    assert given["name"] == "rope-seed3 base=500"
+    assert given["name"] == "rope-seed3 task=flipflop pe.base=500"
     assert given["config"]["setting"] == "rope pe.base=500"
     assert given["config"]["pe"]["base"] == 500
     assert (given["id"], given["group"], given["job_type"]) == ("id", None, "rope")
@@ -85,17 +87,40 @@ def test_a_run_is_called_by_encoding_seed_and_what_else_was_asked() -> None:
     )
 
 
-def test_a_job_of_a_sweep_is_called_by_what_the_sweep_varies() -> None:
+def test_name_group_and_notes_are_keys() -> None:
+    words = [f"tracker.wandb.{key}=mine" for key in ("name", "group", "notes")]
+    given = called(*words, sweep="flipflop--pe--2026-11-22--0123abcd")
+    assert (given["name"], given["group"], given["notes"]) == ("mine", "mine", "mine")
+
+
+def test_a_job_of_a_sweep_is_in_its_group() -> None:
     sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
-    given = called("pe=rope", "pe.base=500", "positions=randomized", sweep=sweep)
+    given = called("pe=rope", "positions=randomized", sweep=sweep)
     assert given["name"] == "rope-seed0 positions=randomized"
     assert given["group"] == sweep
     assert "randomized" in given["tags"]
-    other = called("pe=rope", "task=flipflop", sweep=f"sweep--task+pe--{TODAY}--0123abcd")
-    assert other["name"] == "rope-seed0 task=flipflop"
 
 
-def test_runs_of_two_sweeps_are_one_setting_only_where_nothing_but_the_seed_differs() -> None:
+def test_a_name_tells_two_settings_apart_also_those_of_two_sweeps() -> None:
+    sweep = f"flipflop--pe+seed--{TODAY}--0123abcd"
+    long = "task.splits.sparse.p_ignore=0." + "9" * 150
+    lines = [
+        [],
+        ["train.steps=7"],
+        ["task=counting", "task.n_vars=3"],
+        ["task.splits.sparse.p_ignore=0.9"],
+        ["task.splits.dense.p_ignore=0.9"],
+        ["task.splits.dense.p_ignore=0.9", "task.splits.sparse.p_ignore=0.8"],
+        ["task.splits.dense.p_ignore=0.8", "task.splits.sparse.p_ignore=0.9"],
+        [long],
+        [long, "model.d_model=32"],
+    ]
+    names = [called("pe=rope", *line, sweep=sweep)["name"] for line in lines]
+    assert len(set(names)) == len(lines)
+    assert max(map(len, names)) == 128
+
+
+def test_runs_of_two_sweeps_are_one_setting_only_if_they_differ_in_the_seed_alone() -> None:
     sweep = f"flipflop--pe+seed--{TODAY}--0123abcd"
     words = ("task=flipflop", "pe=rope", "model.d_model=32", "threads=2")
 
@@ -107,12 +132,10 @@ def test_runs_of_two_sweeps_are_one_setting_only_where_nothing_but_the_seed_diff
     assert len({setting(), *map(setting, more)}) == 4
 
 
-def test_names_and_tags_fit_and_a_run_done_again_says_so() -> None:
+def test_tags_fit_and_a_run_done_again_says_so() -> None:
     given = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
     assert len(given["tags"][0]) == 64
     assert given["name"].startswith("none-seed0 again 2")
-    long = called("task.splits.sparse.p_ignore=0." + "9" * 150)
-    assert len(long["name"]) == 128
 
 
 SUMMARY: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from offline_wandb import core_of, files, history, start, whole
-from program import ROOT, Here, command, rows, state, the_run, tiny
+from program import Here, command, rows, state, the_run, tiny
 from program import start as start_process
 from wandb_server import Server, serving
 
@@ -89,7 +89,8 @@ def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
         (file,) = files(folder)
         begun[folder.parent.name] = start(file)
     for pe in ("rope", "none"):
-        assert (begun[pe]["display_name"], begun[pe]["job_type"]) == (f"{pe}-seed1", pe)
+        assert begun[pe]["display_name"].startswith(f"{pe}-seed1 task=flipflop task.length=16 ")
+        assert begun[pe]["job_type"] == pe
     (group,) = {run["run_group"] for run in [before, *begun.values()]}
     assert group.startswith("flipflop--pe--20")
     assert before["run_id"] not in [run["run_id"] for run in begun.values()]
@@ -153,26 +154,6 @@ def test_an_online_run_gets_there_and_goes_on_there(tmp_path: Path) -> None:
     assert [logged(row) for row in own] == rows(folder)
     assert "splits" in sent[-1]
     assert list(server.ended.values()) == [0]
-
-
-def test_disabled_imports_nothing_of_wandb_and_starts_no_process(tmp_path: Path) -> None:
-    script = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from pe_lab.cli.main import main
-assert main({tiny()!r}) == 0
-print("imported:", sorted(name for name in sys.modules if name.partition(".")[0] == "wandb"))
-import os, pathlib
-own = str(os.getpid()).encode()
-print("started:", [f.parent.name for f in pathlib.Path("/proc").glob("[0-9]*/cmdline")
-                   if b"wandb" in f.read_bytes() and own in f.read_bytes().split(bytes(1))])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("imported: []\nstarted: []\n")
-    assert not list(tmp_path.rglob("wandb"))
 
 
 def test_pictures_when_asked_for(

@@ -1,7 +1,7 @@
 """The composed configuration, checked against its schemas.
 
 A closed group is checked against its dataclass in schema.py, an open one (task, pe, positions,
-model) against the signature of the class that its ``_target_`` names.
+model, tracker) against the signature of the class that its ``_target_`` names.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_boolea
 from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Task
+from pe_lab.common.tracker import Tracker
 from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
@@ -72,6 +73,7 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
         "positions": normalize(config.positions, "positions", Positions),
         "model": normalize(config.model, "model", ModelConfig),
         "train": plain(config)["train"] | _check_optimizer(config.train),
+        "tracker": normalize(config.tracker, "tracker", Tracker),
     }
     return validated({**plain(config), **open_groups})
 

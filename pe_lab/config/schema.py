@@ -1,7 +1,7 @@
 """The keys of the closed groups, with types and limits. Their values are in conf/.
 
-The open groups (``task``, ``pe``, ``positions``, ``model``) name a class in ``_target_``, whose
-signature is their schema. This module does not import torch.
+The open groups (``task``, ``pe``, ``positions``, ``model``, ``tracker``) name a class in
+``_target_``, whose signature is their schema. This module does not import torch.
 """
 
 import operator
@@ -107,25 +107,6 @@ class EvalConfig:
 
 
 @closed
-class WandbConfig:
-    """wandb (conf/tracker/)."""
-
-    mode: Literal["online", "offline", "disabled"]
-    project: str
-    entity: str | None
-    tags: list[str]
-    pictures: bool
-    init_timeout: PositiveFloat
-
-
-@closed
-class TrackerConfig:
-    """Where a run is logged besides its folder (conf/tracker/)."""
-
-    wandb: WandbConfig
-
-
-@closed
 class Config:
     """The whole configuration of one run, checked. The open groups stay plain mappings."""
 
@@ -135,7 +116,7 @@ class Config:
     model: dict[str, Any]
     train: TrainConfig
     eval: EvalConfig
-    tracker: TrackerConfig
+    tracker: dict[str, Any]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     runs_dir: Annotated[str, Field(min_length=1)]
     device: Literal["auto", "cpu", "cuda"]

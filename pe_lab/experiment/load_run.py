@@ -14,6 +14,7 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
 from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
+from pe_lab.experiment.trackers.none import NoTracker
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
@@ -82,9 +83,10 @@ def load(path: str | Path) -> LoadedRun:
     folder = RunFolder(path)
     summary = _summary(folder)
     _check_version(folder, summary)
-    refuse_foreign(summary["config"], path)
+    config = _config_as_set(summary)
+    refuse_foreign(config, path)
     try:
-        planned = plan(check(_config_as_set(summary), summary.get("names", {})))
+        planned = plan(check(config, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
@@ -154,10 +156,11 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
-    """The run's configuration, on the CPU. Keys that were null are null again, as some have another
-    value at another length."""
+    """The run's configuration, on the CPU and without its tracker. Keys that were null are null
+    again, as some have another value at another length."""
     config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-    return {**config, "device": "cpu"}
+    tracker = {"_target_": f"{NoTracker.__module__}.{NoTracker.__qualname__}"}
+    return {**config, "device": "cpu", "tracker": tracker}
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:

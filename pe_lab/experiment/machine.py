@@ -61,20 +61,23 @@ def environment(
     device: str,
     gpu_index: int | None = None,
     attention: dict[str, str] | None = None,
-) -> tuple[dict[str, Any], str]:
-    """The environment of a run, and the git diff of uncommitted changes ("" if there are none).
+) -> tuple[dict[str, Any], bytes]:
+    """The environment of a run, and the git diff of uncommitted changes, empty if there are none.
 
     Args:
         attention: the backend of each kind of attention (``kernels.apply.backends``).
     """
     source = Path(__file__).resolve().parents[2]
 
-    def git(*words: str) -> str:
+    def git_bytes(*words: str) -> bytes:
         try:
             command = ["git", "-C", str(source), *words]
-            return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+            return subprocess.run(command, capture_output=True, timeout=10).stdout
         except (OSError, subprocess.TimeoutExpired):
-            return ""
+            return b""
+
+    def git(*words: str) -> str:
+        return git_bytes(*words).decode(errors="replace")
 
     ours = git("ls-files", "pe_lab/store/run_folder.py").strip() != ""
     versions: dict[str, str | None] = {}
@@ -99,4 +102,4 @@ def environment(
         "attention": attention,
         "host": socket.gethostname(),
     }
-    return facts, git("diff", "HEAD") if ours else ""
+    return facts, git_bytes("diff", "HEAD") if ours else b""

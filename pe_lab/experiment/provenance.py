@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from pe_lab.common.errors import cannot_write
+from pe_lab.common.files import replace_file
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
 from pe_lab.store.run_folder import RunFolder
@@ -37,7 +39,12 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
             ", ".join(changed),
         )
     if diff:
-        folder.write_text(f"git-{len(starts) + 1}.diff", diff)
+        # Bytes: the changed files may be in any encoding.
+        path = folder.path / f"git-{len(starts) + 1}.diff"
+        try:
+            replace_file(path, diff)
+        except OSError as error:
+            raise cannot_write(path, error) from None
     folder.write_json("environment.json", [*starts, facts])
 
 

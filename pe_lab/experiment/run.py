@@ -14,8 +14,7 @@ from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare
 from pe_lab.experiment.provenance import made_otherwise, record_start
 from pe_lab.experiment.summary import evaluation_sets, summarize
-from pe_lab.experiment.wandb import WandbLog
-from pe_lab.experiment.wandb_labels import init_arguments
+from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
@@ -90,7 +89,8 @@ def run(
         if otherwise := made_otherwise(folder, plan.config):
             found += f", made with {otherwise}, so the last digits may differ"
         logger.info("%s; force=true runs it again", found)
-        return summary
+    track_rest(plan, folder)
+    return summary
 
 
 def _execute(
@@ -152,10 +152,10 @@ def _warn_without_effect(trainer: Trainer) -> None:
 
 
 class _Rows:
-    """Rows of metrics, written to metrics.jsonl first, then to wandb."""
+    """Rows of metrics, written to metrics.jsonl first, then passed to the tracker."""
 
-    def __init__(self, log: MetricsLog, wandb: WandbLog) -> None:
-        self.log, self.wandb = log, wandb
+    def __init__(self, log: MetricsLog, tracking: Tracking) -> None:
+        self.log, self.tracking = log, tracking
 
     @property
     def mark(self) -> tuple[int, str]:
@@ -166,7 +166,7 @@ class _Rows:
 
     def write(self, row: dict[str, Any]) -> None:
         self.log.write(row)
-        self.wandb.log(row)
+        self.tracking.log(row)
 
 
 def _train_and_evaluate(
@@ -175,15 +175,14 @@ def _train_and_evaluate(
     folder, config = trainer.folder, trainer.plan.config
     log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     sweep = place.sweep if place else None
-    arguments = init_arguments(trainer.plan.resolved, folder.run_id, sweep, overrides)
-    wandb = WandbLog(config.tracker.wandb, folder.path, arguments)
+    tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else None
     progress = StepProgress(name, config.train.steps, trainer.step, line_every)
     try:
         with progress:
-            trainer.fit(_Rows(log, wandb), progress.step)
+            trainer.fit(_Rows(log, tracking), progress.step)
             progress.doing("measuring")
             summary = summarize(trainer, overrides)
         log.sync()
@@ -192,5 +191,5 @@ def _train_and_evaluate(
         exit_code = 0
     finally:
         log.close()
-        wandb.finish(summary if exit_code == 0 else None, exit_code)
+        tracking.finish(summary if exit_code == 0 else None, exit_code)
     return summary

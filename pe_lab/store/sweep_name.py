@@ -37,12 +37,6 @@ def sweep_name(words: Sequence[str], sweeps: Path) -> str:
     return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
 
 
-def keys_of(name: str) -> tuple[str, ...]:
-    """The swept keys in a sweep's name; empty for a name of another form."""
-    parts = name.split("--")
-    return tuple(parts[1].split("+")) if len(parts) == 4 else ()
-
-
 def swept(words: Sequence[str]) -> tuple[str, ...]:
     """The keys with several values, in the order of the overrides."""
     keys = []

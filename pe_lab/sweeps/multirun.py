@@ -29,6 +29,7 @@ from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
 from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.tracking import track_rest
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import Job, closing_table, make_jobs, unfinished
@@ -75,6 +76,9 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
     console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
+    for job, plan in zip(jobs, plans, strict=True):
+        if job.finished_before:
+            track_rest(plan, job.folder)
     otherwise = Counter(
         made_otherwise(job.folder, plan.config)
         for job, plan in zip(jobs, plans, strict=True)

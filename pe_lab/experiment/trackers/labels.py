@@ -1,62 +1,20 @@
-"""The name, group and tags of a run in wandb, and its closing rows, tables and pictures."""
+"""What trackers show of a run: its rows, and at the end its numbers, tables and pictures."""
 
-import shlex
+import logging
 import statistics
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pe_lab.common.errors import reason
 from pe_lab.common.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, OOD, TABLED
-from pe_lab.config.schema import Config, plain
-from pe_lab.store.sweep_name import keys_of, operational
 
-MAX_NAME, MAX_TAG = 128, 64
-"""wandb's limits, in characters."""
+logger = logging.getLogger("pe_lab")
 
 UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.title)
 """Suffixes of metrics that are logged without a chart."""
 
 SPLIT_COLUMNS = ("split", *TABLED)
 LENGTH_COLUMNS = ("split", "length", "error", "n")
-
-
-def init_arguments(
-    config: Config, run_id: str, sweep: str | None, overrides: Sequence[str]
-) -> dict[str, Any]:
-    """The arguments of wandb.init that identify a run.
-
-    ``config`` has a key ``setting`` beside the configuration: the encoding and every override
-    that can change a number except the seed, for averages over seeds. The name is not enough for
-    that: it has only what varies within one sweep, so runs of two sweeps may share it.
-
-    Args:
-        run_id: unique within a runs_dir.
-        sweep: the name of the run's sweep; its jobs are one group.
-    """
-    names, model = config.names, config.model
-    tags = [*config.tracker.wandb.tags, names["task"], names["pe"]]
-    tags.append(f"{model['n_layers']}L-d{model['d_model']}")
-    if "experiment" in names:
-        tags.append(names["experiment"])
-    if names.get("positions", "sequential") != "sequential":
-        tags.append(names["positions"])
-    again = f" again {run_id.rpartition('-again-')[2]}" if "-again-" in run_id else ""
-    relevant = [override.lstrip("+") for override in overrides if not operational(override)]
-    relevant = [line for line in relevant if line.partition("=")[0] not in ("pe", "seed")]
-    name = [f"{names['pe']}-seed{config.seed}{again}"]
-    for override in relevant:
-        key, _, value = override.partition("=")
-        if key in keys_of(sweep) if sweep else key != "task":
-            name.append(f"{key.rpartition('.')[2]}={value}")
-    setting = [names["pe"], *sorted(line for line in relevant if not line.startswith("task="))]
-    return {
-        "id": run_id,
-        "name": " ".join(name)[:MAX_NAME],
-        "group": sweep,
-        "job_type": names["pe"],
-        "tags": list(dict.fromkeys(tag[:MAX_TAG] for tag in tags)),
-        "config": plain(config) | {"setting": " ".join(setting)},
-        "notes": shlex.join(["pe-lab", *overrides]),
-    }
 
 
 def with_mean_ood(row: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +48,19 @@ def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
         for split, kinds in summary["by"].items()
         for bucket, cell in kinds["length"].items()
     ]
+
+
+def pictures(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
+    """The inspection page of some splits; empty where they cannot be made."""
+    try:
+        from pe_lab.experiment.inspect_run import inspect_run
+        from pe_lab.inspection.page import page
+
+        return {split: page(inspect_run(folder, split)) for split in picture_splits(summary)}
+    except Exception as error:
+        logger.warning("tracker.wandb.pictures=true, but there are none: %s", reason(error))
+        logger.debug("no pictures", exc_info=True)
+        return {}
 
 
 def picture_splits(summary: dict[str, Any]) -> list[str]:

@@ -1,0 +1,20 @@
+"""No tracker: metrics.jsonl and summary.json only."""
+
+from typing import Any
+
+from pe_lab.common.tracker import TrackedRun, Tracker
+
+
+class NoTracker(Tracker):
+    """Does nothing."""
+
+    active = False
+
+    def start(self, run: TrackedRun) -> None:
+        pass
+
+    def log(self, row: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        pass

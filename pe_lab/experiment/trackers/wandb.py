@@ -1,0 +1,211 @@
+"""Logging a run to Weights & Biases."""
+
+import errno
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from pe_lab.common.errors import reason
+from pe_lab.common.timeout import call_with_timeout
+from pe_lab.common.tracker import TrackedRun, Tracker
+from pe_lab.experiment.trackers.labels import (
+    LENGTH_COLUMNS,
+    SPLIT_COLUMNS,
+    UNCHARTED,
+    closing_row,
+    length_rows,
+    pictures,
+    split_rows,
+    with_mean_ood,
+)
+from pe_lab.experiment.trackers.wandb_arguments import WandbConfig, init_arguments
+from pe_lab.experiment.trackers.wandb_files import WandbFolder, file_of, sync_command
+
+logger = logging.getLogger("pe_lab")
+
+UPLOAD_SECONDS = 20.0
+"""Limit on uploading at the end of a run; the rest is left to `wandb sync`."""
+
+GRACE_SECONDS = 30.0
+"""How much longer than wandb's own limits a call may take."""
+
+PICTURE_SECONDS = 120.0
+"""Limit on making the pictures."""
+
+TEARDOWN_SECONDS = 5.0
+"""Limit on stopping wandb's process after a failure."""
+
+DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.EIO),
+}
+
+
+class WandbTracker(Tracker):
+    """One run in wandb, without any question on the terminal; its files are in ``folder/wandb``.
+
+    Row n of metrics.jsonl is wandb's step n. A resumed run logs the rows that wandb lacks:
+    online, the server and ``wandb/rows`` say how many it has; offline, the number is in
+    ``wandb/rows`` if the process before ended normally. Otherwise all rows are logged again and
+    its files, which may be incomplete, are deleted.
+
+    Args:
+        wandb: the keys ``tracker.wandb``. If ``mode`` is online and the server or the key is
+            missing, the run is logged offline.
+    """
+
+    name = "wandb"
+
+    def __init__(self, wandb: WandbConfig) -> None:
+        self._cfg = wandb
+        self.active = wandb.mode != "disabled"
+        self.start_seconds = wandb.init_timeout + 2 * GRACE_SECONDS
+        self.log_seconds = GRACE_SECONDS
+        self.finish_seconds = UPLOAD_SECONDS + GRACE_SECONDS + PICTURE_SECONDS * wandb.pictures
+        self._mode = wandb.mode
+        self._step = self._known_rows = 0
+        self._hidden: set[str] = set()
+        self._run: Any = None
+
+    def start(self, run: TrackedRun) -> None:
+        self._run_folder = run.folder
+        self._folder = WandbFolder(run.folder / "wandb")
+        # In a folder that cannot be written, wandb would silently use a temporary one.
+        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.check_disk(self._folder.path)
+        replaced = self._begin(run)
+        for handler in logging.getLogger("wandb").handlers:
+            # wandb's log file is on the same disk: if that is full, print no tracebacks.
+            handler.handleError = lambda record: None  # type: ignore[method-assign]
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+        for row in run.rows:
+            self.log(row)
+        for path in replaced:
+            shutil.rmtree(path)
+
+    def log(self, row: dict[str, Any]) -> None:
+        if self._step >= self._known_rows:
+            row = with_mean_ood(row)
+            for key in row.keys() - self._hidden:
+                if key.endswith(UNCHARTED):
+                    self._run.define_metric(key, step_metric="step", hidden=True)
+                    self._hidden.add(key)
+            self._folder.check_disk(file_of(self._run))
+            self._run.log(row, step=self._step, commit=True)
+        self._step += 1
+
+    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        try:
+            if summary is not None:
+                self._log_summary(summary)
+        finally:
+            self._run.finish(exit_code=exit_code)
+        file_of(self._run).stat()
+        self._folder.end(max(self._step, self._known_rows), online=self._mode == "online")
+
+    def remedy(self, error: BaseException) -> str:
+        if isinstance(error, ImportError):
+            return "install wandb, or set tracker=none"
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            return f"free space or give write access at {self._folder.path}"
+        if self._run is not None and self._mode == "online":
+            return f"`{sync_command(self._run)}` sends what is missing"
+        return "tracker=none does without it"
+
+    def abort(self) -> None:
+        # wandb's exit hook would wait for the failed call again.
+        if "wandb" in sys.modules:
+            sys.modules["wandb"].teardown(exit_code=1)
+
+    def _begin(self, run: TrackedRun) -> list[Path]:
+        """Start wandb, offline if it fails online; returns the folders that this process
+        replaces."""
+        if self._mode == "online":
+            try:
+                return self._begin_in_mode(run)
+            except ImportError:
+                raise
+            except Exception as error:
+                failure = reason(error)
+                logger.debug("wandb did not start online", exc_info=True)
+            call_with_timeout(self.abort, TEARDOWN_SECONDS)
+            self._mode = "offline"
+            replaced = self._begin_in_mode(run)
+            logger.warning(
+                "wandb did not start online: %s; the run is logged offline: run `wandb login` or "
+                "check the network, then `%s`",
+                failure, sync_command(self._run),
+            )  # fmt: skip
+            return replaced
+        return self._begin_in_mode(run)
+
+    def _begin_in_mode(self, run: TrackedRun) -> list[Path]:
+        earlier = self._folder.earlier(self._mode)
+        begun = self._init(run, earlier.suffix)
+        if not file_of(begun).is_relative_to(self._folder.path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder.path))
+        self._known_rows = earlier.rows
+        if self._mode == "online":
+            self._known_rows = max(begun.starting_step, earlier.rows)
+            logger.info("wandb: %s", begun.url)
+        self._run = begun
+        self._folder.begin(earlier.suffix)
+        return earlier.replaced
+
+    def _init(self, run: TrackedRun, suffix: str) -> Any:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        # Only the global setting keeps wandb from asking for a key.
+        wandb.setup(wandb.Settings(silent=True))
+        # Log files of earlier runs in this process; their folders may be gone.
+        logging.getLogger("wandb").handlers.clear()
+        arguments = init_arguments(self._cfg, run)
+        return wandb.init(
+            **arguments | {"id": f"{run.run_id}-{suffix}"},
+            project=self._cfg.project,
+            entity=self._cfg.entity,
+            dir=str(self._run_folder),
+            mode=self._mode,
+            resume="allow",
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,  # That of the current folder, which is not pe-lab's.
+                git_commit=run.environment.get("git_revision"),
+                save_code=False,
+                x_disable_stats=not self._cfg.system_metrics,
+                init_timeout=self._cfg.init_timeout,
+                finish_timeout=UPLOAD_SECONDS,
+                finish_timeout_raises=True,
+                # A run left open by an exception must not be used for the next job.
+                reinit="create_new",
+            ),
+        )
+
+    def _log_summary(self, summary: dict[str, Any]) -> None:
+        import wandb
+
+        pages = pictures(self._run_folder, summary) if self._cfg.pictures else {}
+        row, numbers = closing_row(summary)
+        self.log(row)
+        self._run.summary.update(numbers)
+        # Without it, wandb keeps a copy of every table in the home folder.
+        before = os.environ.get("WANDB_DATA_DIR")
+        os.environ["WANDB_DATA_DIR"] = before or str(self._folder.path)
+        try:
+            # Mixed types: a split that does not apply has no numbers.
+            splits = wandb.Table(list(SPLIT_COLUMNS), split_rows(summary), allow_mixed_types=True)
+            lengths = wandb.Table(list(LENGTH_COLUMNS), length_rows(summary))
+            html = {
+                f"pictures/{split}": wandb.Html(page, inject=False, data_is_not_path=True)
+                for split, page in pages.items()
+            }
+            self.log({"step": row["step"], "splits": splits, "lengths": lengths, **html})
+        finally:
+            if before is None:
+                del os.environ["WANDB_DATA_DIR"]

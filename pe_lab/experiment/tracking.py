@@ -1,0 +1,136 @@
+"""One run and its tracker, whose failures do not harm the run.
+
+``tracker.json`` in the run folder says whether the tracker has the whole run. A process killed
+between summary.json and the tracker's end leaves it incomplete: the next start of the same command
+finds the finished run, and sends the tracker what it lacks.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pe_lab.common.console import console
+from pe_lab.common.errors import HeldError, RunError, UsageError, reason
+from pe_lab.common.instantiate import instantiate
+from pe_lab.common.timeout import call_with_timeout
+from pe_lab.common.tracker import TrackedRun, Tracker
+from pe_lab.config.schema import plain
+from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.plan import Plan
+
+logger = logging.getLogger("pe_lab")
+
+STATE = "tracker.json"
+ABORT_SECONDS = 5.0
+"""Limit on stopping a tracker after a failure."""
+
+
+class Tracking:
+    """Passes a run to its tracker; the first failure is one warning and ends it.
+
+    Args:
+        section: the key ``tracker`` of the configuration.
+    """
+
+    def __init__(self, section: dict[str, Any], run: TrackedRun) -> None:
+        self._folder = RunFolder(run.folder)
+        self._state = {
+            "tracker": section["_target_"],
+            "sweep": run.sweep,
+            "overrides": list(run.overrides),
+        }
+        self._tracker: Tracker | None = _tracker(section)
+        if not self._tracker.active:
+            self._tracker = None
+            return
+        self._record(complete=False)
+        start = partial(self._tracker.start, run)
+        self._bounded("did not start", start, self._tracker.start_seconds)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Log the next row of metrics.jsonl."""
+        if self._tracker is not None:
+            call = partial(self._tracker.log, row)
+            self._bounded("stopped", call, self._tracker.log_seconds)
+
+    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        """End the run; ``summary`` is that of a finished one."""
+        if self._tracker is not None:
+            call = partial(self._tracker.finish, summary, exit_code)
+            self._bounded("did not end well", call, self._tracker.finish_seconds)
+        if self._tracker is not None and summary is not None:
+            self._record(complete=True)
+        self._tracker = None
+
+    def _record(self, *, complete: bool) -> None:
+        # A disk that refuses this is reported where the run itself writes to it.
+        with suppress(RunError):
+            self._folder.write_json(STATE, {**self._state, "complete": complete})
+
+    def _bounded(self, failure: str, call: Callable[[], Any], seconds: float) -> None:
+        assert self._tracker is not None
+        _, error = call_with_timeout(call, seconds)
+        if error is None:
+            return
+        tracker, self._tracker = self._tracker, None
+        logger.warning(
+            "%s %s: %s; metrics.jsonl has every number; %s",
+            tracker.name, failure, reason(error), tracker.remedy(error),
+        )  # fmt: skip
+        call_with_timeout(tracker.abort, ABORT_SECONDS)
+
+
+def tracked_run(
+    plan: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
+) -> TrackedRun:
+    """What the tracker of a run needs to know."""
+    starts = folder.read_json("environment.json") or [{}]
+    return TrackedRun(
+        folder.path.absolute(),
+        folder.run_id,
+        plain(plan.resolved),
+        overrides,
+        sweep,
+        starts[-1],
+        read_metrics(folder.metrics) if folder.metrics.exists() else [],
+    )
+
+
+def track_rest(plan: Plan, folder: RunFolder) -> None:
+    """Send the tracker of a finished run what it lacks, if the process before ended too early."""
+    section = plan.config.tracker
+
+    def lacking() -> dict[str, Any] | None:
+        """The state of a tracker that has a part of the run only."""
+        state = _state(folder)
+        partly = state.get("complete") is False and state.get("tracker") == section["_target_"]
+        return state if partly else None
+
+    if lacking() is None or not _tracker(section).active:
+        return
+    with suppress(HeldError), folder.lock():
+        state, summary = lacking(), folder.summary()
+        if state is None or summary is None:
+            return
+        # A sweep's parent has no handler for log records.
+        console().print(
+            f"sending the tracker what it lacks of {folder.path}", soft_wrap=True, markup=False
+        )
+        run = tracked_run(plan, folder, state.get("overrides") or [], state.get("sweep"))
+        Tracking(section, run).finish(summary, 0)
+
+
+def _state(folder: RunFolder) -> dict[str, Any]:
+    try:
+        found = folder.read_json(STATE)
+    except UsageError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tracker(section: dict[str, Any]) -> Tracker:
+    made: Tracker = instantiate(section, "tracker", Tracker)
+    return made
