@@ -56,6 +56,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("model.tied_embeddings=false", [0, 1, 2, 3]),
         ("model.tied_embeddings=true", []),
         ("ood/sparse/error<0.2", [0, 1]),
+        ("sparse<0.2", [0, 1]),
+        ("sparse/error_seq<0.3", [0, 1]),
+        ("ood/error<0.2", [0, 1]),
+        ("ood<0.2 and in_domain=0", [0, 1]),
+        ("base=5e2", [1]),
         ("splits=sparse", [0, 1, 2, 3]),
         ("pe.dashed-key=a-b.c", [0, 1, 2, 3]),
         ("train.lr=3e-3", [0, 1, 2, 3]),
@@ -161,6 +166,9 @@ def test_where_keeps_words(word: str) -> None:
         ("train.steps>'400'", "> compares numbers, and train.steps>'400' has none"),
         ("model.tied_embeddings=1", "model.tied_embeddings is true or false, not 1"),
         ("pe=rope & seed=1", "character 9"),
+        ("pe=rope or pe=cpoe", "character 12: there is no pe cpoe: did you mean cope"),
+        ("state=finishd", "there is no state finishd: did you mean finished"),
+        ("sparce<0.1", "none of the runs has a key sparce"),
     ],
 )
 def test_where_reports_the_position(where: str, message: str) -> None:
@@ -178,6 +186,8 @@ def test_where_reports_the_position(where: str, message: str) -> None:
         (["train.steps=many"], "train.steps=many: train.steps holds numbers, and many is none"),
         (["seed="], "seed= names no value"),
         (["pe=a", "pe=b"], "pe is given twice"),
+        (["pe=ropee"], "pe=ropee: there is no pe ropee: did you mean rope? (choices: "),
+        (["task=flipflp"], "task=flipflp: there is no task flipflp: did you mean flipflop?"),
         (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
         (["pe"], "give key=value"),
     ],
@@ -188,6 +198,15 @@ def test_words_that_select(words: list[str], message: str) -> None:
         selected(parse(ResultsOptions, words))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_value_of_a_filter_in_a_notebook() -> None:
+    made("rope")
+    with pytest.raises(UsageError, match="pe=cpoe: there is no pe cpoe: did you mean cope"):
+        read_runs(pe="cpoe")
+    assert read_runs(pe="cope").is_empty(), "an encoding without a run here"
+    made("mine", **{"model.d_model": 128})
+    assert len(read_runs(pe="mine", d_model=128)) == 1
 
 
 def test_filters_and_the_commands_own_keys() -> None:

@@ -41,7 +41,7 @@ def test_machine_formats_are_clean(here: Here) -> None:
     assert [run["state"] for run in content["unfinished"]] == ["failed"]
     assert content["unfinished"][0]["message"] == "what went wrong"
     assert "train.steps" in content["notes"][0]
-    assert {row["split"] for row in content["rows"]} == {"in_domain", "sparse"}
+    assert {row["split"] for row in content["rows"]} == {"ood", "in_domain", "sparse"}
 
 
 @settings(quick, max_examples=20)
@@ -73,7 +73,7 @@ def test_nothing_to_show(here: Here, form: str) -> None:
     done = here("results", f"format={form}")
     assert done.status == 0
     assert "what went wrong" in done.out + done.err
-    done = here("results", f"format={form}", "pe=a")
-    assert "no runs in runs pe=a" in done.out + done.err
+    done = here("results", f"format={form}", "pe=alibi")
+    assert "no runs in runs pe=alibi" in done.out + done.err
     if form in ("csv", "markdown", "latex"):
         assert done.out == ""

@@ -7,11 +7,11 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES, metric_name, metric_of, metric_prefix
+from pe_lab.common.metrics import OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_interval
-from pe_lab.results.query import unknown
+from pe_lab.results.keys import unknown
 from pe_lab.results.reader import text
 
 SETTING = ("pe", "setting")
@@ -24,7 +24,8 @@ def grouped(
     metric: str = "error",
     splits: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """One row for each group of finished runs and split.
+    """One row for each group of finished runs and split; the split ``ood`` is the mean over all
+    splits out of domain, for each run.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
     (n - 1), ``low`` and ``high`` (95 % interval of the mean, Student's t; like ``sd`` null for
@@ -36,7 +37,7 @@ def grouped(
     Args:
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
-        splits: those to show, in this order; None: all.
+        splits: those to show, in this order; None: ``ood``, where the metric has a mean, and all.
 
     Raises:
         UsageError: an unknown key, metric or split.
@@ -48,15 +49,17 @@ def grouped(
     # Lazily: only a few of two hundred columns are needed.
     lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
     values = pl.concat(
-        lazy.filter(pl.col("task") == task, pl.col("splits").list.contains(split)).select(
+        lazy.filter(
+            pl.col("task") == task, pl.lit(split == OOD) | pl.col("splits").list.contains(split)
+        ).select(
             *group,
             pl.lit(split).alias("split"),
             pl.col("seed").alias("_seed"),
             pl.col("setting").alias("_setting"),
-            pl.struct("_data", _number(runs, metric_name(split, "n_seq"))).hash().alias("_data"),
-            _number(runs, metric_name(split, metric)).alias("_value"),
-            _number(runs, metric_name(split, "guess")).alias("_guess"),
-            _number(runs, metric_name(split, "error")).is_not_null().alias("_measured"),
+            pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
+            _number(runs, _column(runs, split, metric)).alias("_value"),
+            _number(runs, _column(runs, split, "guess")).alias("_guess"),
+            _number(runs, _column(runs, split, "error")).is_not_null().alias("_measured"),
         )
         for task in finished["task"].unique().sort()
         for split in _selected_splits(runs, task, metric, splits)
@@ -152,16 +155,33 @@ def _selected_splits(
 ) -> list[str]:
     """The selected splits of a task, in their order."""
     every = splits_of(runs)
+    mean = [OOD] if OOD not in every and f"{OOD}/{metric}" in runs.columns else []
     for split in splits or ():
-        if split not in every:
-            raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, every)}")
+        if split not in (*mean, *every):
+            choices = [*mean, *every]
+            raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, choices)}")
     places = set(map(metric_prefix, every))
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
     metrics = {name for prefix, _, name in names if prefix in places}
     if metric not in metrics:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, metrics)}")
     measured = splits_of(runs.filter(task=task))
+    if len(measured) > 1:
+        measured = [*mean, *measured]
     return [split for split in splits or measured if split in measured]
+
+
+def _column(runs: pl.DataFrame, split: str, metric: str) -> str:
+    """The column of a metric of a split, or of its mean out of domain."""
+    name = metric_name(split, metric)
+    return f"{OOD}/{metric}" if split == OOD and name not in runs.columns else name
+
+
+def _sizes(runs: pl.DataFrame, split: str) -> list[pl.Expr]:
+    """How many sequences of a split each run measured."""
+    splits = splits_of(runs) if split == OOD else [split]
+    names = (metric_name(name, "n_seq") for name in splits)
+    return [_number(runs, name).alias(name) for name in names]
 
 
 def _number(runs: pl.DataFrame, name: str) -> pl.Expr:

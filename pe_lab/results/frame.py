@@ -5,13 +5,14 @@
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import TABLED, metric_name, metric_prefix
+from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, text, without_collection
@@ -48,9 +49,10 @@ def read_runs(
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
     ``splits``, ``null_keys`` (null before the configuration was resolved); the chosen file of each
     other group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
-    every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``). A key that a run
-    lacks is null. Keys whose values are of several kinds, and lists, are text as on the command
-    line.
+    every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and ``ood/error``,
+    ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out of domain (null
+    where the encoding could not measure one of them). A key that a run lacks is null. Keys whose
+    values are of several kinds, and lists, are text as on the command line.
 
     Args:
         where: a condition as in ``pe-lab results where=..`` (see query.py).
@@ -71,12 +73,35 @@ def read_runs(
             "make one with pe-lab task=flipflop pe=cope"
         )
     with without_collection():
-        frame = frame_of(read_records(folder), FACTS)
+        frame = _with_ood_means(frame_of(read_records(folder), FACTS))
+    return filtered(frame, where, equal)
+
+
+def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -> pl.DataFrame:
+    """The rows that ``read_runs`` with these conditions has.
+
+    Raises:
+        UsageError: a key is unknown, or a condition is not understood.
+    """
     if frame.is_empty():
         return frame
     for key, values in equal.items():
         frame = frame.filter(one_of(frame, key, text(values)))
     return frame if where is None else frame.filter(condition(frame, where))
+
+
+def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
+    """With the mean of each metric over the splits out of domain."""
+    ood = [split for split in splits_of(frame) if split != IN_DOMAIN]
+    n = pl.col("splits").list.len() - pl.col("splits").list.contains(IN_DOMAIN).cast(pl.UInt32)
+    means = {}
+    for metric in (*(m.name for m in TITLED), "guess"):
+        columns = [c for split in ood if (c := metric_name(split, metric)) in frame.columns]
+        if columns:
+            measured = pl.sum_horizontal(pl.col(columns).is_not_null())
+            mean = pl.mean_horizontal(pl.col(columns).cast(pl.Float64))
+            means[f"{OOD}/{metric}"] = pl.when(measured == n).then(mean)
+    return frame.with_columns(**means)
 
 
 def config_keys(frame: pl.DataFrame) -> list[str]:

@@ -6,6 +6,8 @@
     'quoted', "quoted"    what holds blanks, commas or parentheses
     null true false       pe.npos = null
 
+A key may be written without its group where that is clear (steps>=1000, d_model=128), and the
+error on a split as the split: sparse<0.1 is ood/sparse/error<0.1, ood<0.1 the mean out of domain.
 Numbers are compared as numbers: 1e-3 equals 0.001. A run without a key, or with null there, equals
 no value and is neither below nor above one. Where the value does not exist yet, as a metric
 of an unfinished run or a key of one without a configuration, the run is kept.
@@ -20,7 +22,7 @@ import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import PREFIXES
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.keys import check_choice, column_of, unknown
 
 _TOKEN = re.compile(
     r"""\s*(?: (?P<quoted>"[^"]*"|'[^']*')
@@ -167,8 +169,10 @@ class _Parser:
 
 def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool) -> pl.Expr:
     """True or false; null where the run has no value yet. ValueError for a wrong comparison."""
-    if key not in frame.columns:
+    found_key = column_of(key, frame.columns)
+    if found_key is None:
         raise ValueError(unknown(key, frame.columns))
+    key = found_key
     column, dtype = pl.col(key), frame.schema[key]
     number = None if quoted else _number(value)
     written = f"'{value}'" if quoted else value
@@ -179,7 +183,7 @@ def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool
         compare = {"<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge}
         found = compare[sign](numbers, number)
     else:
-        found = _equal(column, dtype, key, value, quoted, number)
+        found = _equal(frame, key, value, quoted, number)
         if sign == "!=":
             found = ~found.fill_null(False)
     has_value = pl.lit(True)
@@ -191,8 +195,9 @@ def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool
 
 
 def _equal(
-    column: pl.Expr, dtype: pl.DataType, key: str, value: str, quoted: bool, number: float | None
+    frame: pl.DataFrame, key: str, value: str, quoted: bool, number: float | None
 ) -> pl.Expr:
+    column, dtype = pl.col(key), frame.schema[key]
     if not quoted and value.lower() == "null":
         return column.is_null()
     if isinstance(dtype, pl.List):
@@ -202,6 +207,7 @@ def _equal(
             raise ValueError(f"{key} is true or false, not {value}")
         return column == (value.lower() == "true")
     if dtype == pl.String:
+        check_choice(frame, key, value)
         same = column == value
         if value.startswith("["):
             # [0.9,0.999] is [0.9, 0.999], and [a] is ["a"].
@@ -219,13 +225,3 @@ def _number(word: str) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(number) else number
-
-
-def unknown(key: str, columns: list[str]) -> str:
-    """The message for an unknown key, with its nearest siblings."""
-    sign = "/" if "/" in key else "."
-    parent = key.rpartition(sign)[0] + sign
-    siblings = [c for c in columns if c.startswith(parent)] if sign in key else []
-    if not siblings:
-        siblings = sorted({re.split("[./]", column)[0] for column in columns})
-    return f"none of the runs has a key {key}: " + did_you_mean(key, siblings)

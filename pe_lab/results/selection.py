@@ -8,7 +8,8 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.frame import FACTS, GROUPS, read_runs
+from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
+from pe_lab.results.keys import column_of
 from pe_lab.store.run_id import EXCLUDED
 
 
@@ -36,15 +37,17 @@ def selected(options: RunOptions) -> pl.DataFrame:
     Raises:
         UsageError: a filter that no run can have, or that cannot be read.
     """
+    runs = read_runs(options.runs_dir)
     for key, value in options.others.items():
-        _check_root(options, f"{key}={value}", key)
-    return read_runs(options.runs_dir, options.where, **options.others)
+        if column_of(key, runs.columns) is None:
+            _check_root(options, f"{key}={value}", key)
+    return filtered(runs, options.where, options.others)
 
 
 def _check_root(options: RunOptions, word: str, key: str) -> None:
-    """UsageError for a key of no group at all, before anything is read."""
+    """UsageError for a key of no group at all."""
     roots = {*FACTS, *GROUPS, *(m[:-1] for m in PREFIXES), *type(options).model_fields}
     roots |= {key.partition(".")[0] for key in EXCLUDED}
-    roots -= {"", "names", "debug"}
+    roots -= {"", "names", "null_keys", "debug"}
     if re.split("[./]", key)[0] not in roots:
         raise UsageError(f"{options.command} {word}: {did_you_mean(key, roots)}")

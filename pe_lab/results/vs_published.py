@@ -9,6 +9,7 @@ import polars as pl
 
 from pe_lab.results.aggregate import SETTING, grouped
 from pe_lab.results.formats import Cell, Table
+from pe_lab.results.frame import splits_of
 from pe_lab.results.published import Published, published
 from pe_lab.results.reader import text
 
@@ -170,7 +171,7 @@ def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str],
     if not len(finished):
         return {}
     kinds = [metric, *(["error_low", "error_high"] if metric == "error" else [])]
-    tables = [grouped(finished, SETTING, kind) for kind in kinds]
+    tables = [grouped(finished, SETTING, kind, splits_of(finished)) for kind in kinds]
     cells = {}
     for rows in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
         cell = rows[0]
