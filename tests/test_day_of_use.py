@@ -1,10 +1,13 @@
-"""A day of mixed use: what ``results`` shows of it."""
+"""A day of mixed use: what ``results`` shows of it at first sight."""
 
+import re
 from pathlib import Path
 
 import pytest
 from day_of_use import shared_day
+from program import Here
 
+from pe_lab.common.console import console
 from pe_lab.results.frame import read_runs
 
 
@@ -19,3 +22,36 @@ def test_the_fixture_is_a_day_of_mixed_runs(day: Path) -> None:
     states = dict(runs["state"].value_counts().rows())
     assert states == {"finished": 61, "failed": 1, "interrupted": 1, "killed": 1}
     assert len(list(day.glob("*/*/*/evaluations.jsonl"))) == 12
+
+
+def test_results_of_a_day_fit_60_lines_of_120_columns(
+    day: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console(), "_width", 120)
+    out = here("results", f"runs_dir={day}").out
+    lines = out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 120 + len(str(day))
+    assert "continued" not in out
+    titles = [n for n, line in enumerate(lines) if "error in %" in line]
+    for title, task in zip(titles, ("counting", "flipflop", "selective_copy"), strict=True):
+        assert lines[title].startswith(task)
+        assert re.match(r"encoding +setting +n +OOD mean +in_domain", lines[title + 1])
+        rows = lines[title + 3 : lines.index(next(x for x in lines[title:] if "(guess" in x))]
+        means = [float(found[1]) for row in rows if (found := re.search(r" \d +(\d+\.\d+)", row))]
+        assert means == sorted(means), "the lowest mean out of domain is first"
+        assert all("±" in row for row in rows if re.search(r" [23]  ", row))
+    assert "window=null" not in out
+    assert "positions=sequential" not in out
+    assert "[1] parts=[cope,relative] parts.0.every=2 steps=1000" in lines
+    for state in ("failed", "killed", "interrupted"):
+        assert f"  {state} at step" in out
+
+
+def test_conditions_find_what_generalises(day: Path) -> None:
+    good = read_runs(day, "ood<0.05 and task=flipflop")
+    assert set(good.filter(state="finished")["pe"]) == {"fire"}
+    assert good.filter(state="finished")["ood/error"].max() < 0.05
+    sparse = read_runs(day, "sparse<0.1 and steps=400 and task=flipflop and state=finished")
+    assert set(sparse["pe"]) == {"cope", "fire", "t5"}
+    assert sparse["ood/sparse/error"].max() < 0.1

@@ -134,7 +134,7 @@ def test_with_gated_attention_units(here: Here) -> None:
         (["pe=cope"], "extrapolate pe=cope: its table has a fixed list of encodings"),
         (["pe.base=5"], "extrapolate pe.base=5: its table has a fixed list of encodings"),
         (["experiment=small/flipflop"], "its table has a fixed list of encodings"),
-        (["-m"], "extrapolate -m: give key=value"),
+        (["-m"], "extrapolate -m: keys have no dashes"),
         (["format=pdf"], "format=pdf"),
         (["task.splits={}"], "extrapolate measures the split long_x8, which task.splits"),
         (["train.step=3"], "train.step"),

@@ -16,24 +16,24 @@ def test_words_are_escaped() -> None:
     table = Table(
         "T_1", ["a_b", "n"], 1, [[Cell(NASTY), Cell("1.0", True)]], closing=[[Cell("g"), Cell("")]]
     )
-    assert latex(table).splitlines()[7] == (
+    assert latex(table).splitlines()[9] == (
         r"a\_b \& 50\% \textbar{} *x* \$y\$ \#1 \{z\} \textasciitilde{}\textasciicircum{}"
         r"\textbackslash{} \textless{}t\textgreater{} [u] `v` & \textbf{1.0} \\"
     )
     line = markdown(table).splitlines()[4]
     assert line == (r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u\] \`v\` | **1.0** |")
     assert plain(table).splitlines()[2].endswith("1.0 *")
-    row = latex(Table("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[7]
+    row = latex(Table("t", ["pe.parts", "n"], 1, [[Cell("[a,b]"), Cell("1.0")]])).splitlines()[9]
     assert row == r"{}[a,b] & 1.0 \\"
 
 
-# 46 columns for the words, 17 for each number, 2 for the star; 300 hold all in one line.
+# Wrapped, 36 columns for the words and 16 for each number; 300 hold all in one line.
 @pytest.mark.parametrize(
-    ("width", "tables"), [(70, 7), (80, 4), (100, 3), (166, 2), (167, 1), (300, 1)]
+    ("width", "tables"), [(60, 7), (80, 4), (109, 2), (145, 2), (148, 1), (300, 1)]
 )
 def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
-    names = ["encoding", "where they differ", "seeds", *(f"split_{n}" for n in range(7))]
-    differs = "train.lr=0.003 model.d_model=128"
+    names = ["encoding", "setting", "seeds", *(f"split_{n}" for n in range(7))]
+    differs = "lr=0.003 positions=randomized"
     numbers = [f"{n + 1}1.2 ± 2.5 ({n + 1}0.00..{n + 1}5.00)" for n in range(7)]
     row = [Cell("multiplicative"), Cell(differs), Cell("0,1,2"), *map(Cell, numbers[:-1])]
     row.append(Cell(numbers[-1], best=True))
@@ -43,8 +43,10 @@ def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
     shown = out.getvalue()
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
-    words = [*numbers, *differs.split(), *names[3:]]
-    assert all(whole in shown for word in words for whole in word.split(" ("))
+    words = [*numbers, "lr=0.003", "positions=", "randomized", *names[3:]]
+    tight = shown.replace(" ± ", "±")
+    pieces = [piece for word in words for piece in word.replace(" ± ", "±").split(" (")]
+    assert all(piece in tight for piece in pieces)
     assert (numbers[0] in shown) == (width == 300)
     assert shown.count("multiplicative") == 2 * len(parts)
     assert shown.count("*") == 2
@@ -52,8 +54,30 @@ def test_no_width_cuts_a_number_or_a_name(width: int, tables: int) -> None:
     assert shown.count("(continued)") == tables - 1
 
 
+def test_what_is_too_wide_loses_blanks_before_it_is_wrapped() -> None:
+    row = [Cell("cope"), Cell("1.0 ± 0.2", best=True), Cell("2.0 ± 0.3")]
+    (part,) = terminal(Table("t", ["encoding", "OOD mean", "sparse"], 1, [row]), 29)
+    out = io.StringIO()
+    Console(file=out, width=29).print(part)
+    assert out.getvalue().splitlines()[-1].split() == ["cope", "1.0±0.2*", "2.0±0.3"]
+
+
 def test_many_rows_are_all_there(here: Here) -> None:
     for width in range(100, 170):
         made("a", **{"model.d_model": width})
     lines = here("results").out.splitlines()
     assert sum("d_model=" in line for line in lines) == 70
+
+
+def test_a_latex_table_fits_a_page_and_has_a_label() -> None:
+    rows = [[Cell(f"pe_{n}"), Cell("1.0", n == 41)] for n in range(90)]
+    shown = latex(Table("flipflop: error in %", ["encoding", "sparse"], 1, rows))
+    parts = shown.split(r"\begin{table}")[1:]
+    assert [part.count(r"pe\_") for part in parts] == [40, 40, 10]
+    labels = [r"\label{tab:flipflop-error}", r"\label{tab:flipflop-error-2}"]
+    assert all(label in part for label, part in zip(labels, parts, strict=False))
+    for part in parts:
+        # Scaled down to the text's width where wider, never up.
+        assert r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%" in part
+        assert part.count(r"\toprule") == part.count(r"\bottomrule") == 1
+        assert part.count("{") - part.count(r"\{") == part.count("}") - part.count(r"\}")

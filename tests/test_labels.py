@@ -7,7 +7,7 @@ import pytest
 from made import made
 
 from pe_lab.results.frame import read_runs
-from pe_lab.results.labels import aliases, labels, shared_departures
+from pe_lab.results.labels import aliases, labels, named
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +77,8 @@ def test_what_all_settings_of_a_task_share_is_named_once() -> None:
         made(pe, **{"train.steps": 1000, "model.d_model": 128, "task.length": 64})
     made("rope", **{"train.steps": 1000})
     assert names() == {("rope", "d_model=128"), ("cope", "d_model=128"), ("rope", "")}
-    assert shared_departures(read_runs()) == "steps=1000"
-    assert shared_departures(read_runs(where="model.d_model=128")) == "d_model=128 steps=1000"
+    assert named(read_runs()).shared == {"flipflop": "steps=1000"}
+    assert named(read_runs(where="d_model=128")).shared == {"flipflop": "d_model=128 steps=1000"}
 
 
 def test_an_encoding_of_the_users_is_compared_among_its_runs() -> None:

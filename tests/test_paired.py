@@ -121,7 +121,7 @@ def test_a_split_that_one_of_them_lacks_is_reported(here: Here) -> None:
     # With one test left, there is nothing to correct.
     assert tests["in_domain"]["p_flips"] == tests["in_domain"]["p_flips_holm"] == 0.25
     out = here("compare", "a=cope", "b=rope").out
-    assert re.search(r"dense +│ +n/a │ +n/a │ +n/a", out)
+    assert re.search(r"dense +n/a +n/a +n/a", out)
     assert "long n=1" in out
     assert "Seeds 0,1,2" in out
 
@@ -183,8 +183,8 @@ def test_the_paired_table(here: Here) -> None:
     errors_of("rope", B)
     out = here("compare", "a=cope", "b=rope").out
     assert "flipflop: error in %, cope against rope, seed by seed" in out
-    assert re.search(r"sparse +│ 20.00 │ 40.00 │ -20.00 \(-44.84..\+4.84\) │ 0.0742 │ 0.0742", out)
-    assert re.search(r"in_domain │ +0.00 │ +0.00 │ +\+0.00 at every seed │ +- │ +- │ +1 │ +1 ", out)
+    assert re.search(r"sparse +20.00 +40.00 +-20.00 \(-44.84..\+4.84\) +0.0742 +0.0742", out)
+    assert re.search(r"in_domain +0.00 +0.00 +\+0.00 at every seed +- +- +1 +1", out)
     assert "With 3 seeds sign flips cannot go below p = 0.25" in out
     both = here("compare", "pe=cope,rope").out
     assert "seed by seed" in both

@@ -21,18 +21,11 @@ from pe_lab.store.run_folder import RunFolder
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def table(out: str, title: str) -> dict[str, dict[str, str]]:
-    """The rows of the table below this title, by their first cells."""
-    lines = out[out.index(title) :].splitlines()[1:]
-    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
-    cells = [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[:end]]
-    rows: list[list[str]] = []
-    for row in filter(None, cells):
-        if rows and not row[0]:
-            # A row's second line.
-            row = [f"{above} {below}".strip() for above, below in zip(rows.pop(), row, strict=True)]
-        rows.append(row)
-    header, *body = rows
+def table(here: Here, title: str, *words: str) -> dict[str, dict[str, str]]:
+    """The rows of the table with this title, by their first cells."""
+    out = here("results", "format=markdown", *words).out.replace("\\", "")
+    lines = out[out.index(title) :].split("\n\n")[1].splitlines()
+    header, _, *body = ([cell.strip(" *") for cell in line.split("|")[1:-1]] for line in lines)
     return {row[0]: dict(zip(header, row, strict=True)) for row in body}
 
 
@@ -47,9 +40,9 @@ def test_real_runs(here: Here, tmp_path: Path) -> None:
     (folder / "summary.json").unlink()
 
     out = here("results", "splits=in_domain,sparse,dense_x4").out
-    found = table(out, "flipflop: error in %")
+    found = table(here, "flipflop: error in %", "spread=both")
     for pe in ("none", "rope"):
-        assert (found[pe]["n"], found[pe]["seeds"]) == ("3", "0,1,2")
+        assert found[pe]["n"] == "3"
         files = (tmp_path / "runs" / "flipflop" / pe).glob("seed[012]-*/summary.json")
         metrics = [json.loads(path.read_text())["metrics"] for path in files]
         assert len(metrics) == 3
@@ -65,7 +58,7 @@ def test_real_runs(here: Here, tmp_path: Path) -> None:
             assert high == pytest.approx(min(100, statistics.mean(errors) + half), abs=0.051)
             guess = 100 * metrics[0][f"{key}/guess"]
             assert float(found["(guessing)"][split]) == pytest.approx(guess, abs=0.051)
-    assert "±" not in table(out, "brackets: error in %")["none"]["in_domain"]
+    assert "±" not in table(here, "brackets: error in %")["none"]["in_domain"]
     assert re.search(r"none/seed7-\w{8}  failed at step \d+ of 20: .*not finite", out)
     assert re.search(r"none/seed8-\w{8}  killed at step 20 of 20", out)
 
@@ -94,7 +87,7 @@ def test_every_setting_differs_from_the_others(here: Here) -> None:
     assert len(names) == len(set(names)) == 5
     assert {row["seeds"] for row in rows} == {"0"}
     assert any("splits.sparse.p_ignore=0.5" in words for words in names)
-    assert "where they differ" in here("results").out
+    assert "setting" in here("results").out
 
 
 @pytest.mark.parametrize(
@@ -133,23 +126,27 @@ def test_a_killed_run_is_no_running_one(here: Here) -> None:
 def test_splits_metric_sort_and_spread(here: Here) -> None:
     for pe, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
         made(pe, errors={"in_domain": 0.05, "sparse": value, "dense": None if pe == "a" else value})
-    out = here("results").out
-    assert table(out, "flipflop")["a"]["dense"] == "n/a"
-    assert list(table(out, "flipflop")) == ["encoding", "a", "b", "c", "(guessing)"][1:]
-    assert list(table(here("results", "sort=sparse").out, "flip"))[:3] == ["b", "a", "c"]
-    assert list(table(here("results", "sort=-sparse").out, "flip"))[:3] == ["c", "a", "b"]
-    assert list(table(here("results", "sort=dense").out, "flip"))[:3] == ["b", "c", "a"]
-    assert list(table(here("results", "sort=-dense").out, "flip"))[:3] == ["c", "b", "a"]
-    assert list(table(here("results", "sort=-pe").out, "flip"))[:3] == ["c", "b", "a"]
-    some = table(here("results", "splits=dense,in_domain").out, "flip")["b"]
-    assert list(some) == ["encoding", "n", "seeds", "dense", "in_domain"]
-    assert table(here("results", "metric=loss").out, "flipflop: loss")["a"]["sparse"] == "0.500"
-    wide = table(here("results", "metric=error_seq").out, "flipflop: error_seq in %")
+    assert table(here, "flipflop")["a"]["dense"] == "n/a"
+    # By the mean over dense and sparse; a could not measure both.
+    assert list(table(here, "flipflop")) == ["b", "c", "a", "(guessing)"]
+    assert list(table(here, "flipflop", "sort=-ood")) == ["c", "b", "a", "(guessing)"]
+    assert [row["OOD mean"] for row in table(here, "flipflop").values()][:3] == [
+        "10.0", "30.0", "n/a"
+    ]  # fmt: skip
+    assert list(table(here, "flip", "sort=sparse"))[:3] == ["b", "a", "c"]
+    assert list(table(here, "flip", "sort=-sparse"))[:3] == ["c", "a", "b"]
+    assert list(table(here, "flip", "sort=dense"))[:3] == ["b", "c", "a"]
+    assert list(table(here, "flip", "sort=-dense"))[:3] == ["c", "b", "a"]
+    assert list(table(here, "flip", "sort=-pe"))[:3] == ["c", "b", "a"]
+    some = table(here, "flip", "splits=dense,in_domain")["b"]
+    assert list(some) == ["encoding", "n", "dense", "in_domain"]
+    assert table(here, "flipflop: loss", "metric=loss")["a"]["sparse"] == "0.500"
+    wide = table(here, "flipflop: error_seq in %", "metric=error_seq")
     assert wide["a"]["sparse"] == "40.0"
     assert "(guessing)" not in wide
     made("a", 1, errors={"in_domain": 0.05, "sparse": 0.4, "dense": None})
     for spread, cell in (("sd", "30.0 ± 14.1"), ("interval", "30.0 (0.0..100.0)")):
-        assert table(here("results", f"spread={spread}").out, "flip")["a"]["sparse"] == cell
+        assert table(here, "flip", f"spread={spread}")["a"]["sparse"] == cell
 
 
 def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
@@ -157,7 +154,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
     made("a", 1, loss=None)
     row = grouped(read_runs(), metric="loss", splits=["sparse"]).row(0, named=True)
     assert (row["n"], row["not_finite"], row["mean"], row["best"]) == (1, 1, None, False)
-    assert table(here("results", "metric=loss").out, "flip")["a"]["sparse"] == "not finite"
+    assert table(here, "flip", "metric=loss")["a"]["sparse"] == "not finite"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +167,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("metric=eror", "metric=eror: did you mean error?"),
         ("sort=sparce", "sort=sparce: did you mean sparse?"),
         ("format=cvs", "format=cvs: did you mean csv?"),
-        ("spread=se", "spread=se: did you mean"),
+        ("spread=booth", "spread=booth: did you mean both"),
         ("were=pe", "did you mean where"),
         ("where=pe=", "character 4"),
         ("runs_dir=nowhere", "runs_dir=nowhere is not a folder"),

@@ -22,7 +22,7 @@ from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.results.frame import GROUPS
-from pe_lab.results.labels import differing_keys
+from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
@@ -111,7 +111,7 @@ def _workspace(
     return workspace(
         runs["task"][0],
         list(dict.fromkeys(s for splits in runs["splits"].drop_nulls() for s in splits)),
-        keys=differing_keys(runs),
+        keys=named(runs).keys,
         filters=filters,
         pictures=pictures.any(),
         entity=options.entity,

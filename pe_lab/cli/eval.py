@@ -74,7 +74,7 @@ class EvalOptions(Options):
     runs_dir: Path = Path("runs")
     format: Format = "table"
     metric: str = "error"
-    spread: Spread = "both"
+    spread: Spread = "sd"
     out: str | None = None
 
 

@@ -25,10 +25,10 @@ import polars as pl
 from pe_lab.common.options import CommaSeparated, Flag, parse
 from pe_lab.results.aggregate import SETTING, grouped, pooled_message
 from pe_lab.results.evaluations import evaluated_paths
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.tables import Spread, tables
+from pe_lab.results.tables import Layout, Spread, tables
 
 
 class ResultsOptions(RunOptions):
@@ -40,7 +40,7 @@ class ResultsOptions(RunOptions):
     splits: CommaSeparated[str] | None = None
     metric: str = "error"
     sort: str | None = None
-    spread: Spread = "both"
+    spread: Spread = "sd"
     format: Format = "table"
     evaluations: Flag = False
 
@@ -72,10 +72,10 @@ def show(words: Sequence[str]) -> None:
     else:
         groups = grouped(runs, by, metric, options.splits)
         finished = runs.filter(pl.col("state") == "finished")
-        names = labels(finished) if "setting" in by else {}
-        found = tables(groups, names, by, metric, options.spread, options.sort)
+        names = named(finished)
+        found = tables(groups, names, Layout(by, metric, options.spread, options.sort))
         notes = [*pooled_message(runs, by), *_evaluated(runs, options)]
-        print_tables(form, found, _labelled(groups, names), runs, notes, facts)
+        print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

@@ -14,14 +14,14 @@ from pe_lab.results.columns import frame_of
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.reader import records_of
-from pe_lab.results.tables import Spread, tables
+from pe_lab.results.tables import Layout, Spread, tables
 from pe_lab.store.run_folder import RunFolder
 
 
 def evaluation_tables(
-    evaluated: pl.DataFrame, metric: str = "error", spread: Spread = "both", across: str = "length"
+    evaluated: pl.DataFrame, metric: str = "error", spread: Spread = "sd", across: str = "length"
 ) -> list[Table]:
     """A table for each task and split, a column for each length, a row for each encoding and
     setting with mean and spread over seeds.
@@ -38,7 +38,7 @@ def evaluation_tables(
     several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
     by = ["encoding", *(["in place of"] if several else []), "setting"]
     groups, _ = grouped_evaluations(evaluated, runs, by, metric, across)
-    found = tables(groups, labels(runs), by, metric, spread, across=across)
+    found = tables(groups, named(runs), Layout(by, metric, spread, across=across))
     return [_in_order(table, evaluated, ["encoding"]) for table in found]
 
 
@@ -69,8 +69,8 @@ def recorded_tables(
     by = list(dict.fromkeys([*AT_TEST, *(by or ["setting"])]))
     by_length = evaluated.sort("tokens", maintain_order=True)
     groups, pooled = grouped_evaluations(by_length, runs, by, metric)
-    names = labels(runs)
-    found = tables(groups, names, by, metric, spread, sort, across="length")
+    names = named(runs)
+    found = tables(groups, names, Layout(by, metric, spread, sort, "length"))
     if sort is None:
         found = [_in_order(table, evaluated, AT_TEST) for table in found]
     notes += pooled
@@ -78,7 +78,9 @@ def recorded_tables(
     for (task,), rows in evaluated.group_by("task", maintain_order=True):
         notes += [f"{task}: {note}" if several else note for note in scales(rows)]
     if "setting" in by:
-        differs = pl.col("setting").replace_strict(names, default=None, return_dtype=pl.String)
+        differs = pl.col("setting").replace_strict(
+            names.labels, default=None, return_dtype=pl.String
+        )
         groups = groups.insert_column(groups.columns.index("split"), differs.alias("differs"))
     return found, groups, notes
 

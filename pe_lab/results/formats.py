@@ -1,10 +1,11 @@
 """A table for a terminal, as markdown or as LaTeX."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.style import Style
 from rich.table import Table as RichTable
@@ -14,8 +15,12 @@ from pe_lab.common.output import printable
 
 Text = Literal["table", "markdown", "latex"]
 BOLD = Style(bold=True)
-EDGES = 3
-"""Characters that a column takes besides its text."""
+GAP = 2
+"""Characters between two columns."""
+MAX_ROWS = 40
+"""Of a LaTeX table; more go on in a second one."""
+LONG_WORD = 14
+"""A longer word of a table that is too wide may be broken after =."""
 LONGEST_WORD = 24
 """A longer word, such as a path, may be broken in a table that is too wide."""
 
@@ -34,6 +39,7 @@ class Table:
     Args:
         words: how many columns hold words; the others hold numbers.
         caption: how to read it.
+        legend: what short names in it stand for.
         best: what the mark of the best means; shown if there is one.
         closing: rows set apart at the end.
     """
@@ -43,25 +49,29 @@ class Table:
     words: int
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
+    legend: str = ""
     best: str = ""
     closing: Sequence[Sequence[Cell]] = field(default=())
 
 
 def terminal(table: Table, width: int) -> list[RichTable]:
-    """The table for a console of this width, without its caption; the best has a star.
+    """The table for a console of this width, without caption and legend; the best has a star.
 
-    If it is too wide, intervals go below their means, then words are wrapped, then the numbers are
-    split over several tables. Nothing is ever cut off.
+    If it is too wide, 1.0 ± 0.2 becomes 1.0±0.2, then intervals go below their means, then words
+    are wrapped, at = too where they are long, then the numbers are split over several tables.
+    Nothing is ever cut off.
     """
-    lines = [*table.rows, *table.closing]
-    columns = [
-        [name, *(_starred(line[number]) for line in lines)]
-        for number, name in enumerate(table.columns)
-    ]
-    whole = [max(map(cell_len, column)) for column in columns]
-    if sum(whole) + EDGES * len(whole) < width:
-        return [_table(table, table.title, range(len(columns)), {})]
+    for text in (_starred, _narrow):
+        columns = [
+            [name, *(text(line[number]) for line in (*table.rows, *table.closing))]
+            for number, name in enumerate(table.columns)
+        ]
+        whole = [max(map(cell_len, column)) for column in columns]
+        if sum(whole) + GAP * len(whole) <= width + GAP:
+            return [_table(table, table.title, range(len(columns)), {}, text)]
     words, numbers = range(table.words), range(table.words, len(columns))
+    for number in words[1:]:
+        columns[number] = list(map(_breakable, columns[number]))
     widths = {}
     for number in numbers:
         name, *cells = columns[number]
@@ -72,25 +82,34 @@ def terminal(table: Table, width: int) -> list[RichTable]:
         (cell_len(w) for n in words[1:] for t in columns[n] for w in t.split()), default=0
     )
     narrow = [min(whole[n], longest, LONGEST_WORD) if n else whole[n] for n in words]
-    left = width - 1 - sum(narrow) - EDGES * len(narrow)
+    left = width + GAP - sum(narrow) - GAP * len(narrow)
     parts: list[list[int]] = []
     room = 0
     for number in numbers:
-        room -= widths[number] + EDGES
+        room -= widths[number] + GAP
         if room < 0:
             parts.append([])
-            room = left - widths[number] - EDGES
+            room = left - widths[number] - GAP
         parts[-1].append(number)
     titles = [table.title, *[f"{table.title} (continued)"] * len(parts)]
     return [
-        _table(table, title, [*words, *part], widths)
+        _table(table, title, [*words, *part], widths, lambda cell: _breakable(_narrow(cell)))
         for title, part in zip(titles, parts, strict=False)
     ]
 
 
-def _table(table: Table, title: str, shown: Sequence[int], widths: dict[int, int]) -> RichTable:
+def _table(
+    table: Table,
+    title: str,
+    shown: Sequence[int],
+    widths: dict[int, int],
+    text: Callable[[Cell], str],
+) -> RichTable:
     """These columns of the table; those in ``widths`` with intervals below their means."""
-    found = RichTable(title=title, title_justify="left")
+    found = RichTable(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
+        pad_edge=False, padding=(0, GAP - 1, 0, 0),
+    )  # fmt: skip
     for number in shown:
         found.add_column(
             table.columns[number],
@@ -101,19 +120,26 @@ def _table(table: Table, title: str, shown: Sequence[int], widths: dict[int, int
         )
     for rows, style in ((table.rows, None), (table.closing, "dim")):
         for row in rows:
-            texts = {
-                n: _stacked(_starred(row[n])) if n in widths else _starred(row[n]) for n in shown
-            }
+            texts = {n: _stacked(text(row[n])) if n in widths else text(row[n]) for n in shown}
             found.add_row(
                 *(RichText(printable(t), BOLD if row[n].best else "") for n, t in texts.items()),
                 style=style,
             )
-        found.add_section()
     return found
 
 
 def _starred(cell: Cell) -> str:
     return f"{cell.text} *" if cell.best else cell.text
+
+
+def _narrow(cell: Cell) -> str:
+    return _starred(cell).replace(" ± ", "±").replace(" *", "*")
+
+
+def _breakable(text: str) -> str:
+    """With a space behind each = of a long word."""
+    words = text.split(" ")
+    return " ".join(w.replace("=", "= ") if len(w) > LONG_WORD else w for w in words)
 
 
 def _stacked(text: str) -> str:
@@ -145,29 +171,39 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The table as a LaTeX table for the package booktabs, best in bold."""
+    """The table for the packages booktabs and graphicx, best in bold: scaled down to the width of
+    the text where it is wider, in parts of ``MAX_ROWS`` rows, with labels tab:flipflop-error."""
+    parts = range(0, max(len(table.rows), 1), MAX_ROWS)
+    return "\n".join(_latex_part(table, start) for start in parts)
 
+
+def _latex_part(table: Table, start: int) -> str:
     def line(cells: Sequence[Cell]) -> str:
         written = [(_in_latex(cell.text), cell.best) for cell in cells]
         row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
         # Otherwise read as an argument of the rule or line break above.
         return "{}" + row if row.startswith(("[", "*")) else row
 
-    below = f"{table.title}. {caption(table, 'Bold')}".strip()
+    title = table.title + (" (continued)" if start else "")
+    below = f"{title}. {caption(table, 'Bold')}".strip()
+    name = re.sub(r"\W+", "-", table.title.replace("%", "")).strip("-").removesuffix("-in")
+    number = f"-{start // MAX_ROWS + 1}" if start else ""
     closing = [r"\midrule", *map(line, table.closing)] if table.closing else []
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{_in_latex(below)}}}",
+            rf"\label{{tab:{name}{number}}}",
+            r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{'l' * table.words}{'r' * (len(table.columns) - table.words)}}}",
             r"\toprule",
             line([Cell(column) for column in table.columns]),
             r"\midrule",
-            *map(line, table.rows),
+            *map(line, table.rows[start : start + MAX_ROWS]),
             *closing,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             r"\end{table}",
             "",
         ]
@@ -175,9 +211,10 @@ def latex(table: Table) -> str:
 
 
 def caption(table: Table, mark: str) -> str:
-    """How to read the table; ``mark`` is what marks the best."""
-    marked = any(cell.best for row in table.rows for cell in row)
-    return " ".join([table.caption, f"{mark}: {table.best}" if marked else ""]).strip()
+    """The legend, and how to read the table; ``mark`` is what marks the best."""
+    marked = bool(table.best) and any(cell.best for row in table.rows for cell in row)
+    parts = (table.legend, table.caption, f"{mark}: {table.best}" if marked else "")
+    return " ".join(part for part in parts if part)
 
 
 def _marked_down(text: str) -> str:

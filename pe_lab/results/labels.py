@@ -3,6 +3,7 @@ defaults, as far as the settings beside it do not share them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -31,54 +32,56 @@ Values = dict[str, dict[str, str]]
 _SHORTENED = ("task.", "pe.", "positions.", "model.", "train.", "eval.")
 
 
-def labels(frame: pl.DataFrame) -> dict[str, str]:
-    """setting -> ``steps=1000 npos=16``, the keys in which it departs from the task's preset and
-    the defaults, with their values; without those that ``shared_departures`` has.
+@dataclass(frozen=True)
+class Names:
+    """What settings are called.
 
-    A key is without its group where no other key in these labels ends alike. Keys that follow from
-    others, and the setting's hash, appear only where nothing else tells two settings apart.
+    Args:
+        labels: setting -> ``steps=1000 npos=16``, the keys in which it departs from the task's
+            preset and the defaults, with their values; without the shared ones. A key is without
+            its group where no other key here ends alike. Keys that follow from others, and the
+            setting's hash, appear only where nothing else tells two settings apart.
+        shared: task -> ``d_model=128``, the departures that all of its settings have in common.
+        keys: the keys that labels name, in full.
     """
-    rows = _settings(frame)
-    departing = _departures(rows)
-    shared = _shared(rows, departing)
-    departing = {s: {k: v for k, v in keys.items() if k not in shared[s]}
-                 for s, keys in departing.items()}  # fmt: skip
+
+    labels: dict[str, str]
+    shared: dict[str, str]
+    keys: list[str]
+
+
+def labels(frame: pl.DataFrame) -> dict[str, str]:
+    """The labels of ``named``."""
+    return named(frame).labels
+
+
+def named(frame: pl.DataFrame) -> Names:
+    """The names of the settings of these runs, from ``frame.read_runs``."""
+    rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
+    rows = without_idle(rows)
     runs = {row["setting"]: row for row in rows.iter_rows(named=True)}
+    departing, shared = _apart(rows, _departures(rows))
     primary = {
         setting: {k: v for k, v in keys.items() if not _follows(runs[setting], k)}
         for setting, keys in departing.items()
     }
-    names = _short(key for keys in departing.values() for key in keys)
+    keys = list(dict.fromkeys(key for values in departing.values() for key in values))
+    names = _short([*keys, *(key for values in shared.values() for key in values)])
     found: dict[str, str] = {}
     for candidates, last in ((primary, ""), (departing, ""), (departing, "setting={}")):
         lines = {
-            setting: " ".join([*(f"{names[k]}={v}" for k, v in keys.items()), last.format(setting)])
-            for setting, keys in candidates.items()
+            setting: " ".join([_line(values, names), last.format(setting)]).strip()
+            for setting, values in candidates.items()
             if setting not in found
         }
         rows_of = {s: (runs[s]["task"], runs[s]["pe"], line) for s, line in lines.items()}
         alike = Counter(rows_of.values())
-        found |= {s: line.strip() for s, line in lines.items() if alike[rows_of[s]] == 1}
-    return found
+        found |= {s: line for s, line in lines.items() if alike[rows_of[s]] == 1}
+    return Names(found, {task: _line(values, names) for task, values in shared.items()}, keys)
 
 
-def differing_keys(frame: pl.DataFrame) -> list[str]:
-    """The keys that ``labels`` name, in full."""
-    rows = _settings(frame)
-    departing = _departures(rows)
-    shared = _shared(rows, departing)
-    return list(
-        dict.fromkeys(k for s, keys in departing.items() for k in keys if k not in shared[s])
-    )
-
-
-def shared_departures(frame: pl.DataFrame) -> str:
-    """``steps=1000 d_model=128``: the departures that all settings of this task have in common."""
-    rows = _settings(frame)
-    shared: dict[str, str] = next(iter(_shared(rows, _departures(rows)).values()), {})
-    names = _short(shared)
-    runs = rows.head(1).rows(named=True)
-    return " ".join(f"{names[k]}={v}" for k, v in shared.items() if not _follows(runs[0], k))
+def _line(values: Mapping[str, str], names: Mapping[str, str]) -> str:
+    return " ".join(f"{names[key]}={value}" for key, value in values.items())
 
 
 def aliases(names: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -97,12 +100,6 @@ def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
     """With the keys that have no effect, as nothing stops the run early, set to null."""
     stops = pl.col("train.stop_below").is_not_null()
     return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in IDLE if k in rows.columns)
-
-
-def _settings(frame: pl.DataFrame) -> pl.DataFrame:
-    """A row for each setting."""
-    rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
-    return without_idle(rows)
 
 
 def _departures(rows: pl.DataFrame) -> Values:
@@ -128,19 +125,21 @@ def _departures(rows: pl.DataFrame) -> Values:
     return {s: dict(sorted(v.items(), key=lambda item: ranks[item[0]])) for s, v in found.items()}
 
 
-def _shared(rows: pl.DataFrame, departing: Values) -> Values:
-    """For each setting, what it has in common with all others of its task: several, and nothing of
-    the encoding's."""
-    found: Values = {}
+def _apart(rows: pl.DataFrame, departing: Values) -> tuple[Values, Values]:
+    """The departures without those that all settings of a task have in common, where it has
+    several; and these by task, less what follows from them. An encoding's keys stay."""
+    apart, shared = dict(departing), {}
     for part in rows.partition_by("task"):
-        settings = part["setting"].to_list()
-        common = set.intersection(*(set(departing[s].items()) for s in settings))
-        for setting in settings:
-            found[setting] = {
-                k: v for k, v in departing[setting].items()
-                if (k, v) in common and len(settings) > 1 and not k.startswith("pe.")
-            }  # fmt: skip
-    return found
+        runs = part.rows(named=True)
+        common = set.intersection(*(set(departing[run["setting"]].items()) for run in runs))
+        common = {(k, v) for k, v in common if len(runs) > 1 and not k.startswith("pe.")}
+        for run in runs:
+            keys = departing[run["setting"]]
+            apart[run["setting"]] = {k: v for k, v in keys.items() if (k, v) not in common}
+        shared[runs[0]["task"]] = {
+            k: v for k, v in keys.items() if (k, v) in common and not _follows(runs[0], k)
+        }
+    return apart, shared
 
 
 def _compared(rows: pl.DataFrame) -> list[str]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -11,8 +12,8 @@ from pe_lab.common.console import console
 from pe_lab.common.output import printable
 from pe_lab.results.formats import Table, Text, caption, latex, markdown, plain, terminal
 
-MAX_BORDERED_ROWS = 60
-"""Of a table with borders; drawing thousands takes seconds."""
+MAX_STYLED_ROWS = 60
+"""Of a table for the terminal; drawing thousands takes seconds."""
 Format = Literal[Text, "csv", "json"]
 
 
@@ -41,13 +42,20 @@ def print_tables(
         print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
         return
     if form == "table":
-        for table in tables:
-            if len(table.rows) > MAX_BORDERED_ROWS:
+        # What is the same below all tables stands once.
+        common = tables[0].caption if len({table.caption for table in tables}) == 1 else ""
+        for number, table in enumerate(tables):
+            if len(table.rows) > MAX_STYLED_ROWS:
                 print(printable(plain(table)))
             else:
                 console().print(*terminal(table, console().width), sep="\n")
-            if below := caption(table, "*"):
+            if below := caption(replace(table, caption="", best="") if common else table, "*"):
                 console().print(below)
+            if number < len(tables) - 1:
+                console().print()
+        if common:
+            marked = next((t for t in tables if caption(replace(t, caption=""), "*")), tables[0])
+            console().print(caption(replace(marked, legend=""), "*"))
         for line in lines:
             console().print(line, soft_wrap=True)
         return

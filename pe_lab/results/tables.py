@@ -1,103 +1,117 @@
 """The tables of ``pe-lab results``, from groups of runs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import is_share
+from pe_lab.common.metrics import OOD, is_share
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.formats import Cell, Table
+from pe_lab.results.labels import Names, aliases
 from pe_lab.results.reader import text
 
-Spread = Literal["both", "sd", "interval"]
+Spread = Literal["sd", "interval", "both"]
 BEST = (
-    "the lowest mean, its interval wholly below that of every other row measured on the same data; "
-    "rows that tie only where all their seeds agree."
+    "lowest mean, its 95 % interval below those of all other rows measured on the same data "
+    "(ties: only where all their seeds agree)."
 )
+HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
 """column -> a row of ``grouped``."""
 
 
-def tables(
-    groups: pl.DataFrame,
-    names: dict[str, str],
-    by: Sequence[str] = SETTING,
-    metric: str = "error",
-    spread: Spread = "both",
-    sort: str | None = None,
-    across: str = "split",
-) -> list[Table]:
-    """A table for each task of ``groups``, as ``grouped`` and ``grouped_evaluations`` make them.
+@dataclass(frozen=True)
+class Layout:
+    """How groups become a table.
 
     Args:
-        names: what a setting is called, see ``labels``.
+        by: the keys that make a row.
+        metric: what the cells are of.
         spread: shown beside a mean: sd, interval or both.
-        sort: a split, n or a key of ``by``, after - for descending; None: by these keys.
+        sort: a split, n or a key of ``by``, after - for descending; None: the mean out of domain
+            where it is a column, else these keys.
         across: the key that makes the columns; with length, there is a table for each task and
             split.
+    """
+
+    by: Sequence[str] = SETTING
+    metric: str = "error"
+    spread: Spread = "sd"
+    sort: str | None = None
+    across: str = "split"
+
+
+def tables(groups: pl.DataFrame, names: Names, layout: Layout) -> list[Table]:
+    """A table for each task of ``groups``, as ``grouped`` and ``grouped_evaluations`` make them.
 
     Raises:
         UsageError: ``sort`` names no column.
     """
-    groups = groups.with_columns(pl.col(across).cast(pl.String))
-    _check_sort(groups[across], by, sort)
-    of_table = ["task"] if across == "split" else ["task", "split"]
+    groups = groups.with_columns(pl.col(layout.across).cast(pl.String))
+    _check_sort(groups[layout.across], layout)
+    of_table = ["task"] if layout.across == "split" else ["task", "split"]
     return [
-        _table(part, ", ".join(map(str, title)), list(by), names, metric, spread, sort, across)
+        _table(part, ", ".join(map(str, title)), names, layout)
         for title, part in groups.group_by(of_table, maintain_order=True)
     ]
 
 
-def _table(
-    table: pl.DataFrame,
-    title: str,
-    by: list[str],
-    names: dict[str, str],
-    metric: str,
-    spread: Spread,
-    sort: str | None,
-    across: str,
-) -> Table:
+def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
     rows: dict[Key, Cells] = {}
     for cell in table.iter_rows(named=True):
-        rows.setdefault(tuple(cell[key] for key in by), {})[cell[across]] = cell
-    columns = list(dict.fromkeys(table[across]))
-    shares = is_share(metric)
-    headings = {"pe": "encoding", "setting": "where they differ"}
+        rows.setdefault(tuple(cell[key] for key in layout.by), {})[cell[layout.across]] = cell
+    columns = list(dict.fromkeys(table[layout.across]))
+    if layout.sort is None and layout.across == "split" and OOD in columns:
+        layout = replace(layout, sort=OOD)
+    labels: dict[str, str] = {}
+    legend = ""
+    if "setting" in layout.by:
+        labels, legend = aliases({s: names.labels.get(s, "") for s in table["setting"]})
+        if shared := names.shared.get(table["task"][0]):
+            legend = f"All rows: {shared}  {legend}".strip()
     # Settings that differ only in the encoding need no second column.
-    shown = [k for k in by if k != "setting" or any(names.get(s) for s in table["setting"])]
-    words = [*(headings.get(key, key) for key in shown), "n", "seeds"]
+    shown = [key for key in layout.by if key != "setting" or any(labels.values())]
+    seeds = {
+        key: sorted({seed for cell in cells.values() for seed in cell["seeds"]})
+        for key, cells in rows.items()
+    }
+    # Seeds from 0 on need no column beside n.
+    counted = all(s == list(range(len(s))) for s in seeds.values())
+    words = [*(HEADINGS.get(key, key) for key in shown), "n", *([] if counted else ["seeds"])]
     lines = []
-    for key in _sorted(rows, by, names, sort):
+    for key in _sorted(rows, labels, layout):
         cells = rows[key]
         n = max(cell["n"] for cell in cells.values())
         named = [
-            names.get(value, "") if k == "setting" else _word(value)
-            for k, value in zip(by, key, strict=True)
+            labels.get(value, "") if k == "setting" else _word(value)
+            for k, value in zip(layout.by, key, strict=True)
             if k in shown
         ]
-        seeds = sorted({seed for cell in cells.values() for seed in cell["seeds"]})
-        numbers = [_cell(cells.get(column), n, shares, spread) for column in columns]
-        lines.append([*map(Cell, [*named, str(n), _seeds(seeds)]), *numbers])
-    guesses = [table.filter(pl.col(across) == column)["guess"].mean() for column in columns]
+        named += [str(n), *([] if counted else [_seeds(seeds[key])])]
+        numbers = [_cell(cells.get(column), n, layout) for column in columns]
+        lines.append([*map(Cell, named), *numbers])
+    guesses = [table.filter(pl.col(layout.across) == column)["guess"].mean() for column in columns]
     guessing = ["(guessing)", *[""] * (len(words) - 1), *map(_guess, guesses)]
+    unit = " in %" if is_share(layout.metric) else ""
     return Table(
-        title=f"{title}: {metric}{' in %' if shares else ''}",
-        columns=[*words, *columns],
+        title=f"{title}: {layout.metric}{unit}",
+        columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
         words=len(words),
         rows=lines,
-        caption=_caption(table, shares, spread),
+        caption=_caption(table, layout),
+        legend=legend,
         best=BEST,
-        closing=[list(map(Cell, guessing))] if metric == "error" else (),
+        closing=[list(map(Cell, guessing))] if layout.metric == "error" else (),
     )
 
 
-def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> Cell:
+def _cell(cell: dict[str, Any] | None, n: int, layout: Layout) -> Cell:
     if cell is None:
         return Cell("")
     if cell["not_finite"]:
@@ -105,7 +119,7 @@ def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> 
     if not cell["n"]:
         return Cell("n/a")
     mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
-    digits = 3
+    digits, shares = 3, is_share(layout.metric)
     if shares:
         # As many for all as the mean needs: 0.03 is not 0.
         digits = 2 if 0 < mean < 0.1 else 1
@@ -114,41 +128,42 @@ def _cell(cell: dict[str, Any] | None, n: int, shares: bool, spread: Spread) -> 
     if sd is not None:
         if shares:
             low, high = max(0.0, low), min(100.0, high)
-        if spread != "interval":
+        if layout.spread != "interval":
             shown_mean += f" ± {sd:.{digits}f}"
-        if spread != "sd":
+        if layout.spread != "sd":
             shown_mean += f" ({low:.{digits}f}..{high:.{digits}f})"
     return Cell(shown_mean if cell["n"] == n else f"{shown_mean} n={cell['n']}", cell["best"])
 
 
-def _caption(table: pl.DataFrame, shares: bool, spread: Spread) -> str:
+def _caption(table: pl.DataFrame, layout: Layout) -> str:
     if (table["n"] <= 1).all():
         return "One run per row: the spread over seeds is unknown."
     over = "seeds" if (table["settings"] == 1).all() else "runs"
-    cut = ", cut at 0 and 100 %" if shares else ""
+    cut = ", cut at 0 and 100 %" if is_share(layout.metric) else ""
     interval = f"the 95 % interval of the mean (Student's t{cut})"
     sd = f"Mean ± standard deviation over {over}"
     return {
         "both": f"{sd}, in parentheses {interval}.",
-        "sd": f"{sd}.",
+        "sd": f"{sd}; spread=both adds the 95 % interval.",
         "interval": f"Mean over {over}, in parentheses {interval}.",
-    }[spread]
+    }[layout.spread]
 
 
-def _check_sort(columns: pl.Series, by: Sequence[str], sort: str | None) -> None:
-    choices = [*dict.fromkeys(columns), *by, "n"]
-    if sort is not None and sort.removeprefix("-") not in choices:
-        raise UsageError(f"sort={sort}: {did_you_mean(sort.removeprefix('-'), choices)}")
+def _check_sort(columns: pl.Series, layout: Layout) -> None:
+    choices = [*dict.fromkeys(columns), *layout.by, "n"]
+    if layout.sort is not None and layout.sort.removeprefix("-") not in choices:
+        raise UsageError(
+            f"sort={layout.sort}: {did_you_mean(layout.sort.removeprefix('-'), choices)}"
+        )
 
 
-def _sorted(
-    rows: dict[Key, Cells], by: list[str], names: dict[str, str], sort: str | None
-) -> list[Key]:
+def _sorted(rows: dict[Key, Cells], labels: dict[str, str], layout: Layout) -> list[Key]:
     """The keys in order; those without a value come last, in either direction."""
+    by, sort = list(layout.by), layout.sort
     column = (sort or "").removeprefix("-")
 
     def by_names(key: Key) -> tuple[Any, ...]:
-        values = [names.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
+        values = [labels.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
         return tuple((value is None, value) for value in values)
 
     def value(key: Key) -> Any:
