@@ -44,20 +44,6 @@ def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_tab_completion(tmp_path: Path) -> None:
-    program = Path(sys.executable).with_name("pe-lab")
-    script = (
-        f'PATH={program.parent}:$PATH; eval "$(pe-lab -sc install=bash)"\n'
-        "for line in 'pe-lab task=flipflop pe=re' 'pe-lab train.ste'; do\n"
-        "  COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line)\n"
-        "  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); hydra_bash_completion; echo ${COMPREPLY[@]}\n"
-        "done\n"
-    )
-    ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    expected = ["pe=recurrent pe=relative pe=rerope", "train.steps="]
-    assert ended.stdout.splitlines() == expected, ended.stderr
-
-
 def table(out: str, title: str) -> dict[str, dict[str, str]]:
     """The rows of the table below this title, by their first cells."""
     lines = out[out.index(title) :].splitlines()[1:]

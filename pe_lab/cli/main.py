@@ -124,6 +124,10 @@ def _dispatch(words: list[str]) -> None:
     if verb == "help":
         topic = [word for word in rest if word not in ("-h", "--help")][:1]
         print(_help(*topic), end="")
+    elif verb in ("-sc", "--shell-completion") and rest:
+        from pe_lab.cli.completion import shell_completion
+
+        shell_completion(rest[0], VERBS)
     elif verb in ("--version", "version"):
         print(f"pe-lab {__version__}")
     elif verb in VERBS:

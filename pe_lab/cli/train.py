@@ -37,7 +37,7 @@ def launch(words: Sequence[str]) -> None:
     register_resolvers()
     register_choices()
     args = _arguments(words)
-    if args.shell_completion or args.hydra_help or args.info:
+    if args.hydra_help or args.info:
         return _hydra(args)
     jobs = compose(args)
     if args.cfg:

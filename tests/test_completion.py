@@ -1,0 +1,116 @@
+"""Tab completion (issue 15, part 2)."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pe_lab.cli.completion import VALUES, candidates
+from pe_lab.cli.main import VERBS
+from pe_lab.config.choices import CHOICES, choices
+from pe_lab.results.output import Format
+from pe_lab.results.tables import Spread
+
+PROGRAM = Path(sys.executable).with_name("pe-lab")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/flipflop/cope/seed0-01234567").mkdir(parents=True)
+    (tmp_path / "runs/report").mkdir()
+    (tmp_path / "book.txt").touch()
+
+
+def completed(line: str) -> set[str]:
+    *before, current = line.split(" ")
+    return set(candidates(before, current, VERBS))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    {
+        "resu": {"results"},
+        "tr": {"train.", "train=", "train/optimizer=", "tracker.", "tracker="},
+        "train.ste": {"train.steps="},
+        "train.opt": {"train.optimizer="},
+        "tracker.wandb.mo": {"tracker.wandb.mode="},
+        "task=text task.fi": {"task.file="},
+        "pe=rope pe.ba": {"pe.base="},
+        "pe=re": {"pe=recurrent", "pe=relative", "pe=rerope"},
+        "-m pe=cope,ro": {"pe=cope,rope"},
+        "experiment=small/t": {"experiment=small/text"},
+        "device=": {"device=auto", "device=cpu", "device=cuda"},
+        "train.schedule=l": {"train.schedule=linear"},
+        "train.fast=": {"train.fast=true", "train.fast=false"},
+        "task.file=b": {"task.file=book.txt"},
+        "--conf": {"--config-dir"},
+        "--cfg j": {"job"},
+        "list po": {"positions"},
+        "help ins": {"inspect"},
+        "results form": {"format="},
+        "results runs_dir=r": {"runs_dir=runs/"},
+        "results format=m": {"format=markdown"},
+        "inspect run=": {"run=flipflop/"},
+        "inspect run=flipflop/cope/": {"run=flipflop/cope/seed0-01234567"},
+        "eval run=runs/flipflop/": {"run=runs/flipflop/cope/"},
+        "eval pe=pi,ya": {"pe=pi,yarn"},
+        "report inspect=flip": {"inspect=flipflop/"},
+    }.items(),
+)
+def test_candidates(line: str, expected: set[str]) -> None:
+    assert completed(line) == expected
+
+
+def test_every_command_and_its_keys() -> None:
+    assert set(VERBS) <= completed("")
+    assert {f"{group}=" for group in CHOICES} <= completed("")
+    assert completed("experiment=") == {f"experiment={name}" for name in choices("experiment")}
+    for verb, name in VERBS.items():
+        classes = {key.lower(): value for key, value in vars(import_module(name)).items()}
+        model = classes.get(f"{verb}options")
+        if model is not None:
+            assert {f"{key}=" for key in model.model_fields} <= completed(f"{verb} ")
+    assert (VALUES["Format"], VALUES["Spread"]) == (
+        tuple(sorted(get_args(Format), key=VALUES["Format"].index)), get_args(Spread)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["", "pe-lab", "pe-lab x.y.z", "pe-lab 'a", "pe-lab help =", "="])
+def test_never_a_message_in_the_prompt(line: str) -> None:
+    words = [sys.executable, "-m", "pe_lab", "-sc", "query=bash"]
+    ended = subprocess.run(words, env={**os.environ, "COMP_LINE": line}, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_no_slow_library_is_imported() -> None:
+    """At most 0.3 s on a quiet machine: Python and yaml take 0.1 s, each of these as much more."""
+    code = """if 1:
+    import sys
+    from pe_lab.cli.main import main
+    main(["-sc", "query=bash"])
+    slow = {"torch", "numpy", "hydra", "omegaconf", "pydantic", "polars", "rich"}
+    print(slow & set(sys.modules))"""
+    for line in ("pe-lab eval run=", "pe-lab train."):
+        ended = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "COMP_LINE": line},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert ended.stdout.splitlines()[-1] == "set()", ended.stderr
+
+
+def test_in_bash() -> None:
+    """Bash splits words at = and :, and replaces only what follows."""
+    script = (
+        f'PATH={PROGRAM.parent}:$PATH; eval "$(pe-lab -sc install=bash)"\n'
+        "for line in 'pe-lab task=flipflop pe=re' 'pe-lab train.ste'; do\n"
+        "  COMP_LINE=$line COMP_POINT=${#line}\n"
+        "  _pe_lab_completion pe-lab; echo ${COMPREPLY[@]}\n"
+        "done\n"
+    )
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["recurrent relative rerope", "train.steps="], ended.stderr
