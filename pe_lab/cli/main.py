@@ -39,6 +39,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab generate run=FOLDER prompt=".."                the model continues a prompt
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
+  pe-lab show task=flipflop                             sequences of each split, what is scored
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
 
@@ -63,6 +64,7 @@ VERBS = {
     "generate": "pe_lab.cli.generate",
     "dashboard": "pe_lab.cli.dashboard",
     "list": "pe_lab.cli.list",
+    "show": "pe_lab.cli.show",
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
 

@@ -60,6 +60,16 @@ def checked_jobs(words: Sequence[str]) -> list[Config]:
     return [_plan(cfg).config for cfg in compose(_arguments(words))]
 
 
+def checked(words: Sequence[str]) -> Config:
+    """The checked configuration of one run, which is not planned: its parts may not fit."""
+    from pe_lab.config.check import check_composed
+
+    register_resolvers()
+    register_choices()
+    (cfg,) = compose(_arguments(words))
+    return check_composed(cfg)
+
+
 def _plan(cfg: DictConfig) -> "Plan":
     from pe_lab.config.check import check_composed
     from pe_lab.training.plan import plan
