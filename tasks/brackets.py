@@ -26,7 +26,8 @@ class Brackets(Task):
     open it closes; types are uniform. Sentences are concatenated and cut at length. An
     outermost pair whose distance, opening to closing, exceeds max_gap is drawn again, so that
     no pair is wider (null: no limit).
-    (Hewitt 2020, arXiv 2010.07515; Yao 2021, arXiv 2105.11115.)
+    (Hewitt 2020, arXiv 2010.07515, whose code scores every prefix with an open bracket, here only
+    those before a closing one; Yao 2021, arXiv 2105.11115.)
 
     mode close. Scored: where a closing bracket is next, also by distance and depth (1 is
     outermost); with beyond_gap only those farther from their opening than that (meant for

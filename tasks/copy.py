@@ -17,10 +17,10 @@ class Copy(Task):
 
     The number of letters is uniform from min_letters to max_letters in every sequence, each of
     them uniform over n_symbols. The same letters follow a separator. Scored: the copy, which
-    the model can also generate. (Duplicate String of Deletang 2023, arXiv
-    2207.02098, and Ruoss 2023, arXiv 2305.16843: there two symbols, 1 to 40 letters in
-    training, 41 to 500 in the test, and the answer's places filled with a special token
-    instead of the answer so far.)
+    the model can also generate. (After Duplicate String of Deletang 2023, arXiv
+    2207.02098, and Ruoss 2023, arXiv 2305.16843: there the answer to s is s s, of two symbols, with
+    1 to 40 letters in training and 41 to 500 in the test, and the model reads a special token in
+    the place of each answer.)
 
     Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over
     scored targets:

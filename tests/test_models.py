@@ -249,10 +249,11 @@ KEYS = [
 
 @pytest.mark.parametrize(("name", "key", "value"), KEYS, ids=lambda v: str(v))
 def test_every_key_changes_something(name: str, key: str, value: Any, float64: None) -> None:
-    base = built(name)
+    also = {"dropout": 0.3} if key == "hidden_dropout" else {}
+    base = built(name, **also)
     assert base is not None
     for other in other_values(name, key, value):
-        changed = built(name, **{key: other})
+        changed = built(name, **also, **{key: other})
         assert changed is not None
         sizes = [sum(p.numel() for p in m.parameters()) for m in (base, changed)]
         outs = [m(tokens(), SEQUENTIAL, key=5) for m in (base, changed)]

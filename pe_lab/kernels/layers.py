@@ -18,9 +18,11 @@ from pe_lab.models.transformer import Block, FeedForward, Transformer
 class FastFeedForward(FeedForward):
     """``FeedForward`` with fused bias and ReLU."""
 
-    def forward(self, h: Tensor) -> Tensor:
-        fused = feed_forward(h, self.up, self.out) if self.activation == "relu" else None
-        return super().forward(h) if fused is None else fused
+    def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:
+        fused = None
+        if self.activation == "relu" and (drop is None or not self.drops_hidden):
+            fused = feed_forward(h, self.up, self.out)
+        return super().forward(h, drop, rows) if fused is None else fused
 
 
 class FastLayer(Layer):
@@ -68,10 +70,10 @@ class FastBlock(FastLayer, Block):
         x = add_dropout(x, self.attention.out(a), drops[1], rows)
         if self.pre:
             h = self.norm_ff(x)
-            x = add_dropout(x, self.ff(h), drops[2], rows)
+            x = add_dropout(x, self.ff(h, drop, rows), drops[2], rows)
         else:
             h = self.norm_attention(x)
-            x = self.norm_ff(add_dropout(h, self.ff(h), drops[2], rows))
+            x = self.norm_ff(add_dropout(h, self.ff(h, drop, rows), drops[2], rows))
         return x, carried if scored is not None else encoding.update_state(carried, h)
 
 

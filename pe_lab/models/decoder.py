@@ -62,11 +62,14 @@ class Layer(nn.Module, ABC):
         """Draw the initial weights from torch's generator."""
 
 
-def draw(linear: nn.Linear) -> None:
-    """Draw the initial weights of a linear map."""
+def draw(linear: nn.Linear, biases: bool = False) -> None:
+    """Draw the initial weights of a linear map; its biases too, or zero."""
     bound = linear.in_features**-0.5
     linear.weight.uniform_(-bound, bound)
-    linear.bias.zero_()
+    if biases:
+        linear.bias.uniform_(-bound, bound)
+    else:
+        linear.bias.zero_()
 
 
 class Decoder(Model):

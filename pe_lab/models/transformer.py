@@ -36,13 +36,20 @@ class FeedForward(nn.Module):
 
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
-        self.activation = cfg.activation
+        self.activation, self.drops_hidden = cfg.activation, cfg.hidden_dropout
         gates = 2 if cfg.activation == "swiglu" else 1
         self.up = nn.Linear(cfg.d_model, gates * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
 
-    def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = self.out(self.hidden(h))
+    def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:
+        """
+        Args:
+            drop, rows: dropout of the hidden units, if they are dropped, as in ``Drop``.
+        """
+        hidden = self.hidden(h)
+        if drop is not None and self.drops_hidden:
+            hidden = drop(hidden, rows)
+        out: Tensor = self.out(hidden)
         return out
 
     def hidden(self, h: Tensor) -> Tensor:
@@ -61,7 +68,7 @@ class Block(Layer):
 
     def __init__(self, cfg: TransformerSizes, attention: MultiHeadAttention) -> None:
         super().__init__()
-        self.pre = cfg.norm_position == "pre"
+        self.pre, self.scaled = cfg.norm_position == "pre", cfg.init == "scaled"
         self.attention, self.ff = attention, FeedForward(cfg)
         self.norm_attention, self.norm_ff = cfg.new_norm(), cfg.new_norm()
 
@@ -80,18 +87,19 @@ class Block(Layer):
             a, carried = self.attention(self.norm_attention(x), pos_BS, carried, cache, drops[0])
             x = x + dropout(a, drops[1])
             h = self.norm_ff(x)
-            x = x + dropout(self.ff(h), drops[2])
+            x = x + dropout(self.ff(h, drop), drops[2])
         else:
             a, carried = self.attention(x, pos_BS, carried, cache, drops[0])
             h = self.norm_attention(x + dropout(a, drops[1]))
-            x = self.norm_ff(h + dropout(self.ff(h), drops[2]))
+            x = self.norm_ff(h + dropout(self.ff(h, drop), drops[2]))
         return x, encoding.update_state(carried, h)
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
-            draw(linear)
-        for linear in (self.attention.out, self.ff.out):
-            linear.weight.div_(math.sqrt(2 * n_layers))
+            draw(linear, biases=not self.scaled)
+        if self.scaled:
+            for linear in (self.attention.out, self.ff.out):
+                linear.weight.div_(math.sqrt(2 * n_layers))
 
 
 class Transformer(Decoder):

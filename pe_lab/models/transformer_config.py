@@ -26,14 +26,26 @@ class LayerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSizes(DecoderConfig):
-    """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU."""
+    """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU.
+
+    ``init: scaled`` is the initialisation of decoder.py; ``pytorch`` is that of nn.Linear: biases
+    too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout`` also drops
+    hidden units of the feed-forward.
+    """
 
     n_heads: PositiveInt
     d_ff: PositiveInt | None
     activation: Activation
+    init: Literal["scaled", "pytorch"] = "scaled"
+    hidden_dropout: bool = False
     layers: dict[int, LayerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.hidden_dropout and not self.dropout:
+            raise ValueError(
+                "hidden_dropout=true has no effect with dropout=0: set dropout above 0, or "
+                "hidden_dropout=false"
+            )
         for number in self.layers:
             if not 0 <= number < self.n_layers:
                 raise ValueError(

@@ -29,10 +29,13 @@ class CoPE(PositionalEncoding):
       takes sigmoid(q_i . v_j / sqrt(D)).
     - ``every: K``: only each K-th layer counts (the K-th, 2 K-th, ..); the others keep what
       ``combine`` adds and are NoPE without it.
-    - ``combine``: ``relative`` adds q_i . r[i - j] / sqrt(D); ``rope`` rotates the content
-      term; ``alibi_slope`` puts -m_h p_ij in the place of q_i . e[p_ij]. Gates never see the
-      addition. With ``rope`` they and e use q and k as they were before the rotation: a rotated
-      q_i . e[p] would depend on the absolute i, and what counts should not depend on distance.
+    - ``combine``: ``relative`` adds q_i . r[i - j] / sqrt(D), with a table r for each layer; the
+      published code has one for the model, as ``pe=combined 'pe.parts=[cope, relative]'`` has.
+      ``rope`` rotates the content term; ``alibi_slope`` puts -m_h p_ij in the place of
+      q_i . e[p_ij], with ALiBi's m_h, which are not the slopes of the paper's flip-flop runs. Gates
+      never see the addition. With ``rope`` they and e use q and k as they were before the rotation:
+      a rotated q_i . e[p] would depend on the absolute i, and what counts should not depend on
+      distance.
     - ``position: mlp``: e[p] = W relu(w p / (npos - 1) + b) with 64 hidden units, evaluated at
       the fractional position; W starts at zero.
     - ``scale_positions: true`` divides the position term by sqrt(D) too, as the published code.
@@ -64,6 +67,16 @@ class CoPE(PositionalEncoding):
             raise ValueError(
                 f"share_layers=true cannot go with every={every} and combine={combine}, whose "
                 "layers differ: set share_layers=false or every=1"
+            )
+        if share_layers and dims.n_layers // every < 2:
+            raise ValueError(
+                f"share_layers=true has no effect with every={every} and n_layers={dims.n_layers}, "
+                "which leave a single layer to count in: set share_layers=false"
+            )
+        if share_layers and combine == "alibi_slope" and gates != "sep_keys":
+            raise ValueError(
+                f"share_layers=true has no effect with combine=alibi_slope and gates={gates}, "
+                "which have no parameters: set share_layers=false"
             )
         if combine == "alibi_slope" and position == "mlp":
             raise ValueError(

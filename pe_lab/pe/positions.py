@@ -77,7 +77,9 @@ class Randomized(Drawn):
     """A sorted random subset of 0 .. max-1 for each sequence.
 
     Source: Ruoss 2023 (2305.16843). By default in training only; ``evaluation: true`` draws
-    them there too, from a fixed stream, as the paper's code does.
+    them there too, from a fixed stream, as the paper's code does. Encodings of distances read the
+    differences of these positions; for ALiBi, relative and Transformer-XL the authors' code draws
+    sorted distances instead, once for all sequences of a batch.
     """
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:

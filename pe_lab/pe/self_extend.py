@@ -1,6 +1,6 @@
 """Self-Extend."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -18,8 +18,9 @@ class SelfExtend(NearFar):
     ``rope``, made at test time. Source: Jin 2024 (2401.01325) and the authors' code. ``window:
     null`` is a quarter of the trained length, as the paper's 1024 of 4096; ``group: null`` the
     smallest with (train length - W) G + W at least the longest length, the paper's reach, so 1,
-    plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length. Absolute,
-    as groups begin at multiples of G; causal.
+    plain RoPE, at the trained length. ``shift: exact`` shifts far queries by W - W/G, as the
+    authors' code; the paper floors it. ``logn`` as in ``rope``. No parameters, any length.
+    Absolute, as groups begin at multiples of G; causal.
     """
 
     divisor = 4
@@ -31,11 +32,14 @@ class SelfExtend(NearFar):
         pairing: Pairing,
         window: PositiveInt | None,
         group: PositiveInt | None,
+        shift: Literal["floored", "exact"],
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
         self.group = smallest_group(dims, self.near) if group is None else group
+        whole = self.near // self.group
+        self.shift = self.near - (whole if shift == "floored" else self.near / self.group)
         # With group 1 each position is a group; with the largest one all are in a single group.
         self.shift_invariant &= self.group == 1 or self.group >= dims.max_len
 
@@ -43,8 +47,8 @@ class SelfExtend(NearFar):
         return super().null_values() | {"group": self.group}
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
-        shift = self.near - self.near // self.group
-        return self.factors(pos_q_BT // self.group + shift), self.factors(pos_k_BS // self.group)
+        far_q = (pos_q_BT // self.group).double() + self.shift
+        return self.factors(far_q), self.factors(pos_k_BS // self.group)
 
 
 def smallest_group(dims: Dims, window: int) -> int:

@@ -29,9 +29,10 @@ class TAPE(PositionalEncoding):
     ``rope``; V and W start normal with deviation 0.02, as published. The last layer has no
     successor and no parameters. Any length. Not absolute; causal.
 
-    Source: Zhu 2025 (2501.00712), in the form of the authors' code for language models, whose
-    H x H matrix in the place of s acts through the sums of its rows. Their code for arithmetic
-    differs: there s = 1, and the model is not RoPE at first.
+    Source: Zhu 2025 (2501.00712) and the authors' code for language models, which differs in two
+    ways: its gate reads the output of the feed-forward in the place of the input x, and its H x H
+    matrix in the place of s acts through the sums of its rows. In their code for arithmetic s = 1,
+    and the model is not RoPE at first.
     """
 
     shift_invariant = True

@@ -81,7 +81,8 @@ def _entries() -> list[dict[str, Any]]:
 def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
     size = {key: _value(value) for key, value in row.items() if "." in key}
     protocol = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
-    splits = [key for key in row if key not in ("pe", "trained", "encoding", *size)]
+    splits = [key for key in row if key not in ("pe", "trained", "encoding", "seeds", *size)]
+    seeds = row.get("seeds", entry.get("seeds"))
     return [
         Published(
             source=entry["source"],
@@ -93,7 +94,7 @@ def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
             split=split,
             metric=entry.get("metric", "error"),
             **_error(row[split], entry.get("measure", "error in %")),
-            seeds=int(entry["seeds"]) if "seeds" in entry else None,
+            seeds=None if seeds is None else int(seeds),
             reading=entry.get("reading"),
             recipe=entry.get("recipe"),
         )

@@ -87,7 +87,8 @@ def leaky_rerope(s: Sight, i: int, j: int) -> float:
 def self_extend(s: Sight, i: int, j: int) -> float:
     w = s.keys["window"] or max(1, TRAIN_LEN // 4)
     group = s.keys["group"] or smallest_group(w)
-    return i - j if i - j < w else (i // group + w - w // group) - j // group
+    shift = w - (w // group if s.keys["shift"] == "floored" else w / group)
+    return i - j if i - j < w else (i // group + shift) - j // group
 
 
 def smallest_group(w: int) -> int:

@@ -25,6 +25,21 @@ from variants import assert_refused
         ("cope", {"npos": 2.5}, {}, ["pe.npos=2.5", "whole number"]),
         ("cope", {"gates": "queries"}, {}, ["pe.gates=queries", "sep_keys"]),
         ("cope", {"every": 4}, {}, ["every=4", "none of 3 layers", "3 or less"]),
+        *(
+            (
+                "cope",
+                {"share_layers": True, **keys},
+                sizes,
+                ["share_layers=true has no effect", word],
+            )
+            for keys, sizes, word in (
+                ({}, {"n_layers": 1}, "n_layers=1"),
+                ({"every": 2}, {}, "a single layer"),
+                ({"every": 3, "gates": "sep_keys"}, {}, "a single layer"),
+                ({"combine": "alibi_slope"}, {}, "gates=keys, which have no parameters"),
+                ({"combine": "alibi_slope", "gates": "values"}, {}, "gates=values"),
+            )
+        ),
         (
             "cope",
             {"every": 2, "share_layers": True, "combine": "relative"},
