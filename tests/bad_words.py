@@ -25,6 +25,15 @@ BAD = {
         ["train/optimizer=[adam]", "give key=NAME"],
     ),
     "unknown preset of training": (["train=slow"], ["train=slow", "(choices: default)"]),
+    "unknown preset of a task": (
+        ["preset=flipflip"],
+        ["unknown preset=flipflip", "did you mean flipflop"],
+    ),
+    "unknown preset in a sweep": (["-m", "preset=copy,foo"], ["unknown preset=foo"]),
+    "a length that another key sets": (
+        ["task=text", "task.length=16"],
+        ["task.length=16", "train.length=128", "set train.length=16 in its place"],
+    ),
     "a choice far from any": (["task=xyzzy"], ["task=xyzzy", "choices: ", "flipflop"]),
     "unknown key of an open group": (["pe=rope", "pe.bsae=3"], ["pe.bsae=3", "mean base"]),
     "the same with a plus": (["pe=rope", "+pe.bsae=3"], ["pe.bsae=3", "mean base"]),

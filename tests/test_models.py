@@ -347,7 +347,7 @@ def test_a_task_without_parts_is_refused_by_models_for_two(name: str) -> None:
 class Kept:
     """Rows that are written nowhere."""
 
-    size = 0
+    mark = (0, "")
 
     def write(self, row: dict[str, Any]) -> None: ...
 

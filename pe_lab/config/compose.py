@@ -17,7 +17,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
-from pe_lab.config.compose_errors import broken_yaml, missing, not_text, refused
+from pe_lab.config.compose_errors import broken_yaml, check_presets, missing, not_text, refused
 from pe_lab.config.hydra_internals import (
     BasicSweeper,
     Callbacks,
@@ -57,6 +57,7 @@ def compose(args: Any) -> list[DictConfig]:
         if args.multirun:
             args.overrides = _with_params(hydra, parser, args.overrides)
         overrides = parser.parse_overrides(args.overrides)
+        check_presets(hydra, overrides)
         return _compose_jobs(hydra, parser, _jobs(overrides, args.multirun))
     except UnicodeDecodeError as error:
         raise UsageError(not_text(args.config_dir, error)) from None

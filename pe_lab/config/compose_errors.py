@@ -1,17 +1,19 @@
 """Errors of Hydra while composing, as one sentence with key, value and remedy."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
@@ -30,6 +32,18 @@ def missing(hydra: Hydra, error: MissingConfigException) -> str:
     return f"unknown {NOUNS.get(group, group)} {group}={name}: " + did_you_mean(
         name, _options(hydra, group)
     )
+
+
+def check_presets(hydra: Hydra, overrides: Iterable[Override]) -> None:
+    """Refuse presets that are not there: Hydra skips an optional file without a word."""
+    for override in overrides:
+        if override.key_or_group != "preset" or override.is_delete():
+            continue
+        names = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
+        options = hydra.config_loader.get_group_options("preset", ObjectType.CONFIG)
+        for name in names:
+            if name is not None and str(name) not in options:
+                raise UsageError(f"unknown preset={name}: " + did_you_mean(str(name), options))
 
 
 NOUNS = {

@@ -149,6 +149,13 @@ def _warn_without_effect(trainer: Trainer) -> None:
             "positions=%s has no effect on pe=%s, which reads no positions",
             names.get("positions"), names["pe"],
         )  # fmt: skip
+    if any(encoding.at_test_time for encoding in trainer.model.encodings):
+        name = plan.config.names["pe"]
+        logger.warning(
+            "pe=%s is made for a trained rope at test time and trained from scratch here: to "
+            "measure it as intended, train pe=rope and run pe-lab eval run=.. pe=%s",
+            name, name,
+        )  # fmt: skip
 
 
 class _Rows:

@@ -95,15 +95,13 @@ class AttentionInputs:
 
     @cached_property
     def mask_TS(self) -> Tensor:  # noqa: N802
-        """True where query t may see key s. Computed on demand: it is large for long sequences, and
-        fused kernels do not need it."""
+        """True where query t may see key s. Computed on demand: fused kernels do not need it."""
         t, s = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
         return causal_mask(t, s, self.q_BHTD.device, self.window)
 
 
 def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
-    """(t, s), True where a query may see a key: the queries are the last t of s tokens, and each
-    sees itself and the ``window`` - 1 before it."""
+    """(t, s), True where a query may see a key; the queries are the last t of s tokens."""
     if t == 1 and window is None:  # decoding: saves time in every layer
         return torch.ones(1, s, dtype=torch.bool, device=device)
     keys = torch.arange(s, device=device)
@@ -117,8 +115,8 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def by_position(rotate: Hook) -> Hook:
-    """Marks a ``rotate`` whose rotation of a query or key depends on its position alone: rotated
-    keys can then be cached, and summed. An override must be marked again."""
+    """Marks a ``rotate`` that depends on positions alone, so that rotated keys can be cached and
+    summed. An override must be marked again."""
     rotate.by_position = True  # type: ignore[attr-defined]
     return rotate
 
@@ -162,6 +160,8 @@ class PositionalEncoding(nn.Module):
     temperature of softmax, and is undefined for other weights; None: nothing."""
     values_like_keys: str | None = None
     """The choice, key=value, that requires values as wide as keys; None: none does."""
+    at_test_time: bool = False
+    """True: a change of a trained encoding at test time, not meant for training from scratch."""
     both_ways: bool = False
     """True: its rotation, or its bias by |i - j|, is also defined for keys after the query, in
     bidirectional attention."""

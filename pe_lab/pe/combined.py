@@ -62,6 +62,7 @@ class Combined(PositionalEncoding):
         self.max_len = min(limits, default=None)
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
+        self.at_test_time = any(part.at_test_time for part in serving)
         self.reads_positions = any(part.reads_positions for part in serving)
         inside = [part for part in serving if part.hooks() - {"embed", "block_input"}]
         windows = [part.window for part in serving if part.window is not None]

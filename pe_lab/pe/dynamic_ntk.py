@@ -23,6 +23,7 @@ class DynamicNTK(RoPE):
     Absolute beyond the trained length, as s follows the last position; causal but for s.
     """
 
+    at_test_time = True
     powers: Tensor
 
     def __init__(

@@ -19,6 +19,7 @@ class NearFar(RoPE):
     ``window`` is ``near``; null: the trained length divided by ``divisor``.
     """
 
+    at_test_time = True
     replaces_content = True
     divisor: ClassVar[int] = 2
 

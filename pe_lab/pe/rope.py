@@ -105,6 +105,8 @@ class StretchedRoPE(RoPE):
     """The base of the changes of RoPE that stretch its angles for sequences ``k`` times as long as
     in training."""
 
+    at_test_time = True
+
     def __init__(
         self,
         dims: Dims,

@@ -10,6 +10,7 @@ from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import OOD, is_share
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.test_time import TEST_TIME
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
@@ -89,7 +90,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         cells = rows[key]
         n = max(cell["n"] for cell in cells.values())
         named = [
-            labels.get(value, "") if k == "setting" else _word(value)
+            labels.get(value, "") if k == "setting" else _word(value) + _mark(k, value)
             for k, value in zip(layout.by, key, strict=True)
             if k in shown
         ]
@@ -104,7 +105,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
         words=len(words),
         rows=lines,
-        caption=_caption(table, layout),
+        caption=_caption(table, layout) + _test_time(rows, layout.by),
         legend=legend,
         best=BEST,
         closing=[list(map(Cell, guessing))] if layout.metric == "error" else (),
@@ -191,6 +192,16 @@ def _seeds(seeds: list[int]) -> str:
 
 def _guess(share: Any) -> str:
     return "" if share is None else percent(share)
+
+
+def _mark(key: str, value: Any) -> str:
+    return " †" if key == "pe" and value in TEST_TIME else ""
+
+
+def _test_time(rows: dict[Key, Cells], by: Sequence[str]) -> str:
+    """What the mark of ``_mark`` says, if there is one."""
+    marked = any(_mark(*pair) for key in rows for pair in zip(by, key, strict=True))
+    return " † made for a trained rope at test time, trained from scratch here." if marked else ""
 
 
 def _word(value: Any) -> str:

@@ -146,6 +146,11 @@ def _check_length(config: Config, task: Task) -> None:
     """Refuse a length that the task does not follow."""
     length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
     if length is not None and n_tokens != length:
+        if config.task.get("length") == n_tokens:
+            raise UsageError(
+                f"task.length={n_tokens} differs from train.length={length}, which sets the length "
+                f"of this task: set train.length={n_tokens} in its place"
+            )
         raise UsageError(
             f"train.length={length} changes nothing in this task, whose training sequences have "
             f"{n_tokens} tokens, set by task.* (pe-lab --cfg job shows them): leave it null"
