@@ -137,3 +137,14 @@ def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
     lock.unlink(missing_ok=True)
     assert "killed" in here("results", "runs_dir=a,b").out
     assert not lock.exists()
+
+
+def test_a_tracker_that_starts_is_shown_on_a_terminal(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 15, part 2: the terminal was silent for the seconds that wandb takes to start."""
+    out = io.StringIO()
+    terminal = _Console(file=out, force_terminal=True, markup=False)
+    monkeypatch.setattr("pe_lab.common.console.console", lambda: terminal)
+    assert here(*tiny("train.steps=2")).status == 0
+    assert "starting wandb" in out.getvalue()

@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -51,6 +52,11 @@ def log_handler() -> logging.Handler:
     handler.setLevel(logging.INFO)
     handler.setFormatter(_Formatter())
     return handler
+
+
+def busy(what: str) -> AbstractContextManager[object]:
+    """Shows what is waited for, on a terminal and as long as it takes."""
+    return console().status(what) if console().is_terminal else nullcontext()
 
 
 class StepProgress:

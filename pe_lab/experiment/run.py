@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pe_lab.common.console import StepProgress, console, split_table
+from pe_lab.common.console import StepProgress, busy, console, split_table
 from pe_lab.common.errors import Interrupted, RunError, sentence
 from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
@@ -182,7 +182,10 @@ def _train_and_evaluate(
     folder, config = trainer.folder, trainer.plan.config
     log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     sweep = place.sweep if place else None
-    tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
+    # A sweep has a line of its own.
+    waiting = nullcontext() if place else busy(f"starting {config.names['tracker']}")
+    with waiting:
+        tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else None

@@ -171,9 +171,10 @@ def _build(
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=BUILD, ignore_cleanup_errors=True) as folder:
         fresh = Path(folder) / f"{name}.so"
+        logger.info("compiling CPU kernel %r, some seconds, once for this machine", name)
         _run([*compiler, *flags(), "-shared", str(source), "-o", str(fresh)])
         logger.info(
-            "compiled CPU kernel %r in %.1f s, once for this machine",
+            "compiled CPU kernel %r in %.1f s",
             name,
             time.monotonic() - begun,
         )
