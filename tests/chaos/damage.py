@@ -125,7 +125,7 @@ def finished_run(case: Case, records: Records) -> None:
     if command == "results":
         results_hold(case, records, ours)
     elif command == "train":
-        ended = case.run(*records.two.words)
+        ended = case.train(records.two)
         if ended.status == 0:
             same_summary(ours, recorded)
         if ended.status and case.rng.random() < 0.5:
@@ -201,7 +201,7 @@ def link(case: Case, records: Records) -> None:
     case.counts["corruptions"] += 1
     if case.rng.random() < 0.5:
         (ours / "summary.json").unlink()
-        case.run(*records.two.words)
+        case.train(records.two)
     else:
         case.run(*records.evaluation, "sequences=2")
     if elsewhere.read_text() != "somebody's\n":

@@ -1,12 +1,14 @@
 """Failing file operations and signals, by the preloaded library: one clear sentence, nothing lost,
 and the same command finishes once the cause is gone."""
 
+import json
 from pathlib import Path
 
 from tests.chaos.case import Case, Records, Violation
 from tests.chaos.warm import FAULTS, Fault
 
-SIGNALS = {"sigterm": 143, "sigint": 130, "sighup": 129}
+SIGNALS = {"sigterm": (143, -15), "sigint": (130,), "sighup": (129, -1)}
+"""Exit statuses; negative: before a run has begun, the signal ends the process."""
 KINDS = [kind for kind in FAULTS if kind not in ("count", "kill", "torn_write")]
 
 
@@ -14,12 +16,18 @@ def _files(case: Case) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in (case.place / "runs").rglob("*") if p.is_file()}
 
 
+def _states(case: Case) -> set[str]:
+    """The states of the runs."""
+    paths = case.place.glob("runs/*/*/seed*/status.json")
+    return {json.loads(path.read_text())["state"] for path in paths}
+
+
 def _fault(case: Case, operations: int) -> Fault:
     return Fault(case.rng.choice(KINDS), case.rng.randint(1, max(2, operations)))
 
 
 def _statuses(fault: Fault) -> tuple[int, ...]:
-    return (0, 1, 2, SIGNALS[fault.kind]) if fault.kind in SIGNALS else (0, 1, 2)
+    return (0, 1, 2, *SIGNALS.get(fault.kind, ()))
 
 
 def training(case: Case, records: Records) -> None:
@@ -35,8 +43,10 @@ def training(case: Case, records: Records) -> None:
     for _ in range(case.rng.randint(1, 3)):
         fault = _fault(case, recorded.operations)
         case.said.append(str(fault))
-        case.train(recorded, statuses=_statuses(fault), fault=fault)
+        ended = case.train(recorded, statuses=_statuses(fault), fault=fault)
         case.counts["faults"] += 1
+        if ended.status < 0 and (left := _states(case) & {"running"}):
+            raise Violation(f"{fault.kind} ended the process and left a run {left}")
     case.train(recorded, statuses=(0,))
     case.equal(recorded)
     if any(p.read_bytes() != content for p, content in before.items()):

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.chaos.case import Case, Recorded, Records, Violation, evaluated, small
 from tests.chaos.warm import Fault
 
-MOST = 8
+MOST = 12
 """Kills in a row of one command."""
 KILLED = (0, -9)
 
@@ -15,16 +15,16 @@ def _disturbed(case: Case, recorded: Recorded) -> None:
     """Kill the command up to MOST times: after a random time, or at a random file operation."""
     for _ in range(case.rng.randint(1, MOST)):
         if case.rng.random() < 0.5:
-            how = {"kill_after": case.rng.uniform(0, 1.2 * recorded.seconds)}
+            how = {"kill_after": case.rng.uniform(0, recorded.seconds)}
         else:
             kind = case.rng.choice(["kill", "torn_write"])
-            how = {"fault": Fault(kind, case.rng.randint(1, max(2, recorded.operations)))}
+            how = {"fault": Fault(kind, case.rng.randint(1, max(2, recorded.operations * 2 // 3)))}
         ended = case.train(recorded, statuses=KILLED, **how)
         case.said.append(str(how))
         if ended.status == 0:
             break
         case.counts["kills"] += 1
-        if case.rng.random() < 0.1:
+        if case.rng.random() < 0.05:
             case.run("results", statuses=(0,) if _any(case) else STATUS_EMPTY)
 
 
@@ -109,5 +109,5 @@ def with_wandb(case: Case, records: Records) -> None:
     case.nothing_left_over()
 
 
-CASES = [(single_run, 60), (sweep, 20), (evaluation, 14), (parallel_sweep, 3), (with_wandb, 3)]
+CASES = [(single_run, 60), (sweep, 20), (evaluation, 6), (parallel_sweep, 2), (with_wandb, 2)]
 """With how often each is drawn."""

@@ -17,6 +17,7 @@ VALUES: list[Any] = [
     "\x1b[31mred", "\x00", "\u202e", "../../x", "a" * 5000, [], {}, [[]], {"a": {"b": []}},
     {"_target_": "unittest.__main__"}, {"_target_": "os.system", "command": "false"}, [1, "a"],
 ]  # fmt: skip
+UNREADABLE = ("100 000 nested lists", "an alias bomb", "a self-reference")
 NESTED = "[" * 100_000 + "]" * 100_000
 FILES = ("summary.json",) * 5 + ("config.yaml", "status.json", "metrics.jsonl", "environment.json",
                                  "evaluations.jsonl", "overrides.yaml")  # fmt: skip
@@ -53,15 +54,15 @@ def mutate(path: Path, rng: random.Random) -> str:
     text = path.read_text()
     if rng.random() < 0.04:
         path.write_text(text[:10] + NESTED)
-        return "100 000 nested lists"
+        return UNREADABLE[0]
     if path.suffix == ".yaml":
         if rng.random() < 0.05:
             nine = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
             path.write_text("\n".join(["a0: &a0 [x]", *nine, text]))
-            return "an alias bomb"
+            return UNREADABLE[1]
         if rng.random() < 0.05:
             path.write_text("self: &self {me: *self}\n" + text)
-            return "a self-reference"
+            return UNREADABLE[2]
         content = yaml.safe_load(text)
         done = change(content, rng) if isinstance(content, dict | list) else "nothing"
         path.write_text(yaml.safe_dump(content))
@@ -100,8 +101,9 @@ def mutation(case: Case, records: Records) -> None:
         # Of finished runs they are not read.
         (ours / "summary.json").unlink()
     for _ in range(case.rng.choice([1, 1, 1, 3])):
-        case.said.append(f"{name}: {mutate(ours / name, case.rng)}")
-        if NESTED in (ours / name).read_text():
+        done = mutate(ours / name, case.rng)
+        case.said.append(f"{name}: {done}")
+        if done in UNREADABLE:
             break
     case.counts["mutations"] += 1
     fits = any("with a digest" in said for said in case.said)
@@ -112,7 +114,7 @@ def mutation(case: Case, records: Records) -> None:
     elif command == "results":
         case.run("results", statuses=(0,))
     elif command == "train":
-        case.run(*records.two.words)
+        case.train(records.two)
     elif command == "eval":
         case.run(*records.evaluation)
     elif command in ("inspect", "generate", "verify"):
