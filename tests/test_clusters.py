@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, rows, state, the_run, tiny
+from program import Here, assert_refused, rows, state, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from pe_lab.common.errors import Interrupted, RunError
@@ -75,9 +75,7 @@ def test_a_finished_line_submits_nothing(here: Here, tmp_path: Path, fake: Fake)
 def test_without_slurm(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1"))
-    assert done.status == 2
-    assert done.err.startswith("pe-lab: hydra/launcher=slurm needs sbatch, which is not on the")
-    assert len(done.err.splitlines()) == 1
+    assert_refused(done, "pe-lab: hydra/launcher=slurm needs sbatch, which is not on the")
     assert not (tmp_path / "runs/flipflop").exists()
 
 
@@ -109,18 +107,15 @@ sys.exit(main(["-m", "hydra/launcher={launcher}", "seed=0,1"]))
     assert f"hydra/launcher={launcher} needs hydra-{package}-launcher, which is not" in done.stderr
 
 
-def test_without_m(here: Here) -> None:
-    done = here("hydra/launcher=slurm", "seed=0")
-    assert done.status == 2
-    assert done.err == (
-        "pe-lab: hydra/launcher=slurm has no effect on one run: add -m, or leave it out\n"
-    )
-
-
-def test_an_unknown_launcher_key(here: Here) -> None:
-    done = here("-m", "hydra/launcher=slurm", "hydra.launcher.partitoin=x", "seed=0,1")
-    assert done.status == 2
-    assert done.err.startswith("pe-lab: hydra.launcher.partitoin=x is not a key of")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "hydra/launcher=slurm has no effect on one run: add -m, or leave it out"),
+        (("-m", "hydra.launcher.partitoin=x"), "hydra.launcher.partitoin=x is not a key of"),
+    ],
+)
+def test_refused_before_any_job(here: Here, words: tuple[str, ...], message: str) -> None:
+    assert_refused(here(*words, "hydra/launcher=slurm", "seed=0"), message)
 
 
 class Launched:

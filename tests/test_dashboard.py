@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, Outcome, tiny
+from program import Here, Outcome, assert_refused, tiny
 from wandb_server import KEY, serving
 from wandb_workspaces.workspaces import Workspace
 from wandb_workspaces.workspaces.internal import View
@@ -131,10 +131,7 @@ def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
 )
 @pytest.mark.usefixtures("runs")
 def test_wrong_arguments_give_one_sentence(here: Here, words: list[str], sentence: str) -> None:
-    outcome = here("dashboard", *words)
-    assert (outcome.status, outcome.out) == (2, "")
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert_refused(here("dashboard", *words), sentence)
 
 
 @pytest.mark.usefixtures("runs")
