@@ -2,22 +2,19 @@
 
 import base64
 import hashlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from in_browser import ARTEFACTS, NEEDS_CHROMIUM, browser
 from inspections import made
-from program import ROOT
 
 from pe_lab.common.vega import vega_script
 from pe_lab.inspection.page import page, script, style
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: make browser installs it")
-ARTEFACTS = ROOT / "test-artefacts"
+__all__ = ["browser"]
+pytestmark = NEEDS_CHROMIUM
 
 
 def policy(*texts: str) -> str:
@@ -25,15 +22,6 @@ def policy(*texts: str) -> str:
     allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes)
     rules = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'"
     return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield opened
-        opened.close()
 
 
 def test_a_page_alone_draws_itself(browser: Any, tmp_path: Path) -> None:

@@ -1,34 +1,25 @@
-"""The report in a real browser: it draws, filters, goes by keyboard, and loads nothing.
+"""The report in a real browser: it draws, filters, goes by keyboard, and loads nothing."""
 
-Screenshots and the printed page are kept in test-artefacts/ (not in git).
-"""
-
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from in_browser import (
+    ARTEFACTS,
+    NEEDS_CHROMIUM,
+    Open,
+    browser,
+    drawn,
+    rows,
+    screenshot,
+    series,
+    show,
+)
 from made import evaluate, made
-from program import ROOT, command
+from program import command
 from report_runs import ENCODINGS, SEEDS, error_of, shared_runs
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-sync_api = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: make browser installs it")
-
-FLAGS = [
-    "--no-sandbox",
-    "--no-first-run",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
-]
-ARTEFACTS = ROOT / "test-artefacts"
-
-Open = Callable[..., Any]
+__all__ = ["browser", "show"]
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -38,75 +29,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert made.returncode == 0, made.stderr
     ARTEFACTS.mkdir(exist_ok=True)
     return (out / "index.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def show(browser: Any, address: str) -> Iterator[Open]:
-    """``show(hash, width, scheme)``: the page, drawn; at the end it must have logged nothing and
-    requested nothing but itself."""
-    messages: list[str] = []
-    contexts = []
-
-    def open_page(
-        hash: str = "", width: int = 1280, scheme: str = "light", address: str = address
-    ) -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: messages.append(f"error: {error}"))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.split("#")[0] == address
-                else messages.append(f"request: {request.url}")
-            ),
-        )
-        page.goto(address + hash)
-        drawn(page)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert messages == []
-
-
-def drawn(page: Any) -> None:
-    """Wait until every chart stands as the filters have it."""
-    page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
-
-
-def screenshot(page: Any, name: str) -> None:
-    page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
-
-
-def rows(page: Any, task: int = 1) -> list[str]:
-    """The visible settings of the table of results."""
-    heads = page.locator(f"#task-{task} .results tbody tr:visible th").all_inner_texts()
-    return [head.split()[0] for head in heads]
-
-
-def series(page: Any, group: str, task: int = 1) -> list[int]:
-    """How many coloured lines each visible panel of a group has."""
-    panels = page.locator(f"#task-{task} .panels.{group} > .panel:visible").all()
-    return [
-        panel.locator(
-            ".mark-line path[stroke^='var(--c'][stroke$=')']:not([stroke='var(--context)'])"
-        ).count()
-        for panel in panels
-    ]
 
 
 def test_every_chart_is_drawn(show: Open) -> None:
@@ -122,7 +44,9 @@ def test_every_chart_is_drawn(show: Open) -> None:
     grey = page.locator("#task-1 .panels.loss .mark-line path[stroke='var(--context)']")
     assert grey.count() == 5
     assert page.locator("#task-1 .panels.cost .mark-symbol path").count() == 2 * 11
-    assert page.locator("#task-1 .legend li").all_inner_texts() == ENCODINGS[:6]
+    assert page.locator("#task-1 .legend li").all_inner_texts() == [
+        f"{name} n=3" for name in ENCODINGS[:6]
+    ]
     screenshot(page, "light")
 
 
@@ -145,7 +69,9 @@ def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     assert rows(page) == ["enc_3", "enc_5"]
     assert series(page, "against-length") == [2, 2, 2]
     assert page.locator("#status").inner_text() == "2 of 12 settings shown"
-    assert page.locator("#task-1 .legend li").all_inner_texts() == ["enc_3", "enc_5"]
+    assert page.locator("#task-1 .legend li").all_inner_texts() == [
+        "enc_3 n=3", "enc_5 n=3",
+    ]  # fmt: skip
     page.get_by_role("checkbox", name="sparse", exact=True).check()
     page.get_by_role("checkbox", name="dense", exact=True).check()
     drawn(page)
@@ -453,3 +379,17 @@ def test_a_made_up_address_does_no_harm(show: Open) -> None:
     page.get_by_role("main").get_by_role("button", name="Show all again").click()
     drawn(page)
     assert len(rows(page)) == 11
+
+
+def test_filters_select_inspections(show: Open) -> None:
+    page = show()
+    assert page.locator("#inspected .pe-inspect:visible").count() == 2
+    page.get_by_label("Task", exact=True).select_option("selective_copy")
+    drawn(page)
+    assert page.locator("#inspected .pe-inspect:visible h3").all_inner_texts() == [
+        "selective_copy, cope, seed 0: in_domain, sequence 0"
+    ]
+    page.get_by_role("checkbox", name="enc_1", exact=True).check()
+    drawn(page)
+    assert page.locator("#inspected .pe-inspect:visible").count() == 0
+    assert "None of the inspected runs matches" in page.locator("#inspected").inner_text()

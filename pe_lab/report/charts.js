@@ -82,9 +82,9 @@
         label_text: `${section.settings[place].label}, ${x_text}: ${y_text}`,
       });
     }
-    // A single point is no curve.
+    // A single point is no curve, and grey lines alone answer nothing.
     const one = group.name.startsWith("against-") && new Set(rows.map((row) => row.x)).size < 2;
-    return one ? [] : rows;
+    return one || !rows.some((row) => row.chosen) ? [] : rows;
   }
 
   function legend(element, section, colours, rest) {
@@ -93,9 +93,9 @@
       const item = document.createElement("li");
       item.innerHTML = `<svg viewBox="-7 -7 14 14" aria-hidden="true">
         <path d="${SHAPES[NAMES[slot]]}" fill="var(--c${slot + 1})"/></svg>`;
-      const { pe, label } = section.settings[place];
+      const { pe, label, seeds } = section.settings[place];
       const suffix = document.createElement("small");
-      suffix.textContent = label.slice(pe.length);
+      suffix.textContent = `${label.slice(pe.length)} n=${seeds}`;
       item.title = label;
       item.append(pe, suffix);
       return item;
@@ -104,7 +104,7 @@
     const which = matching(section).length > colours.size
       ? `Coloured in the charts: the best ${colours.size} of those with the most seeds and steps`
       : "Coloured in the charts: all that are selected";
-    element.querySelector(".context span").textContent = `${which}${grey}.`;
+    element.querySelector(".coloured span").textContent = `${which}${grey}.`;
   }
 
   function draw(element) {

@@ -46,14 +46,14 @@
   }
 
   function fill(cell, band, top) {
+    cell.classList.toggle("shade", Boolean(band));
     if (!band) {
-      cell.textContent = cell.matches(".shade") ? "n/a" : cell.textContent;
+      cell.textContent = cell.textContent && "n/a";
       return;
     }
     const half = document.createElement("small");
     if (band[2] !== null) half.textContent = `± ${shown(band[2] - band[0])}`;
     cell.replaceChildren(shown(band[0]), half);
-    if (!cell.matches(".shade")) return;
     const depth = Math.min(1, Math.sqrt(Math.max(0, band[0]) / top));
     cell.style.setProperty("--v", depth.toFixed(3));
     cell.toggleAttribute("data-deep", depth > DEEP);

@@ -1,0 +1,99 @@
+"""The report in a browser: fixtures, and what is on the page.
+
+Screenshots and the printed page are kept in test-artefacts/ (not in git).
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from program import ROOT
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+sync_api = pytest.importorskip("playwright.sync_api")
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium: make browser installs it"
+)
+
+FLAGS = [
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+]
+ARTEFACTS = ROOT / "test-artefacts"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def show(browser: Any, address: str) -> Iterator[Open]:
+    """``show(hash, width, scheme)``: the page, drawn; at the end it must have logged nothing and
+    requested nothing but itself."""
+    messages: list[str] = []
+    contexts = []
+
+    def open_page(
+        hash: str = "", width: int = 1280, scheme: str = "light", address: str = address
+    ) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: messages.append(f"error: {error}"))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.split("#")[0] == address
+                else messages.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(address + hash)
+        drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert messages == []
+
+
+def drawn(page: Any) -> None:
+    """Wait until every chart stands as the filters have it."""
+    page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
+
+
+def screenshot(page: Any, name: str) -> None:
+    page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
+
+
+def rows(page: Any, task: int = 1) -> list[str]:
+    """The visible settings of the table of results."""
+    heads = page.locator(f"#task-{task} .results tbody tr:visible th").all_inner_texts()
+    return [head.split()[0] for head in heads]
+
+
+def series(page: Any, group: str, task: int = 1) -> list[int]:
+    """How many coloured lines each visible panel of a group has."""
+    panels = page.locator(f"#task-{task} .panels.{group} > .panel:visible").all()
+    return [
+        panel.locator(
+            ".mark-line path[stroke^='var(--c'][stroke$=')']:not([stroke='var(--context)'])"
+        ).count()
+        for panel in panels
+    ]
