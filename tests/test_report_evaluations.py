@@ -10,6 +10,10 @@ from made import evaluate, made
 from program import Here
 
 from pe_lab.evaluation.record import NAME
+from pe_lab.report.evaluation_files import chart
+from pe_lab.report.pictures import drawn
+from pe_lab.results.evaluations import recorded
+from pe_lab.results.frame import read_runs
 
 
 @pytest.fixture
@@ -78,3 +82,22 @@ def test_a_record_that_cannot_be_read_is_listed(here: Here, runs: None) -> None:
     text, sections = page(here)
     assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
     assert f"{path}: line 1 is not a row that pe-lab eval wrote: remove it; until then" in text
+
+
+def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> None:
+    """With the number of runs, a caption and a white ground."""
+    for steps, error in ((100, 0.5), (400, 0.125)):
+        for seed in range(2):
+            evaluate(made("cope", seed, **{"train.steps": steps}), "trained", {64: 0.0, 256: error})
+    spec = chart(recorded(read_runs("runs"))[0], "error")
+    (panel,) = spec["concat"][0]["vconcat"][0]["concat"]
+    rows = [(row["label"], row["x"], row["y"], row["n"]) for row in panel["data"]["values"]]
+    assert rows == [
+        ("cope as trained", 64, 0, 2), ("cope as trained", 256, 12.5, 2),
+        ("cope as trained steps=100", 64, 0, 2), ("cope as trained steps=100", 256, 50, 2),
+    ]  # fmt: skip
+    image = drawn(spec, "svg").decode()
+    texts = " ".join(re.findall(r">([^<>]+)</t", image))
+    for text in ("cope as trained steps=100 (n = 2)", "the range of the seeds", "error (%)"):
+        assert text in texts
+    assert 'fill="#fff"' in image.partition("<g")[0]
