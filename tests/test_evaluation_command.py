@@ -1,6 +1,7 @@
 """pe-lab eval: its words, its tables and files, and what is refused."""
 
 import json
+import re
 import shutil
 import signal
 import xml.etree.ElementTree as ElementTree
@@ -62,11 +63,9 @@ def test_a_table_of_encodings_and_lengths(here: Here, runs: Path) -> None:
     assert ended.status == 0, ended.err
     lines = ended.out.splitlines()
     assert lines[0].startswith("flipflop, in_domain: error in %")
-    assert [word for word in lines[2].split() if word.isalnum()] == [
-        "encoding", "n", "seeds", "16", "48",
-    ]  # fmt: skip
-    named = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    assert named == ["rope (trained)", "none", "pi", "(guessing)"]
+    head, *named = _cells(ended.out)
+    assert head == ["encoding", "n", "16", "48"]
+    assert [row[0] for row in named] == ["rope (trained)", "none", "pi", "(guessing)"]
     assert "scale k of pi: 1 at 16, 3.133 at 48" in ended.out
     assert "± " in ended.out
     (table,) = (runs / "evaluations").glob("*.csv")
@@ -91,13 +90,10 @@ def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> No
     assert ended.status == 0, ended.err
     lines = ended.out.splitlines()
     assert lines[0].startswith("flipflop: error in %")
-    assert lines[2].replace("┃", "").split() == [
-        "encoding", "n", "seeds", "in_domain", "sparse_x4",
-    ]  # fmt: skip
+    head, row, *_ = _cells(ended.out)
+    assert head == ["encoding", "n", "in_domain", "sparse_x4"]
     told = json.loads((first(runs) / "summary.json").read_text())["metrics"]
-    row = next(line for line in lines if "rope (trained)" in line)
-    cells = [cell.strip() for cell in row.split("│")[4:6]]
-    assert cells == [f"{100 * told[f'{p}/error']:.1f}" for p in ("in_domain", "ood/sparse_x4")]
+    assert row[2:] == [f"{100 * told[f'{p}/error']:.1f}" for p in ("in_domain", "ood/sparse_x4")]
 
 
 def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
@@ -123,9 +119,9 @@ def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
     ],
 )
 def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> None:
-    from pe_lab.cli.eval import finished
+    from pe_lab.cli.run_argument import finished_runs
 
-    done, others = finished(run, Path("runs"))
+    done, others = finished_runs(run, Path("runs"))
     assert len({*done, *others}) == len(done) + len(others) == number
     assert all((path / "summary.json").exists() for path in done)
 
@@ -182,8 +178,14 @@ def test_results_have_what_was_printed(here: Here, runs: Path) -> None:
 
 
 def _cells(out: str) -> list[list[str]]:
-    lines = [line.replace("┃", "│") for line in out.splitlines() if line[:1] in ("│", "┃")]
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+    """The heads and rows of the tables on a terminal; empty cells are left out."""
+    found, lines = [], out.splitlines()
+    for head in (
+        n for n, line in enumerate(lines) if lines[n + 1 : n + 2] and "──" in lines[n + 1]
+    ):
+        end = next(n for n in range(head, len(lines)) if lines[n].startswith("(guessing)"))
+        found += [re.split("  +", line) for line in (lines[head], *lines[head + 2 : end + 1])]
+    return [[cell for cell in row if cell] for row in found]
 
 
 def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +272,7 @@ def of_other_sizes(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "parts"),
     [
-        (lambda run: shutil.rmtree(run), ["run=runs", "is not a folder", "pe-lab results"]),
+        (lambda run: shutil.rmtree(run), ["run=runs", "is not a folder", "pe-lab runs"]),
         (lambda run: [p.unlink() for p in run.glob("*.*")], ["is not the folder of a run"]),
         (lambda run: (run / "summary.json").unlink(), ["is not finished", "step 20 of 20"]),
         (lambda run: (run / "summary.json").write_text("{"), ["summary.json cannot be read"]),

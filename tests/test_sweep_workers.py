@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from program import Here, rows, start, state, tiny
-from test_chaos import JOBLIB, equal, folders, workers, written
+from sweeps import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
 from pe_lab.common.errors import HeldError, Interrupted, RunError

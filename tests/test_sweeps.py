@@ -11,9 +11,10 @@ import pytest
 import torch
 from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, tiny
-from test_chaos import folders, written
+from sweeps import folders, written
 
 from pe_lab.experiment.machine import environment, prepare
+from pe_lab.results.frame import read_runs
 
 
 def table(out: str) -> list[list[str]]:
@@ -62,6 +63,29 @@ def test_every_job_is_reported_and_only_what_is_missing_is_done(here: Here, tmp_
     changed = {p.parent for p, time in before.items() if p.stat().st_mtime_ns != time}
     assert {state(folder)["state"] for folder in changed} == {"failed"}
     assert again.out.count("finished, in_domain") == 0
+
+
+def test_the_closing_lines_answer_which_encoding_generalises(here: Here, tmp_path: Path) -> None:
+    words = ("pe=none,rope", "seed=0,1", "train.steps=3", "train.warmup=1")
+    out = here("-m", *tiny(*words)).out
+    runs = read_runs(tmp_path / "runs")
+    means = {(row["pe"], str(row["seed"])): row["ood/error"] for row in runs.iter_rows(named=True)}
+    shown = {(row[1], row[2]): float(row[5]) for row in table(out)}
+    assert shown == pytest.approx({k: 100 * v for k, v in means.items()}, abs=0.06)
+    assert len(re.findall(r"finished, in_domain [\d.]+ %, OOD mean [\d.]+ %", out)) == 4
+    (title,) = (n for n, line in enumerate(out.splitlines()) if "flipflop: error in %" in line)
+    head, _, *rows = out.splitlines()[title + 1 :][:4]
+    assert head.split() == ["encoding", "n", "OOD", "mean", "in_domain"]
+    order = sorted(("none", "rope"), key=lambda pe: means[pe, "0"] + means[pe, "1"])
+    assert [row.split()[:2] for row in rows] == [[pe, "2"] for pe in order]
+    assert all(row.count("±") == 2 for row in rows)
+    pe, seed = min(means, key=lambda job: means[job])
+    (best,) = (tmp_path / "runs").glob(f"flipflop/{pe}/seed{seed}-*")
+    line = out.splitlines()[-1]
+    assert line.startswith("look at it: pe-lab results | pe-lab report | pe-lab inspect run=")
+    assert line.endswith(f"run={best.relative_to(tmp_path)}")
+    elsewhere = here("-m", *tiny("runs_dir=other", "seed=0,1", "train.steps=1")).out
+    assert "pe-lab results runs_dir=other | pe-lab report runs_dir=other |" in elsewhere
 
 
 @pytest.fixture

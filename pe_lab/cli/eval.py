@@ -47,7 +47,6 @@ from pe_lab.common.options import (
 )
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.tables import Spread
-from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")
 
@@ -92,10 +91,8 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.report.evaluation_files import write
-    from pe_lab.results.columns import frame_of
     from pe_lab.results.evaluation_tables import check_metric, evaluation_tables, notes
-    from pe_lab.results.frame import FACTS
-    from pe_lab.results.reader import records_of
+    from pe_lab.results.frame import runs_of
 
     metric = check_metric(options.metric, options.generate)
     progress = _Progress()
@@ -124,7 +121,7 @@ def show(words: Sequence[str]) -> None:
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
     lines = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
-    skipped = frame_of(list(records_of(map(RunFolder, unfinished))), FACTS)
+    skipped = runs_of(unfinished)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     print_tables(options.format, tables, evaluated, skipped, lines, facts)
 

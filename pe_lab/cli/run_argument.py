@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pe_lab.common.errors import UsageError
-from pe_lab.results.columns import frame_of
-from pe_lab.results.frame import FACTS
+from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
-from pe_lab.results.reader import records_of
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
 
 MOST = 6
@@ -36,7 +34,7 @@ def find_run(name: str, runs_dir: Path) -> Path:
 
 def named(paths: Sequence[Path]) -> str:
     """The runs as task/encoding/seed-hash, with the keys in which they differ."""
-    shown = frame_of(list(records_of(map(RunFolder, paths))), FACTS)
+    shown = runs_of(paths)
     setting_of = dict(zip(shown["path"], shown["setting"], strict=True))
     lines = labels(shown)
     words = []

@@ -10,6 +10,7 @@ and wandb's tables. With a ``title`` the report and ``pe-lab eval metric=<name>`
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 IN_DOMAIN = "in_domain"
@@ -32,6 +33,14 @@ def metric_name(split: str, name: str) -> str:
 def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
     """The numbers of a split under the names they have in a run."""
     return {metric_name(split, name): value for name, value in numbers.items()}
+
+
+def mean_ood(summary: Mapping[str, Any]) -> float | None:
+    """The mean error over all splits out of domain of a summary.json; None where there is none, or
+    one was too long for the encoding."""
+    splits = [split for split in summary["splits"] if split != IN_DOMAIN]
+    errors = [summary["metrics"].get(metric_name(split, "error")) for split in splits]
+    return fmean(errors) if errors and None not in errors else None
 
 
 def wilson(wrong: int, n: int) -> tuple[float, float]:

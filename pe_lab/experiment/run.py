@@ -1,6 +1,7 @@
 """One run, from its plan to its summary."""
 
 import logging
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -51,10 +52,20 @@ def run_alone(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
     out = console()
     out.print(split_table(summary))
     out.print(f"written to  {folder.path}", soft_wrap=True)
-    out.print(f"look at it: pe-lab results runs_dir={config.runs_dir}", soft_wrap=True)
+    look_at(folder, config.runs_dir)
     if (folder.path / "wandb").is_dir():
         out.print(f"            wandb leet {folder.path / 'wandb'}", soft_wrap=True)
     return summary
+
+
+def look_at(folder: RunFolder, runs_dir: str) -> None:
+    """Print the commands that show this run, and those beside it."""
+    where = "" if runs_dir == "runs" else f" {shlex.quote(f'runs_dir={runs_dir}')}"
+    run = shlex.quote(f"run={folder.path}")
+    console().print(
+        f"look at it: pe-lab results{where} | pe-lab report{where} | pe-lab inspect {run}",
+        soft_wrap=True,
+    )
 
 
 def folder_of(plan: Plan) -> RunFolder:

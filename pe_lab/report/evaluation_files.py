@@ -11,11 +11,8 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
 from pe_lab.report.figures import figure
 from pe_lab.report.pictures import drawn
-from pe_lab.results.columns import frame_of
-from pe_lab.results.frame import FACTS
+from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
-from pe_lab.results.reader import records_of
-from pe_lab.store.run_folder import RunFolder
 
 
 def write(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
@@ -45,7 +42,7 @@ def chart(evaluated: pl.DataFrame, metric: str) -> Spec:
     """The metric over the length, a figure for each task and split, a line for each setting and
     encoding with the range of its runs."""
     paths = evaluated["path"].unique(maintain_order=True)
-    runs = frame_of(list(records_of(RunFolder(Path(path)) for path in paths)), FACTS)
+    runs = runs_of(paths)
     # The column "error" is drawn in %, "loss" as it is.
     shown = "error" if is_share(metric) else "loss"
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)

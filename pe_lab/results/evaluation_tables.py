@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
@@ -10,14 +9,11 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import TITLED
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.evaluation.record import TRAINED
-from pe_lab.results.columns import frame_of
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.formats import Table
-from pe_lab.results.frame import FACTS
+from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
-from pe_lab.results.reader import records_of
 from pe_lab.results.tables import Layout, Spread, tables
-from pe_lab.store.run_folder import RunFolder
 
 
 def evaluation_tables(
@@ -34,7 +30,7 @@ def evaluation_tables(
         UsageError: unknown metric.
     """
     paths = evaluated["path"].unique(maintain_order=True)
-    runs = frame_of(list(records_of(RunFolder(Path(path)) for path in paths)), FACTS)
+    runs = runs_of(paths)
     several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
     by = ["encoding", *(["in place of"] if several else []), "setting"]
     groups, _ = grouped_evaluations(evaluated, runs, by, metric, across)

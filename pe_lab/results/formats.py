@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Group
 from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
@@ -14,7 +15,7 @@ from rich.text import Text as RichText
 from pe_lab.common.output import printable
 
 Text = Literal["table", "markdown", "latex"]
-BOLD = Style(bold=True)
+BOLD, ITALIC = Style(bold=True), Style(italic=True)
 GAP = 2
 """Characters between two columns."""
 MAX_ROWS = 40
@@ -54,7 +55,7 @@ class Table:
     closing: Sequence[Sequence[Cell]] = field(default=())
 
 
-def terminal(table: Table, width: int) -> list[RichTable]:
+def terminal(table: Table, width: int) -> list[Group]:
     """The table for a console of this width, without caption and legend; the best has a star.
 
     If it is too wide, 1.0 ± 0.2 becomes 1.0±0.2, then intervals go below their means, then words
@@ -104,12 +105,9 @@ def _table(
     shown: Sequence[int],
     widths: dict[int, int],
     text: Callable[[Cell], str],
-) -> RichTable:
-    """These columns of the table; those in ``widths`` with intervals below their means."""
-    found = RichTable(
-        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
-        pad_edge=False, padding=(0, GAP - 1, 0, 0),
-    )  # fmt: skip
+) -> Group:
+    """The title and these columns; those in ``widths`` have intervals below their means."""
+    found = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for number in shown:
         found.add_column(
             table.columns[number],
@@ -125,7 +123,8 @@ def _table(
                 *(RichText(printable(t), BOLD if row[n].best else "") for n, t in texts.items()),
                 style=style,
             )
-    return found
+    # A title of the table itself would be wrapped to its width.
+    return Group(RichText(printable(title), ITALIC), found)
 
 
 def _starred(cell: Cell) -> str:

@@ -5,7 +5,7 @@
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
-from pe_lab.results.reader import read_records, text, without_collection
+from pe_lab.results.reader import read_records, records_of, text, without_collection
 from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
@@ -75,6 +75,12 @@ def read_runs(
     with without_collection():
         frame = _with_ood_means(frame_of(read_records(folder), FACTS))
     return filtered(frame, where, equal)
+
+
+def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
+    """The rows that ``read_runs`` has for these folders, copies of a run included."""
+    records = records_of(RunFolder(Path(path)) for path in paths)
+    return _with_ood_means(frame_of(list(records), FACTS))
 
 
 def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -> pl.DataFrame:

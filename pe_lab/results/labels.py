@@ -126,13 +126,13 @@ def _departures(rows: pl.DataFrame) -> Values:
 
 
 def _apart(rows: pl.DataFrame, departing: Values) -> tuple[Values, Values]:
-    """The departures without those that all settings of a task have in common, where it has
-    several; and these by task, less what follows from them. An encoding's keys stay."""
+    """The departures without those that all settings of a task have in common; and these by task,
+    less what follows from them. An encoding's keys stay."""
     apart, shared = dict(departing), {}
     for part in rows.partition_by("task"):
         runs = part.rows(named=True)
         common = set.intersection(*(set(departing[run["setting"]].items()) for run in runs))
-        common = {(k, v) for k, v in common if len(runs) > 1 and not k.startswith("pe.")}
+        common = {(k, v) for k, v in common if not k.startswith("pe.")}
         for run in runs:
             keys = departing[run["setting"]]
             apart[run["setting"]] = {k: v for k, v in keys.items() if (k, v) not in common}

@@ -9,8 +9,11 @@ from rich.table import Table
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.common.metrics import IN_DOMAIN, OOD, mean_ood, metric_name
+from pe_lab.config.overrides import as_typed
+from pe_lab.experiment.run import folder_of
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.plan import Plan
 
 UNFINISHED = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""
@@ -26,6 +29,7 @@ class Job:
         swept: the swept keys and their values.
         label: its name on the terminal.
         finished_before: whether nothing is left to do.
+        steps: of its training.
         twin: the number of an earlier job of the sweep that is the same run.
         returned: the state and the reason where its folder does not have them.
     """
@@ -36,6 +40,7 @@ class Job:
     label: str
     folder: RunFolder
     finished_before: bool
+    steps: int = 0
     twin: int | None = None
     returned: tuple[str, str] | None = None
     status_before: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +77,8 @@ class Job:
         summary = self.folder.summary()
         if summary is not None and (self.finished_before or self.has_begun()):
             error = summary["metrics"].get(metric_name(IN_DOMAIN, "error"))
-            return Outcome("finished before" if self.finished_before else "finished", error=error)
+            state = "finished before" if self.finished_before else "finished"
+            return Outcome(state, error=error, ood=mean_ood(summary))
         if self.returned is not None:
             return Outcome(*self.returned)
         status = self.folder.status()
@@ -89,11 +95,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state of a job, the reason or the step, and its in-domain error."""
+    """The state of a job, the reason or the step, its in-domain error and the mean of those out
+    of domain."""
 
     state: str
     reason: str = ""
     error: float | None = None
+    ood: float | None = None
 
     def __str__(self) -> str:
         """``failed: reason``, ``killed at step 7 of 20``."""
@@ -101,24 +109,22 @@ class Outcome:
         return f"{self.state}{separator}{self.reason}".rstrip(": ")
 
 
-def make_jobs(
-    words: Sequence[list[str]],
-    labels: Sequence[str],
-    folders: Sequence[RunFolder],
-    forced: Sequence[bool],
-    keys: Sequence[str],
-) -> list[Job]:
-    """The jobs of a sweep over ``keys``, with their present state."""
+def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[str]) -> list[Job]:
+    """The jobs of a sweep over ``keys``, with their present state.
+
+    Args:
+        words: the overrides of each job.
+    """
     jobs: list[Job] = []
     first: dict[str, int] = {}
-    for number, (overrides, label, folder, force) in enumerate(
-        zip(words, labels, folders, forced, strict=True), 1
-    ):
+    for number, (plan, overrides) in enumerate(zip(plans, words, strict=True), 1):
+        folder, label = folder_of(plan), _label(plan, overrides, words)
         values = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in overrides}
         swept = {key: values[key] for key in keys if key in values}
         twin = first.setdefault(str(folder.path), number)
-        done = not force and (folder.path / "summary.json").exists()
-        job = Job(number, overrides, swept, label, folder, done, twin if twin != number else None)
+        done = not plan.config.force and (folder.path / "summary.json").exists()
+        job = Job(number, overrides, swept, label, folder, done, plan.config.train.steps)
+        job.twin = twin if twin != number else None
         job.status_before = job.status()
         jobs.append(job)
     return jobs
@@ -133,18 +139,56 @@ def closing_table(jobs: Sequence[Job]) -> tuple[Table, Counter[str]]:
     for key in keys:
         table.add_column(key)
     table.add_column("state")
-    table.add_column("in_domain %", justify="right")
+    for column in ("in_domain %", "OOD mean %"):
+        table.add_column(column, justify="right")
     counts: Counter[str] = Counter()
     for job in jobs:
         outcome = outcomes[job.twin or job.number]
         counts[outcome.state] += 1
         state = f"{outcome.state} (the same run as {job.twin})" if job.twin else str(outcome)
         values = (job.swept.get(key, "") for key in keys)
-        error = "" if outcome.error is None else percent(outcome.error)
-        table.add_row(str(job.number), *values, state, error)
+        errors = ("" if e is None else percent(e) for e in (outcome.error, outcome.ood))
+        table.add_row(str(job.number), *values, state, *errors)
     return table, counts
+
+
+def over_seeds(jobs: Sequence[Job]) -> None:
+    """Print the means over seeds of the finished jobs, the lowest mean out of domain first; nothing
+    where no setting has two seeds."""
+    import polars as pl
+
+    from pe_lab.results.aggregate import grouped
+    from pe_lab.results.frame import runs_of
+    from pe_lab.results.labels import named
+    from pe_lab.results.output import print_tables
+    from pe_lab.results.tables import Layout, tables
+
+    runs = runs_of(dict.fromkeys(job.folder.path for job in jobs))
+    runs = runs.filter(state="finished")
+    if runs["setting"].n_unique() < len(runs):
+        groups = grouped(runs).filter(pl.col("split").is_in([OOD, IN_DOMAIN]))
+        print_tables("table", tables(groups, named(runs), Layout()), groups, runs, [], {})
+
+
+def best(jobs: Sequence[Job]) -> Job | None:
+    """The finished job with the lowest mean error out of domain, else in domain."""
+    found = {job.number: job.outcome() for job in jobs}
+    finished = [job for job in jobs if found[job.number].error is not None]
+    rank = ((found[j.number].ood or 0.0, found[j.number].error or 0.0, j.number) for j in finished)
+    return min(zip(rank, finished, strict=True), default=(None, None))[1]
 
 
 def unfinished(counts: Counter[str]) -> str:
     """``3 failed, 1 killed``; empty where all jobs are finished."""
     return ", ".join(f"{counts[state]} {state}" for state in UNFINISHED if counts[state])
+
+
+def _label(plan: Plan, words: Sequence[str], all_words: Sequence[Sequence[str]]) -> str:
+    """Task, encoding, seed, and every other word that is not the same in all jobs."""
+    names = plan.config.names
+    common = set(all_words[0]).intersection(*all_words)
+    others = [
+        word for word in words
+        if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
+    ]  # fmt: skip
+    return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])

@@ -26,14 +26,14 @@ from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.signals import StopOnSignal, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
-from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.provenance import made_otherwise
-from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.jobs import Job, closing_table, make_jobs, unfinished
+from pe_lab.sweeps.jobs import Job, best, closing_table, make_jobs, over_seeds, unfinished
 from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
+from pe_lab.sweeps.progress import Progress
 from pe_lab.sweeps.retry import Launch, launch_all
 from pe_lab.sweeps.search import search
 from pe_lab.sweeps.worker import SweepJob
@@ -66,13 +66,7 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
 
 def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
-    jobs = make_jobs(
-        words,
-        [_label(plan, job_words, words) for plan, job_words in zip(plans, words, strict=True)],
-        [folder_of(plan) for plan in plans],
-        [plan.config.force for plan in plans],
-        swept(args.overrides),
-    )
+    jobs = make_jobs(plans, words, swept(args.overrides))
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
     console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
@@ -98,14 +92,16 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
         try:
             with sweep.running():
                 sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
-                launch_all(missing, sweep.launch(jobs), batch_size)
+                with Progress(missing, len(jobs)).shown():
+                    launch_all(missing, sweep.launch(jobs), batch_size)
                 sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
     table, counts = closing_table(jobs)
     console().print(table)
-    for runs_dir in dict.fromkeys(plan.config.runs_dir for plan in plans):
-        console().print(f"look at it: pe-lab results runs_dir={runs_dir}", soft_wrap=True)
+    over_seeds(jobs)
+    if (lowest := best(jobs)) is not None:
+        look_at(lowest.folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     if isinstance(ended, Interrupted):
         console().print(f"stopped by a signal: run {again} to continue")
@@ -190,14 +186,3 @@ class _Sweep:
                 launched.returned = returned and returned.return_value
 
         return launch
-
-
-def _label(plan: Plan, words: Sequence[str], all_words: Sequence[Sequence[str]]) -> str:
-    """Task, encoding, seed, and every other word that is not the same in all jobs."""
-    names = plan.config.names
-    common = set(all_words[0]).intersection(*all_words)
-    others = [
-        word for word in words
-        if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
-    ]  # fmt: skip
-    return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import HeldError, Interrupted, sentence
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.common.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.common.signals import as_worker, stopping
 from pe_lab.config.check import check_composed
 from pe_lab.config.overrides import as_typed
@@ -90,8 +90,8 @@ class SweepJob:
         except Exception as error:
             logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
             return "failed", sentence(error)
-        error_share = summary["metrics"][metric_name(IN_DOMAIN, "error")]
-        logger.info("%s: finished, in_domain %s %%", name, percent(error_share))
+        errors = summary["metrics"][metric_name(IN_DOMAIN, "error")], mean_ood(summary)
+        logger.info("%s: finished, in_domain %s %%, OOD mean %s %%", name, *map(percent, errors))
         return None
 
 
