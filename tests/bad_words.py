@@ -30,6 +30,39 @@ BAD = {
         ["unknown preset=flipflip", "did you mean flipflop"],
     ),
     "unknown preset in a sweep": (["-m", "preset=copy,foo"], ["unknown preset=foo"]),
+    "more layers than can be built": (
+        ["model.n_layers=20000"],
+        ["model.n_layers=20000", "at most 1024"],
+    ),
+    "a table that no memory holds": (
+        ["pe=learned", "pe.max_len=100000000000"],
+        ["pe=learned with tables of 6.4e+12 numbers is too large", "GiB", "pe.* sizes"],
+    ),
+    "a table in a part": (
+        ["pe=combined", "pe.parts=[{pe: shaw, clip: 100000000000}]"],
+        ["pe=combined", "is too large", "GiB"],
+    ),
+    "more sequences than memory holds": (
+        ["eval.sequences=1000000000000"],
+        ["eval.sequences=1000000000000", "is too large", "GiB", "smaller size"],
+    ),
+    "a larger training set than memory holds": (
+        ["task.train_sequences=100000000000"],
+        ["task.train_sequences=100000000000", "is too large", "GiB"],
+    ),
+    "a number of 400 digits": (
+        ["model.d_ff=" + "1" * 400],
+        ["model.d_ff=111111111111..", "400 digits", "below 2^63"],
+    ),
+    "a batch of 400 digits": (["train.batch_size=" + "9" * 400], ["400 digits", "below 2^63"]),
+    "200 lists in one another": (
+        ["pe=combined", "pe.parts=" + "[" * 200 + "]" * 200],
+        ["pe.parts=[[", "nested 200 deep", "at most 20"],
+    ),
+    "200 mappings in one another": (
+        ["task.splits=" + "{a: " * 200 + "1" + "}" * 200],
+        ["task.splits={", "nested 200 deep", "at most 20"],
+    ),
     "a length that another key sets": (
         ["task=text", "task.length=16"],
         ["task.length=16", "train.length=128", "set train.length=16 in its place"],

@@ -28,6 +28,8 @@ from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions
 
+LARGEST = 2**63
+
 
 def check_composed(cfg: DictConfig) -> Config:
     """The checked configuration of a composed job.
@@ -47,6 +49,18 @@ def check_composed(cfg: DictConfig) -> Config:
     return check({str(key): value for key, value in resolved.items()}, names)
 
 
+def refuse_large_numbers(value: Any, key: str = "") -> None:
+    """Refuse whole numbers that no tensor can have as a size."""
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise UsageError(
+            f"{key}={str(value)[:12]}.. has {len(str(abs(value)))} digits: set it to a number "
+            "below 2^63"
+        )
+    section = dict(enumerate(value)) if isinstance(value, list) else value
+    for name, below in section.items() if isinstance(section, dict) else ():
+        refuse_large_numbers(below, f"{key}.{name}" if key else str(name))
+
+
 def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     """The resolved configuration as a ``Config``.
 
@@ -56,6 +70,7 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     Raises:
         UsageError: an unknown or missing key, a value out of its limits.
     """
+    refuse_large_numbers(resolved)
     try:
         config = validated({**resolved, "names": names})
     except ValidationError as error:

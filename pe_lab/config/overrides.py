@@ -18,6 +18,8 @@ ALL_GROUPS = (*GROUPS, "train/optimizer")
 OPEN_ENDED = ("task.files", "task.splits", "model.layers")
 """Mappings with arbitrary keys; on the command line a mapping replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
+NESTED = 20
+"""The most lists and mappings within one another in an override."""
 LAYERS = "model.layers."
 """The prefix of the keys of one layer, in a mapping that is empty in the yaml."""
 
@@ -29,6 +31,7 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
             raise UsageError(bare_word(word))
     overrides = []
     for word in words:
+        _refuse_deep(word)
         try:
             overrides += parser.parse_overrides([word])
         except HydraException:
@@ -53,6 +56,19 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
                 f"{within[0].input_line} would be lost, as {key} is set as a whole: write it into "
                 f"{key}={{..}}"
             )
+
+
+def _refuse_deep(word: str) -> None:
+    """Refuse lists in lists beyond any use, for which parsers need a call each."""
+    depth = deepest = 0
+    for character in word:
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    if deepest > NESTED:
+        raise UsageError(
+            f"{word[:30]}.. is nested {deepest} deep: at most {NESTED} levels of lists and "
+            "mappings are allowed, write fewer"
+        )
 
 
 def _value(overrides: Iterable[Override], key: str) -> Any:

@@ -10,10 +10,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop
@@ -21,6 +21,9 @@ from pe_lab.common.task import Task
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding
+
+MAX_LAYERS = 1024
+"""Each layer is built for itself: thousands would take minutes before the first step."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class ModelConfig(ABC):
     values that do not fit together.
     """
 
-    n_layers: PositiveInt
+    n_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS)]
     d_model: PositiveInt
 
     @abstractmethod

@@ -16,9 +16,8 @@ from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
 from pe_lab.training.encodings import build_encodings, refused
 from pe_lab.training.kernels import accelerate, check_backend
-from pe_lab.training.memory import refuse_beyond
 from pe_lab.training.null_values import null_values, replaced
-from pe_lab.training.optimizer import state_per_weight
+from pe_lab.training.sizes import check_sizes, sequences_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class Plan:
     def sequences(self, split: str, most: int) -> int:
         """How many sequences of a split to measure, where ``most`` of the training length are:
         fewer of longer ones, so that all splits read equally many tokens."""
-        length = self.task.split(split).n_tokens
-        return max(1, most * min(length, self.dims.train_len) // length)
+        return sequences_of(most, self.task.split(split).n_tokens, self.dims.train_len)
 
     def model(self) -> Model:
         """The model with its initial weights. The trunk and the encodings are drawn from
@@ -87,7 +85,7 @@ def plan(config: Config) -> Plan:
         raise UsageError(f"positions: {error}") from None
     train_len = task.split(TRAIN).n_tokens
     dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
-    _check_memory(config, model_config, dims, needed)
+    check_sizes(config, task, model_config, dims, needed)
     encodings = build_encodings(config.pe, dims, model_config.without())
     _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:
@@ -155,26 +153,6 @@ def _check_length(config: Config, task: Task) -> None:
             f"train.length={length} changes nothing in this task, whose training sequences have "
             f"{n_tokens} tokens, set by task.* (pe-lab --cfg job shows them): leave it null"
         )
-
-
-def _check_memory(
-    config: Config, model_config: ModelConfig, dims: Dims, needed: dict[str, int]
-) -> None:
-    """Refuse sizes whose lower bounds exceed this machine's memory."""
-    # Per weight in float32: itself, its gradient, the optimizer's state. Tokens and targets are
-    # int64.
-    weights, name = model_config.weights(), config.names.get("model", "")
-    per_weight = 4 * (2 + state_per_weight(config.train))
-    sizes = {f"model={name} of about {weights:.2g} weights": per_weight * weights}
-    for name, length in needed.items():
-        sequences = config.train.batch_size if name == TRAIN else 1
-        sizes[f"{name} with {length} tokens"] = 16 * sequences * length
-    # A training batch draws among all of its positions.
-    sizes[f"a range of {dims.max_len} positions (positions.max, the task's lengths)"] = (
-        16 * config.train.batch_size * dims.max_len
-    )
-    for name, size in sizes.items():
-        refuse_beyond(f"{name} is too large", size, "set a smaller size")
 
 
 def build_task(section: dict[str, Any]) -> Task:

@@ -1,0 +1,81 @@
+"""Sizes that this machine cannot hold, counted before anything of that size is made."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import instantiate
+from pe_lab.common.task import TRAIN, Task
+from pe_lab.config.schema import Config
+from pe_lab.models.base import ModelConfig
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.training.memory import refuse_beyond
+from pe_lab.training.optimizer import state_per_weight
+
+PER_TOKEN = 16
+"""Bytes of a token and its target, int64 each."""
+
+
+def sequences_of(most: int, length: int, train_len: int) -> int:
+    """How many sequences of a split to measure, where ``most`` of the training length are: fewer of
+    longer ones, so that all splits read equally many tokens."""
+    return max(1, most * min(length, train_len) // length)
+
+
+def check_sizes(
+    config: Config, task: Task, model_config: ModelConfig, dims: Dims, needed: dict[str, int]
+) -> None:
+    """Refuse sizes whose lower bounds exceed this machine's memory.
+
+    Args:
+        needed: split -> tokens of its sequences.
+    """
+    # Per weight in float32: itself, its gradient, the optimizer's state.
+    per_weight = 4 * (2 + state_per_weight(config.train))
+    weights, name = model_config.weights(), config.names.get("model", "")
+    what = f"model={name} of about {weights:.2g} weights is too large"
+    refuse_beyond(what, per_weight * weights, "set a smaller size")
+    for what, size in _sequences(config, task, dims, needed):
+        refuse_beyond(f"{what} is too large", size, "set a smaller size")
+    numbers, name = encoding_numbers(config.pe, dims), config.names.get("pe", "")
+    what = f"pe={name} with tables of {numbers:.2g} numbers is too large"
+    refuse_beyond(what, per_weight * numbers, "set smaller pe.* sizes")
+
+
+def _sequences(
+    config: Config, task: Task, dims: Dims, needed: dict[str, int]
+) -> Iterator[tuple[str, int]]:
+    """The sequences that are held in memory, with their bytes."""
+    for name, length in needed.items():
+        tokens, most = f"with {length} tokens", config.eval.sequences
+        if name == TRAIN:
+            batch = config.train.batch_size
+            yield f"{name} {tokens} (train.batch_size={batch})", PER_TOKEN * batch * length
+            if task.train_sequences is not None:
+                held = PER_TOKEN * task.train_sequences * length
+                yield f"task.train_sequences={task.train_sequences} {tokens}", held
+        else:
+            held = PER_TOKEN * sequences_of(most, length, dims.train_len) * length
+            yield f"{name} {tokens} (eval.sequences={most})", held
+    # A training batch draws among all of its positions.
+    drawn = PER_TOKEN * config.train.batch_size * dims.max_len
+    yield f"a range of {dims.max_len} positions (positions.max, the task's lengths)", drawn
+
+
+def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
+    """Parameters and buffers of the encoding in all layers, of those that share some of them in one
+    layer; 0 where that cannot be counted."""
+    numbers = 0
+    with suppress(UsageError), torch.device("meta"):
+        for layer in range(dims.n_layers):
+            made: PositionalEncoding = instantiate(
+                section, "pe", PositionalEncoding, dims.at_layer(layer)
+            )
+            numbers += sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
+            shares = made.share_layers or type(made).share is not PositionalEncoding.share
+            if shares or made.only_at_input():
+                break
+    return numbers
