@@ -1,10 +1,10 @@
 """``pe-lab results``: tables of the runs of a folder.
 
     pe-lab results task=flipflop pe=cope,rope          filters: any key of a run, values by commas
-    pe-lab results where="train.steps>=1000"           a condition: = != < <= > >= in and or not ( )
+    pe-lab results where="ood<0.05 and steps>=1000"    a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending
-    pe-lab results metric=loss spread=sd               the metric; spread: both, sd or interval
+    pe-lab results metric=loss spread=both             the metric; spread: sd, interval or both
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
     pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
