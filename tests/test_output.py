@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from program import Here, command, rows, start, state, the_run, tiny
 
 from pe_lab.common.console import _Console
+from pe_lab.common.errors import HeldError
 from pe_lab.common.output import printable
+from pe_lab.store.run_folder import RunFolder
 
 PROGRAM = [sys.executable, "-m", "pe_lab"]
 LONG = ("train.steps=5000", "train.checkpoint_every=5000", "train.log_every=1")
@@ -41,7 +44,15 @@ def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
     assert "\x1b" not in here("resu\x1b[31mlts").err
 
 
-@pytest.mark.parametrize(("words", "status"), [(["list"], 1), (tiny("train.steps=30"), 0)])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["list"], 1),
+        (tiny("--cfg", "job"), 1),
+        (tiny("train.steps=30"), 0),
+        (["-m", *tiny("train.steps=2")], 0),
+    ],
+)
 def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: int) -> None:
     """V16: a logging traceback at each line, and exit status 1 of a finished run."""
     with open("/dev/full", "w") as full:
@@ -123,8 +134,30 @@ def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
         assert (ended.returncode, ended.stderr) == (0, ""), words
 
 
+def test_a_read_only_folder_shows_a_killed_run_as_killed(
+    here: Here, disk: Callable[[str], Path]
+) -> None:
+    """V18: on a read-only mount it was shown as running."""
+    mounted = disk("8m")
+    assert here(*tiny("train.steps=2", f"runs_dir={mounted}/runs")).status == 0
+    folder = the_run(mounted / "runs")
+    (folder / "summary.json").unlink()
+    recorded = (folder / "status.json").read_text()
+    (folder / "status.json").write_text(recorded.replace('"finished"', '"running"'))
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    assert "killed" in here("results", f"runs_dir={mounted}/runs").out
+
+
+def test_a_folder_without_a_status_is_held_by_another_process(here: Here, tmp_path: Path) -> None:
+    """V18: "is being written by process None on None"."""
+    folder = RunFolder(tmp_path / "runs/flipflop/none/seed0-01234567")
+    message = "is being written by another process"
+    with folder.lock(), pytest.raises(HeldError, match=message), RunFolder(folder.path).lock():
+        pass
+
+
 def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
-    """V18: "process None on None", no remedy for 1e30, a path with a comma, a read-only folder."""
+    """V18: no remedy for 1e30, a path with a comma is not found, tables write lock files."""
     line = tiny("train.steps=2", "runs_dir='a,b'")
     assert "set it to a smaller whole number" in here(*line, "train.patience=1e30").err
     assert here(*line).status == 0

@@ -68,6 +68,8 @@ VERBS = {
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
 
+SHOWING = {"-h", "--help", "--version", "-c", "--cfg", "-i", "--info"}
+"""Flags that print something instead of training."""
 # The spellings of true in YAML.
 DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
 
@@ -92,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if output.error is None or isinstance(output.error, BrokenPipeError):
         return status
     # The files of a run are its result, what is printed is that of other commands.
-    shown = not any("=" in word for word in words[:1])
+    shown = not words or words[0] in (*VERBS, "help") or bool(SHOWING & set(words))
     _say(f"the output cannot be written ({output.error.strerror}): send it elsewhere")
     return status or int(shown)
 
