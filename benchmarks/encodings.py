@@ -18,6 +18,7 @@ again and keeps the others, if they were measured on this machine.
 import argparse
 import json
 import statistics
+import subprocess
 from datetime import date
 from typing import Any
 
@@ -89,6 +90,12 @@ def measure(name: str, length: int, cfg: TrainConfig, rounds: int) -> dict[str, 
     }
 
 
+def commit() -> str:
+    """The commit of the measured code; + if files have changed since."""
+    words = ["git", "-C", str(facts.ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def machine() -> dict[str, Any]:
     """The machine; results of two machines are not mixed in one table."""
     known, _ = environment(1, "cpu")
@@ -146,7 +153,7 @@ def main() -> None:
     cfg = composed("pe=none").train
     todo = [(name, length) for name in args.encodings for length in BATCHES]
     for name, length in track(todo, "measuring", console=Console(stderr=True), transient=True):
-        row = rows.setdefault(name, {"date": date.today().isoformat()})
+        row = rows.setdefault(name, {"date": date.today().isoformat(), "commit": commit()})
         row[str(length)] = measure(name, length, cfg, args.rounds)
     rows = {name: rows[name] for name in sorted(rows)}
     write(rows)

@@ -30,13 +30,13 @@ def shown(say: dict[str, Any], names: list[str]) -> list[str]:
         cells.append([f"[`{name}`](#{name})"])
         for at in (costs[length] for length in lengths):
             cells[-1] += [f"{at['parameters']:,}", f"{at['time']:.2f}", f"{at['memory']:.2f}"]
-    dates = sorted({costs["date"] for costs in rows.values()})
+    measured = sorted({(costs["date"], costs["commit"]) for costs in rows.values()})
     machine, cfg = known["machine"], facts.small_model()
     text = say["cost_text"].format(
         layers=cfg.n_layers,
         heads=cfg.n_heads,
         width=cfg.d_model,
-        measured=" – ".join(dict.fromkeys((dates[0], dates[-1]))),
+        measured=", ".join(f"{date} ({commit})" for date, commit in measured),
         cpu=machine["cpu"],
         capability=machine["cpu_capability"],
         threads=machine["threads"],

@@ -186,6 +186,15 @@ def test_measured_costs_are_of_these_encodings() -> None:
             assert there == here, f"{name} has changed: make cost"
 
 
+def test_the_costs_say_date_and_commit_of_what_was_measured() -> None:
+    known = json.loads(costs.FILE.read_text("utf-8"))
+    for path in generate.PAGES.values():
+        page = path.read_text("utf-8")
+        for cost in known["encodings"].values():
+            assert re.fullmatch(r"[0-9a-f]{7,}\+?", cost["commit"])
+            assert f"{cost['date']} ({cost['commit']})" in page
+
+
 def test_a_fingerprint_depends_on_matrices_and_labels() -> None:
     matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
 
