@@ -32,6 +32,10 @@ class FIRE(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
+        if share_layers and dims.n_layers == 1:
+            raise ValueError(
+                "share_layers=true has no effect with n_layers=1: set share_layers=false"
+            )
         limits = torch.finfo(torch.float32)
         if c < limits.tiny:
             raise ValueError(

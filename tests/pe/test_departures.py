@@ -46,6 +46,13 @@ def test_self_extend_shifts_by_the_rounded_or_the_exact_number(window: int, grou
     assert torch.equal(factors["floored"], factors["exact"]) == (window % group == 0)
 
 
+def test_the_comment_of_accumulate_names_dropout() -> None:
+    """Parts of a batch draw other masks than the whole batch does."""
+    lines = (facts.ROOT / "conf" / "train" / "default.yaml").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("accumulate:")]
+    assert "same gradient but for dropout masks" in line
+
+
 @pytest.mark.parametrize(
     ("described", "words"),
     [

@@ -24,6 +24,7 @@ from variants import assert_refused
         ("cope", {"npos": 0}, {}, ["pe.npos=0", "greater than 0"]),
         ("cope", {"npos": 2.5}, {}, ["pe.npos=2.5", "whole number"]),
         ("cope", {"gates": "queries"}, {}, ["pe.gates=queries", "sep_keys"]),
+        ("fire", {"share_layers": True}, {"n_layers": 1}, ["share_layers=true", "n_layers=1"]),
         ("cope", {"every": 4}, {}, ["every=4", "none of 3 layers", "3 or less"]),
         *(
             (
