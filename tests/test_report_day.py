@@ -77,6 +77,8 @@ def test_a_link_keeps_the_filters_in_the_address(show: Open) -> None:
     page.get_by_role("link", name="counting", exact=True).click()
     page.go_back()
     assert "at=task-2" in page.url
+    # The charts above, drawn later, do not move it away.
+    assert abs(box(show("#task-4"), "#task-4")["y"]) < 30
 
 
 def test_it_is_said_where_nothing_is_left(show: Open) -> None:
@@ -88,6 +90,8 @@ def test_it_is_said_where_nothing_is_left(show: Open) -> None:
     drawn(page)
     assert page.locator("#status").inner_text() == "0 of 39 settings shown"
     assert "Nothing matches these filters." in page.locator("#nothing").inner_text()
+    assert page.locator("section.task:visible").count() == 0
+    assert "None of these runs matches" in page.locator("#unfinished").inner_text()
     page.locator("#nothing").get_by_role("button").click()
     drawn(page)
     assert len(rows(page, task=2)) == 20

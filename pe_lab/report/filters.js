@@ -106,9 +106,10 @@
   }
 
   function showCounts() {
-    const inspected = document.getElementById("inspected");
-    const none = inspected?.querySelector(".none");
-    if (none) none.hidden = Boolean(inspected.querySelector("[data-pe]:not([hidden])"));
+    for (const id of ["inspected", "unfinished"]) {
+      const none = document.querySelector(`#${id} .none`);
+      if (none) none.hidden = Boolean(document.querySelector(`#${id} [data-pe]:not([hidden])`));
+    }
     const status = document.getElementById("status");
     if (!status) return;
     const shown = sections.filter((s) => !state.task || s.task === state.task);

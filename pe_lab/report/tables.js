@@ -11,7 +11,7 @@
 
   function shown(value) {
     if (metrics[state.metric].unit === "share") return percent(value);
-    return value < 0.1 ? value.toFixed(4) : value.toFixed(2);
+    return value > 0 && value < 0.1 ? value.toPrecision(2) : value.toFixed(2);
   }
 
   // What a column is sorted by.
@@ -122,10 +122,11 @@
   });
 
   document.addEventListener("filtered", () => {
+    const any = sections.some((section) => matching(section).length);
     for (const element of document.querySelectorAll("section.task")) {
       const section = sections[Number(element.dataset.section)];
       const left = matching(section).length > 0;
-      element.hidden = Boolean(state.task) && state.task !== section.task;
+      element.hidden = !any || (Boolean(state.task) && state.task !== section.task);
       element.querySelector(".none").hidden = left;
       element.querySelector(".content").hidden = !left;
       if (left && !element.hidden) update(element, section);
