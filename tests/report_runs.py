@@ -60,7 +60,9 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     # A value of a configuration is data too.
     summary["config"]["pe"] = {"_target_": f"mine.{pe}", "evil": f"{EVIL} {number}"}
     for split, place in enumerate(summary["splits"].values()):
-        summary["metrics"][f"{place}/error"] = error_of(number, seed, split)
+        error = error_of(number, seed, split)
+        for name in ("error", "error_low", "error_high"):
+            summary["metrics"][f"{place}/{name}"] = error
     summary["metrics"]["params/total"] += 1000 * number
     del summary["identity"], summary["digest"]
     path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"

@@ -12,9 +12,8 @@ from made import made
 from program import Here, the_run, tiny
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.files import read_file, replace_file, write_new_file
+from pe_lab.common.files import check_writable, read_file, replace_file, write_new_file
 from pe_lab.store.metrics_log import MetricsLog
-from pe_lab.store.run_folder import check_writable
 
 
 def _write(path: Path, letter: bytes, times: int) -> None:

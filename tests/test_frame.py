@@ -200,8 +200,9 @@ def test_odd_files_are_reported_and_hide_nothing(here: Here) -> None:
     assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 3
     assert runs["message"].to_list()[2:] == [
         "runs/flipflop/c/seed2-01234567 cannot be read (Is a directory): make it readable",
-        "runs/flipflop/c/seed3-01234567/status.json is not a status of a run: put back a copy, or "
-        "make the run again with force=true, which sets this folder aside",
+        "runs/flipflop/c/seed3-01234567/status.json is not as pe-lab writes it (state=5: Input "
+        "should be 'running', 'interrupted', 'failed' or 'finished'): put back a copy, or make the "
+        "run again with force=true, which sets this folder aside",
         f"runs/flipflop/c/seed{2**63}-01234567: a seed must be below 2^63; remove this folder",
     ]
     assert here("results").status == 0

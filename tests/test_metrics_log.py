@@ -110,7 +110,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> 
 
         def fill() -> None:
             for step in range(1000):
-                log.write({"step": step, "padding": "x" * 100})
+                log.write({"step": step, "x" * 100: 1.0})
 
         with pytest.raises(
             RunError,

@@ -81,7 +81,7 @@ def test_a_record_that_cannot_be_read_is_listed(here: Here, runs: None) -> None:
     path.write_text("[]\n")
     text, sections = page(here)
     assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
-    assert f"{path}: line 1 is not a row that pe-lab eval wrote: remove it; until then" in text
+    assert f"{path}: line 1 is not as pe-lab writes it" in text
 
 
 def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> None:

@@ -94,7 +94,9 @@ def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> N
     assert folder.status() == {}
     folder.make()
     (folder.path / "summary.json").write_text(json.dumps({"task": "flipflop"}))
-    with pytest.raises(UsageError, match=r"summary\.json does not hold"):
+    with pytest.raises(
+        UsageError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
+    ):
         folder.summary()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"):
@@ -123,7 +125,7 @@ def test_a_resumed_run_warns_of_what_changes_its_last_digits(
     ended = here(*line, "eval.batch_tokens=99")
     assert ended.status == 0
     assert "eval.batch_tokens changed since this run began" in ended.out
-    starts = only_run().read_json("environment.json")
+    starts = only_run().starts()
     assert [start["eval.batch_tokens"] for start in starts] == [2048, 99]
 
 

@@ -14,11 +14,11 @@ from hydra import main as hydra_main
 from omegaconf import DictConfig
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.files import check_writable
 from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
-from pe_lab.store.run_folder import check_writable
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:

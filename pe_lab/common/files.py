@@ -4,7 +4,10 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from pathlib import Path
+
+from pe_lab.common.errors import UsageError
 
 
 def read_file(path: str | Path) -> bytes:
@@ -56,3 +59,16 @@ def write_new_file(path: Path, content: bytes) -> None:
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     replace_file(path, content)
+
+
+def check_writable(runs_dir: str) -> None:
+    """UsageError unless run folders can be made below ``runs_dir``."""
+    path = Path(runs_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # It has no name, so that a kill leaves nothing.
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise UsageError(
+            f"runs_dir={runs_dir} cannot be written ({error.strerror}): choose another folder"
+        ) from None

@@ -10,9 +10,12 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.metrics import GENERATED, METRICS
-from pe_lab.store.metrics_log import MetricsLog, read_metrics
+from pe_lab.common.metrics import METRICS
+from pe_lab.store.digests import digest_of
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.read_back import read_rows
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import EVALUATION
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"
@@ -59,26 +62,28 @@ _IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
 """Measurements that agree in these have the same numbers."""
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a record.
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record, without their digests.
 
     Raises:
-        RunError: a line is not a row.
+        RunError: a line is not a row, or does not fit its digest.
     """
-    rows = read_metrics(path, remedy="remove that line")
-    for number, row in enumerate(rows, start=1):
-        if not _is_row(row):
-            raise RunError(f"{path}: line {number} is not a row that pe-lab eval wrote: remove it")
+    rows = []
+    for number, found in enumerate(read_rows(EVALUATION, path, "remove that line"), start=1):
+        row: dict[str, Any] = {**found}
+        digest = row.pop("digest", None)
+        if digest is not None and digest != row_digest(row):
+            raise RunError(
+                f"{path}: line {number} does not fit its digest, it was damaged or edited after "
+                "it was written: remove that line"
+            )
+        rows.append(row)
     return rows
 
 
-def _is_row(row: Any) -> bool:
-    kinds = {"trained": bool, "pe": dict, "tokens": int, "sequences": int, "max_len": int}
-    kinds |= {"split": str, "encoding": str}
-    if not isinstance(row, dict) or any(type(row.get(name)) is not kinds[name] for name in kinds):
-        return False
-    numbers = ["k", *METRIC_COLUMNS, *GENERATED]
-    return all(type(row.get(name)) in (int, float, type(None)) for name in numbers)
+def row_digest(row: Mapping[str, Any]) -> str:
+    """The ``digest`` that closes a row."""
+    return digest_of(json.dumps(row, sort_keys=True).encode())[:16]
 
 
 def _key(row: Mapping[str, Any]) -> str:
@@ -96,7 +101,7 @@ class Evaluations:
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.opened_on = self._checkpoint_state()
-        self.rows = read_rows(self.path) if self.path.exists() else []
+        self.rows = read_evaluations(self.path) if self.path.exists() else []
 
     @property
     def path(self) -> Path:
@@ -126,7 +131,7 @@ class Evaluations:
                     "again"
                 )
             with MetricsLog(self.path, keep=None) as log:
-                log.write(row)
+                log.write({**row, "digest": row_digest(row)})
                 log.sync()
         self.rows.append(row)
         return row

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
 from pe_lab.common.trust import refuse_foreign
@@ -92,6 +92,11 @@ def load(path: str | Path) -> LoadedRun:
             f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
             f"{error}"
         ) from None
+    except Exception as error:
+        raise UsageError(
+            f"{path} cannot be built again, its configuration is damaged ({sentence(error)}): "
+            f"{REMEDY}"
+        ) from None
     before, now = summary.get("contents", {}), planned.task.contents()
     if now != before:
         differ = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
@@ -135,7 +140,7 @@ def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
 def _made_by(folder: RunFolder) -> str:
     """The version and git revision that made the run, if environment.json has them."""
     try:
-        last = folder.read_json("environment.json")[-1]
+        last = folder.starts()[-1]
         version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
     except (UsageError, KeyError, IndexError, TypeError):
         return "of an unknown version"

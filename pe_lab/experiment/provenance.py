@@ -28,7 +28,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     attention = backends(trainer.model)
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, attention)
     facts = _settings(config) | facts
-    starts = folder.read_json("environment.json") or []
+    starts = folder.starts()
     if not starts:
         resolved = plain(trainer.plan.resolved)
         folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
@@ -51,7 +51,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
 def made_otherwise(folder: RunFolder, config: Config) -> str:
     """The settings in which a finished run differs from a configuration of the same identity, like
     ``threads=2 (requested: threads=1)``; empty if there are none."""
-    starts = folder.read_json("environment.json") or [{}]
+    starts: list[Any] = [*folder.starts()] or [{}]
     made, requested = starts[-1], _settings(config)
     return ", ".join(
         f"{key}={_word(made[key])} (requested: {key}={_word(requested[key])})"

@@ -17,8 +17,8 @@ from pe_lab.common.instantiate import instantiate
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.common.tracker import TrackedRun, Tracker
 from pe_lab.config.schema import plain
-from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import Tracked
 from pe_lab.training.plan import Plan
 
 logger = logging.getLogger("pe_lab")
@@ -87,15 +87,14 @@ def tracked_run(
     plan: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
 ) -> TrackedRun:
     """What the tracker of a run needs to know."""
-    starts = folder.read_json("environment.json") or [{}]
     return TrackedRun(
         folder.path.absolute(),
         folder.run_id,
         plain(plan.resolved),
         overrides,
         sweep,
-        starts[-1],
-        read_metrics(folder.metrics) if folder.metrics.exists() else [],
+        dict((folder.starts() or [{}])[-1]),
+        folder.rows(),
     )
 
 
@@ -103,11 +102,13 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
     """Send the tracker of a finished run what it lacks, if the process before ended too early."""
     section = plan.config.tracker
 
-    def lacking() -> dict[str, Any] | None:
+    def lacking() -> Tracked | None:
         """The state of a tracker that has a part of the run only."""
-        state = _state(folder)
-        partly = state.get("complete") is False and state.get("tracker") == section["_target_"]
-        return state if partly else None
+        with suppress(UsageError):
+            state = folder.tracked()
+            if state and not state["complete"] and state["tracker"] == section["_target_"]:
+                return state
+        return None
 
     if lacking() is None or not _tracker(section).active:
         return
@@ -119,16 +120,12 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
         console().print(
             f"sending the tracker what it lacks of {folder.path}", soft_wrap=True, markup=False
         )
-        run = tracked_run(plan, folder, state.get("overrides") or [], state.get("sweep"))
+        try:
+            run = tracked_run(plan, folder, state["overrides"], state["sweep"])
+        except (UsageError, RunError) as error:
+            logger.warning("%s; until then the tracker gets nothing of it", error)
+            return
         Tracking(section, run).finish(summary, 0)
-
-
-def _state(folder: RunFolder) -> dict[str, Any]:
-    try:
-        found = folder.read_json(STATE)
-    except UsageError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _tracker(section: dict[str, Any]) -> Tracker:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 
-from pe_lab.common.files import read_file
+from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import FACTS
 from pe_lab.results.reader import text
+from pe_lab.store.run_folder import RunFolder
 
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
 MAX_VALUES = 12
@@ -83,8 +83,8 @@ def provenance(paths: Sequence[str]) -> dict[str, Counts]:
 
 def _environment(path: Path) -> dict[str, str]:
     try:
-        starts = orjson.loads(read_file(path / "environment.json"))
-        last = starts[-1]
+        starts = RunFolder(path).starts()
+        last: Any = starts[-1]
         changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
         threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
         return {
@@ -95,5 +95,5 @@ def _environment(path: Path) -> dict[str, str]:
             "machine": f"{last['host']}, {last['platform']}",
             "device": f"{last['gpu'] or last['device']}, {threads}",
         }
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+    except (UsageError, KeyError, IndexError, TypeError):
         return {"revision": "unknown: environment.json is missing or broken"}

@@ -9,7 +9,7 @@ import polars as pl
 
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import GENERATED
-from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_rows
+from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_evaluations
 from pe_lab.results.aggregate import data_keys, group_keys, pooled_message, summarized
 
 Row = Mapping[str, Any]
@@ -38,7 +38,7 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     for run in evaluated.iter_rows():
         path = Path(run[0]) / NAME
         try:
-            cells = _cells(read_rows(path))
+            cells = _cells(read_evaluations(path))
         except (RunError, OSError) as error:
             message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
             unread.append(f"{message}; until then what it holds is left out")

@@ -5,20 +5,23 @@
 >>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import PeLabError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import read_records, records_of, text, without_collection
-from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
+
+logger = logging.getLogger("pe_lab")
 
 FACTS: dict[str, Kind] = {
     "path": pl.String,
@@ -151,12 +154,12 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; an incomplete last line, and a run without rows, are left out."""
+    the metrics; an incomplete last line, and a run without rows or with damaged ones, are left
+    out."""
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        path = Path(run["path"]) / "metrics.jsonl"
-        if path.is_file():
-            rows += [{**run, **row} for row in read_metrics(path)]
+        with _warning():
+            rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
     columns = {name: pl.Series(name, [r.get(name) for r in rows], facts[name]) for name in facts}
@@ -184,5 +187,15 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _breakdown(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = (RunFolder(Path(path)).summary() or {}).get("by", {})
-    return found
+    with _warning():
+        return dict((RunFolder(Path(path)).summary() or {}).get("by", {}))
+    return {}
+
+
+@contextmanager
+def _warning() -> Iterator[None]:
+    """A run whose files cannot be read is one warning, and left out."""
+    try:
+        yield
+    except PeLabError as error:
+        logger.warning("%s; until then it is left out", error)

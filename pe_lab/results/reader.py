@@ -7,20 +7,21 @@ are parsed once. A summary of any other layout is parsed whole.
 
 import gc
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import UsageError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
+from pe_lab.store.read_back import checked, read_config
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
 
 
 @dataclass(frozen=True)
@@ -106,57 +107,57 @@ class _Reader:
             message = str(error)
             if isinstance(error, OSError):
                 message = f"{folder.path} cannot be read ({error.strerror}): make it readable"
-            return Record({**facts, "state": "broken", "message": message}, {}, None)
+        except Exception as error:
+            # No run, whatever is in it, may hide the others.
+            message = f"{folder.path} cannot be read ({sentence(error)}): {REMEDY}"
+        return Record({**facts, "state": "broken", "message": message}, {}, None)
 
     def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
+        path = folder.path / "summary.json"
         try:
-            summary, setting = self._parse_parts(content) or self._parse_whole(content)
-            folder.check_identity(summary)
-            facts = {
-                **facts,
-                "state": "finished",
-                "step": _of(int, summary["steps"]),
-                "steps": setting.keys["train.steps"],
-                "run_id": summary.get("run_id"),
-                "splits": list(summary["splits"]),
-                **summary["names"],
-                "null_keys": setting.null_keys,
-                "task": _of(str, summary["task"]),
-                "pe": _of(str, summary["pe"]),
-                "seed": _seed(folder, _of(int, summary["seed"])),
-            }
-            if not set(map(type, summary["metrics"].values())) <= {int, float, type(None)}:
-                raise TypeError("a metric is not a number")
-            return Record(facts, summary["metrics"], setting)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # Raises a more specific message if it can.
-            folder.summary()
-            raise UsageError(
-                f"{folder.path / 'summary.json'} is not a summary of a run: {REMEDY}"
-            ) from None
+            summary, setting = self._parse_parts(content, path) or self._parse_whole(content, path)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} cannot be read ({error}): {REMEDY}") from None
+        folder.check_identity(summary)
+        facts = {
+            **facts,
+            "state": "finished",
+            "step": summary["steps"],
+            "steps": setting.keys["train.steps"],
+            "run_id": summary.get("run_id"),
+            "splits": list(summary["splits"]),
+            **summary["names"],
+            "null_keys": setting.null_keys,
+            **{key: summary[key] for key in ("task", "pe", "seed")},
+        }
+        return Record(facts, summary["metrics"], setting)
 
-    def _parse_parts(self, content: bytes) -> tuple[dict[str, Any], Setting] | None:
+    def _parse_parts(self, content: bytes, path: Path) -> tuple[Facts, Setting] | None:
         by, config = content.find(b'\n "by": '), content.find(b'\n "config": ')
         if not 0 < by < config:
             return None
-        summary = orjson.loads(content[:by].rstrip(b",\r") + b"}")
+        facts = orjson.loads(content[:by].rstrip(b",\r") + b"}")
         seed = content.find(b'\n  "seed": ', config)
-        if seed < 0 or "metrics" not in summary:
+        if seed < 0 or "metrics" not in facts:
             return None
+        summary = checked(FACTS, facts, path)
         end = content.find(b",\n", seed + 1)
         if content.find(b"\n", seed + 1) != end + 1:
             return None
         rest = content[config + 1 : seed] + content[end + 1 :]
         if rest not in self.settings:
-            end = orjson.loads(b"{" + rest)
-            self.settings[rest] = _setting(end)
+            # The line of the seed is not among them.
+            parsed = orjson.loads(b"{" + rest)
+            parsed["config"]["seed"] = summary["seed"]
+            checked(SETTING, parsed, path)
+            self.settings[rest] = _setting(parsed)
         return summary, self.settings[rest]
 
-    def _parse_whole(self, content: bytes) -> tuple[dict[str, Any], Setting]:
-        summary = orjson.loads(content)
+    def _parse_whole(self, content: bytes, path: Path) -> tuple[Facts, Setting]:
+        summary = checked(SUMMARY, orjson.loads(content), path)
         return summary, self._setting(summary)
 
-    def _setting(self, summary: dict[str, Any]) -> Setting:
+    def _setting(self, summary: Mapping[str, Any]) -> Setting:
         config, contents = summary["config"], summary.get("contents")
         key = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
         if key not in self.settings:
@@ -164,11 +165,14 @@ class _Reader:
         return self.settings[key]
 
     def _unfinished(self, folder: RunFolder, facts: dict[str, Any]) -> Record:
-        facts = {**facts, "state": "not begun", **_status(folder)}
+        facts["state"] = "not begun"
+        if status := folder.status():
+            facts |= {key: status[key] for key in ("state", "step", "steps")}
+            facts["message"] = status.get("error")
         # Finished without a summary: killed between writing the two.
         if facts["state"] == "finished" or folder.killed():
             facts["state"] = "killed"
-        config = _config_yaml(folder.path / "config.yaml")
+        config = read_config(folder.path / "config.yaml")
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
@@ -181,46 +185,13 @@ def _seed(folder: RunFolder, seed: int) -> int:
     return seed
 
 
-def _status(folder: RunFolder) -> dict[str, Any]:
-    status = folder.status()
-    try:
-        kinds = {"state": str, "step": int, "steps": int}
-        message = status.get("error")
-        return status and {
-            **{key: _of(kind, status[key]) for key, kind in kinds.items()},
-            "message": None if message is None else _of(str, message),
-        }
-    except TypeError:
-        raise UsageError(
-            f"{folder.path / 'status.json'} is not a status of a run: {REMEDY}"
-        ) from None
-
-
-def _config_yaml(path: Path) -> dict[str, Any] | None:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        config = yaml.load(read_file(path), Loader=loader)
-        config["train"]["stop_below"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, yaml.YAMLError):
-        raise UsageError(f"{path} is not a configuration of a run: {REMEDY}") from None
-    return dict(config)
-
-
-def _setting(summary: dict[str, Any]) -> Setting:
+def _setting(summary: Mapping[str, Any]) -> Setting:
     config, contents = summary["config"], summary.get("contents")
     keys = flat({**config, "contents": contents or {}})
     keys.pop("seed", None)
-    null_keys = [_of(str, key) for key in summary.get("null_keys") or ()]
+    null_keys = [*summary.get("null_keys", ())]
     null_keys += [key for key, value in keys.items() if value is None]
     return Setting(identity({**config, "seed": 0}, contents), keys, null_keys)
-
-
-def _of(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is no {kind.__name__}")
-    return value
 
 
 def _is_part(value: Any) -> bool:

@@ -9,31 +9,26 @@ from pathlib import Path
 from typing import Any, Self
 
 from pe_lab.common.errors import RunError, cannot_write
-from pe_lab.common.files import no_link, read_file
+from pe_lab.common.files import no_link
 from pe_lab.store.digests import REMEDY as DAMAGED
+from pe_lab.store.read_back import read_rows
+from pe_lab.store.schema import ROW
 
 log = logging.getLogger("pe_lab")
 
 REMEDY = "remove that line, or start the run anew with force=true"
 
 
-def read_metrics(path: Path, remedy: str = REMEDY) -> list[Any]:
+def read_metrics(path: Path, content: bytes | None = None) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; a last line that was cut off is left out.
 
     Args:
-        remedy: what to do about a line that cannot be read.
+        content: of the file, if it was read already.
 
     Raises:
-        RunError: a line cannot be read.
+        RunError: a line is not a row of metrics.
     """
-    *whole, _torn = read_file(path).split(b"\n")
-    rows = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"{path}: line {number} is no JSON ({error}): {remedy}") from error
-    return rows
+    return read_rows(ROW, path, REMEDY, content)
 
 
 class MetricsLog:

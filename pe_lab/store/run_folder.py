@@ -14,7 +14,6 @@ import json
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,28 +21,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
 from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import HeldError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
-from pe_lab.store.digests import REMEDY, unsealed
+from pe_lab.store.digests import REMEDY, digest_of
+from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.read_back import read_json
+from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
 
 State = Literal["running", "interrupted", "failed", "finished"]
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
-
-
-def check_writable(runs_dir: str) -> None:
-    """UsageError unless run folders can be made below ``runs_dir``."""
-    path = Path(runs_dir)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        # It has no name, so that a kill leaves nothing.
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        raise UsageError(
-            f"runs_dir={runs_dir} cannot be written ({error.strerror}): choose another folder"
-        ) from None
 
 
 class RunFolder:
@@ -144,16 +132,6 @@ class RunFolder:
         """A JSON file in the folder, atomically."""
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
-    def read_json(self, name: str) -> Any:
-        """A JSON file of the folder; None if it is missing, UsageError if it cannot be read."""
-        path = self.path / name
-        try:
-            return orjson.loads(unsealed(read_file(path), path))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path} cannot be read ({error}): {REMEDY}") from None
-
     def set_status(self, state: State, step: int, steps: int, error: str | None = None) -> None:
         """Record the run's state and step."""
         status = {"state": state, "step": step, "steps": steps, "error": error}
@@ -162,7 +140,34 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
-        return self._mapping("status.json", "state", "step", "steps") or {}
+        return dict(read_json(STATUS, self.path / "status.json") or {})
+
+    def starts(self) -> list[Start]:
+        """What environment.json says of each start."""
+        return read_json(STARTS, self.path / "environment.json") or []
+
+    def tracked(self) -> Tracked | None:
+        """What tracker.json says; None before a tracker has begun."""
+        return read_json(TRACKED, self.path / "tracker.json")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; none where there is no such file.
+
+        Raises:
+            UsageError: the run is finished, and these are not the rows that its summary counts.
+            RunError: a line is not a row.
+        """
+        try:
+            content = read_file(self.metrics)
+        except OSError:
+            return []
+        digest = ((self.summary() or {}).get("digests") or {}).get("metrics.jsonl")
+        if digest not in (None, digest_of(content)):
+            raise UsageError(
+                f"{self.metrics} does not fit its digest in summary.json, it was damaged or edited "
+                f"after it was written: {REMEDY}"
+            )
+        return read_metrics(self.metrics, content)
 
     def killed(self) -> bool:
         """Whether the recorded state is running and no process holds the run."""
@@ -180,10 +185,10 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
-        keys = ("task", "pe", "seed", "splits", "metrics", "config")
-        if (found := self._mapping("summary.json", *keys)) is not None:
-            self.check_identity(found)
-        return found
+        if (found := read_json(SUMMARY, self.path / "summary.json")) is None:
+            return None
+        self.check_identity(found)
+        return dict(found)
 
     def check_identity(self, summary: Mapping[str, Any]) -> None:
         """UsageError for a summary that was written for a folder of another name."""
@@ -192,12 +197,6 @@ class RunFolder:
             raise UsageError(
                 f"{self.path / 'summary.json'} is of the run {of}, not of {self.identity}: {REMEDY}"
             )
-
-    def _mapping(self, name: str, *keys: str) -> dict[str, Any] | None:
-        found = self.read_json(name)
-        if found is None or (isinstance(found, dict) and found.keys() >= set(keys)):
-            return found
-        raise UsageError(f"{self.path / name} does not hold {', '.join(keys)}: {REMEDY}")
 
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:

@@ -30,7 +30,7 @@ def _alone(trainer: Trainer) -> int:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     cores = int(cpu_count(only_physical_cores=True))
-    starts = trainer.folder.read_json("environment.json") or []
+    starts = trainer.folder.starts()
     previous = starts[-1].get("threads") if starts else None
     needed = previous or int(flop(trainer) / FLOP_PER_THREAD)
     return min(max(1, needed), cores)
