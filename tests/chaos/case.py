@@ -196,8 +196,8 @@ class Records:
 
     single: list[Recorded]
     sweep: Recorded
-    two: Recorded
-    """Two runs of two encodings, evaluated; one of them was interrupted."""
+    several: Recorded
+    """Finished runs of two encodings and three seeds; the first is evaluated."""
     evaluation: tuple[str, ...]
     """The command that evaluates the first of them."""
 
@@ -231,7 +231,7 @@ def make_records(folder: Path, report: Callable[[str], None]) -> Records:
         single.append(record(name, folder / name, *small(*words)))
     report("recording a sweep")
     sweep = record("sweep", folder / "sweep", "-m", *small("pe=cope", "seed=0,1,2"))
-    two = record("two", folder / "two", "-m", *small("pe=cope,rope"))
-    evaluation = ("eval", f"run={two.runs[0].relative_to(two.folder)}", "lengths=8,16")
-    check(run(evaluation, two.folder), [0])
-    return Records(single, sweep, two, evaluation)
+    several = record("several", folder / "several", "-m", *small("pe=cope,rope", "seed=0,1,2"))
+    evaluation = ("eval", f"run={several.runs[0].relative_to(several.folder)}", "lengths=8,16")
+    check(run(evaluation, several.folder), [0])
+    return Records(single, sweep, several, evaluation)

@@ -11,7 +11,7 @@ ODD = ["0", "-1", "1", "2", "3", "7", "1.5", "1e9", "1e400", "9" * 40, "nan", "i
        "abc", "''", "[]", "{}", "[1,2]", "{a: 1}", "'[/b]'", "${seed}", "${no.key}"]  # fmt: skip
 GROUPS = ("pe", "task", "positions", "model")
 TRAIN = ("lr", "warmup", "clip", "batch_size", "accumulate", "betas", "schedule", "precision",
-         "weight_decay", "stop_below", "log_every", "length", "fast")  # fmt: skip
+         "optimizer", "weight_decay", "stop_below", "log_every", "length", "fast")  # fmt: skip
 TOP = ("eval.every", "eval.batch_tokens", "eval.generate", "eval.skip_too_long", "seed", "threads",
        "device", "deterministic", "runs_dir")  # fmt: skip
 

@@ -4,6 +4,7 @@ number is shown, resumed from or measured that is not the recorded one."""
 import random
 from pathlib import Path
 
+from pe_lab.cli.main import VERBS
 from tests.chaos.case import (
     Case,
     Recorded,
@@ -14,7 +15,7 @@ from tests.chaos.case import (
     same_summary,
     table,
 )
-from tests.chaos.warm import Fault
+from tests.chaos.warm import Fault, run
 
 
 def flip_bit(content: bytearray, rng: random.Random) -> None:
@@ -85,75 +86,95 @@ def _kept(case: Case, path: Path, content: bytes) -> None:
         raise Violation(f"the damaged {path.name} was destroyed")
 
 
-def results_hold(case: Case, records: Records, damaged: Path) -> None:
-    """``results`` shows the recorded numbers, or not this run; the other run is shown."""
+def results_hold(case: Case, records: Records, damaged: list[Path]) -> None:
+    """``results`` shows the recorded numbers, or not these runs; the other runs are shown."""
     ended = case.run("results", "format=json", "by=pe,seed", statuses=(0, 1))
     if ended.status == 1 or "{" not in ended.output:
         raise Violation(f"results of all runs failed: {ended.output.strip()[-200:]}")
-    expected, found = _expected(case, records), table(ended)
-    for run, row in found.items():
-        if row != expected.get(run):
-            raise Violation(f"results shows other numbers for {run[1]}, {run[3]}")
-    missing = {run[1] for run in expected.keys() - found.keys()}
-    if missing - {damaged.parent.name}:
-        raise Violation(f"results lost the runs of {missing}")
+    expected, found = _expected(records), table(ended)
+    for key, row in found.items():
+        if row != expected.get(key):
+            raise Violation(f"results shows other numbers for {key[1]}, seed {key[2]}, {key[3]}")
+    missing = {(pe, seed) for _, pe, seed, _ in expected.keys() - found.keys()}
+    if lost := missing - {_pe_and_seed(path) for path in damaged}:
+        raise Violation(f"results lost the runs {lost}")
+
+
+def _pe_and_seed(folder: Path) -> tuple[str, int]:
+    return folder.parent.name, int(folder.name.removeprefix("seed").partition("-")[0])
 
 
 _cached: dict[Path, dict] = {}
 
 
-def _expected(case: Case, records: Records) -> dict:
-    folder = records.two.folder
+def _expected(records: Records) -> dict:
+    folder = records.several.folder
     if folder not in _cached:
-        from tests.chaos.warm import run
-
-        ended = run(("results", "format=json", "by=pe,seed"), folder)
-        _cached[folder] = table(ended)
+        _cached[folder] = table(run(("results", "format=json", "by=pe,seed"), folder))
     return _cached[folder]
 
 
-def finished_run(case: Case, records: Records) -> None:
-    """A file of a finished, evaluated run, read by every command."""
-    case.copy(records.two)
-    recorded = records.two.runs[0]
-    ours = case.place / recorded.relative_to(records.two.folder)
+OF_ALL = ("results", "results", "results", "train", "compare", "verify", "report")
+OF_ONE = ("eval", "eval", "inspect", "generate", "verify")
+"""Commands that read all runs, and those that read one."""
+
+
+def finished_runs(case: Case, records: Records) -> None:
+    """A file in each of some finished runs, of which one is evaluated."""
+    case.copy(records.several)
+    recorded = case.rng.sample(records.several.runs, case.rng.randint(1, 5))
+    damaged = [case.place / path.relative_to(records.several.folder) for path in recorded]
+    files = [_damage(case, folder) for folder in damaged]
+    command = case.rng.choices(OF_ALL, [6, 6, 6, 6, 1, 3, 0.3])[0]
+    if command not in VERBS and command != "train":
+        command = "results"
+    if command == "results":
+        results_hold(case, records, damaged)
+    elif command == "train":
+        ended = case.train(records.several)
+        if ended.status == 0:
+            for ours, theirs in zip(damaged, recorded, strict=True):
+                same_summary(ours, theirs)
+        elif case.rng.random() < 0.2:
+            case.run(*records.several.words, "force=true", statuses=(0,))
+            case.equal(records.several)
+    elif command == "verify":
+        ended = case.run("verify")
+        for path, _ in files:
+            if path.name in SEALED and path.parent.name not in ended.output.replace("\n", ""):
+                raise Violation(f"verify finds nothing wrong with {path.parent.name}/{path.name}")
+    else:
+        case.run(command)
+    for path, content in files:
+        _kept(case, path, content)
+
+
+SEALED = ("summary.json", "checkpoint.pt", "metrics.jsonl")
+"""Files with a digest."""
+
+
+def evaluated_run(case: Case, records: Records) -> None:
+    """A file of a finished, evaluated run, which is opened again."""
+    case.copy(records.several)
+    recorded = records.several.runs[0]
+    ours = case.place / recorded.relative_to(records.several.folder)
     path, content = _damage(case, ours)
     run = f"run={ours.relative_to(case.place)}"
-    command = case.rng.choice(["results"] * 4 + ["train"] * 3 + ["eval"] * 3 + [
-        "inspect", "generate", "compare", "verify", "report"
-    ])  # fmt: skip
-    if command == "results":
-        results_hold(case, records, ours)
-    elif command == "train":
-        ended = case.train(records.two)
-        if ended.status == 0:
-            same_summary(ours, recorded)
-        if ended.status and case.rng.random() < 0.5:
-            _anew(case, records, path, content)
-            return
-    elif command == "eval":
+    command = case.rng.choice(OF_ONE)
+    if command not in VERBS:
+        command = "inspect"
+    if command == "eval":
         if path.name != "evaluations.jsonl":
             (ours / "evaluations.jsonl").unlink()
         ended = case.run(*records.evaluation)
         if ended.status == 0 and not evaluated(ours) <= evaluated(recorded):
             raise Violation("eval measured other numbers")
-    elif command == "generate":
-        case.run("generate", run, "prompt=w 0")
-    elif command == "inspect":
-        case.run("inspect", run, "sample=0")
     elif command == "verify":
         ended = case.run("verify", run)
-        if ended.status == 0 and path.name in ("summary.json", "checkpoint.pt", "metrics.jsonl"):
+        if ended.status == 0 and path.name in SEALED:
             raise Violation(f"verify finds nothing wrong with the damaged {path.name}")
     else:
-        case.run(command)
-    _kept(case, path, content)
-
-
-def _anew(case: Case, records: Records, path: Path, content: bytes) -> None:
-    """``force=true`` makes the run again and keeps what was there."""
-    case.run(*records.two.words, "force=true", statuses=(0,))
-    case.equal(records.two)
+        case.run(command, run, *(["prompt=w 0"] if command == "generate" else ["sample=0"]))
     _kept(case, path, content)
 
 
@@ -188,8 +209,8 @@ def _interrupted(case: Case, recorded: Recorded) -> Path | None:
 
 def link(case: Case, records: Records) -> None:
     """A file of the folder is a link to a file elsewhere, which stays as it is."""
-    case.copy(records.two)
-    ours = case.place / records.two.runs[0].relative_to(records.two.folder)
+    case.copy(records.several)
+    ours = case.place / records.several.runs[0].relative_to(records.several.folder)
     elsewhere = case.place / "elsewhere"
     elsewhere.write_text("somebody's\n")
     name = case.rng.choice([p.name for p in _files(ours)] + [
@@ -201,11 +222,11 @@ def link(case: Case, records: Records) -> None:
     case.counts["corruptions"] += 1
     if case.rng.random() < 0.5:
         (ours / "summary.json").unlink()
-        case.train(records.two)
+        case.train(records.several)
     else:
         case.run(*records.evaluation, "sequences=2")
     if elsewhere.read_text() != "somebody's\n":
         raise Violation(f"{name}: the file behind the link was overwritten")
 
 
-CASES = [(finished_run, 60), (unfinished_run, 30), (link, 10)]
+CASES = [(finished_runs, 60), (evaluated_run, 15), (unfinished_run, 20), (link, 5)]

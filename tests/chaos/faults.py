@@ -33,14 +33,14 @@ def _statuses(fault: Fault) -> tuple[int, ...]:
 def training(case: Case, records: Records) -> None:
     """Single runs and sweeps, beside a finished run whose files stay as they are."""
     recorded = case.rng.choice([*records.single, records.sweep])
-    finished = records.two.runs[0]
+    finished = records.several.runs[0]
     beside = case.place / "runs" / "beside" / finished.name
     beside.parent.mkdir(parents=True)
     for path in finished.iterdir():
         beside.mkdir(exist_ok=True)
         (beside / path.name).write_bytes(path.read_bytes())
     before = _files(case)
-    for _ in range(case.rng.randint(1, 3)):
+    for _ in range(case.rng.randint(1, 6)):
         fault = _fault(case, recorded.operations)
         case.said.append(str(fault))
         ended = case.train(recorded, statuses=_statuses(fault), fault=fault)
@@ -55,10 +55,10 @@ def training(case: Case, records: Records) -> None:
 
 def reading(case: Case, records: Records) -> None:
     """Commands that read finished runs: what was written before stays as it was."""
-    case.copy(records.two)
+    case.copy(records.several)
     before = _files(case)
     words = case.rng.choice([("results",), ("compare",), (*records.evaluation, "sequences=2")])
-    for _ in range(case.rng.randint(1, 3)):
+    for _ in range(case.rng.randint(1, 6)):
         fault = _fault(case, 60)
         case.said.append(str(fault))
         case.run(*words, statuses=_statuses(fault), fault=fault)

@@ -52,12 +52,12 @@ def sweep(case: Case, records: Records) -> None:
 
 def evaluation(case: Case, records: Records) -> None:
     """``pe-lab eval`` of a finished run."""
-    case.copy(records.two)
-    recorded = next(iter(records.two.runs))
-    ours = case.place / recorded.relative_to(records.two.folder)
+    case.copy(records.several)
+    recorded = next(iter(records.several.runs))
+    ours = case.place / recorded.relative_to(records.several.folder)
     (ours / "evaluations.jsonl").unlink()
     for _ in range(case.rng.randint(1, MOST)):
-        after = case.rng.uniform(0, records.two.seconds)
+        after = case.rng.uniform(0, records.several.seconds)
         ended = case.run(*records.evaluation, statuses=KILLED, kill_after=after)
         if ended.status == 0:
             break
@@ -109,5 +109,5 @@ def with_wandb(case: Case, records: Records) -> None:
     case.nothing_left_over()
 
 
-CASES = [(single_run, 60), (sweep, 20), (evaluation, 6), (parallel_sweep, 2), (with_wandb, 2)]
+CASES = [(single_run, 60), (sweep, 20), (evaluation, 6), (parallel_sweep, 3), (with_wandb, 2)]
 """With how often each is drawn."""

@@ -85,42 +85,55 @@ def mutate(path: Path, rng: random.Random) -> str:
     return done
 
 
-COMMANDS = {
-    "results": (), "compare": (), "eval": (), "inspect": ("sample=0",), "verify": (), "train": (),
-    "report": (), "generate": ("prompt=w 0",),
-}  # fmt: skip
+COMMANDS = {"inspect": ("sample=0",), "generate": ("prompt=w 0",), "verify": (), "eval": ()}
+"""Of one run, with their keys."""
 
 
-def mutation(case: Case, records: Records) -> None:
-    """One or more fields of one file, then a command."""
-    case.copy(records.two)
-    recorded = records.two.runs[0]
-    ours = case.place / recorded.relative_to(records.two.folder)
+def _edited(case: Case, folder: Path) -> bool:
+    """Edit one file of a run; whether its digest fits nevertheless."""
     name = case.rng.choice(FILES)
+    if name == "evaluations.jsonl" and not (folder / name).exists():
+        name = "summary.json"
     if name in ("config.yaml", "status.json") and case.rng.random() < 0.7:
         # Of finished runs they are not read.
-        (ours / "summary.json").unlink()
+        (folder / "summary.json").unlink()
+    said = []
     for _ in range(case.rng.choice([1, 1, 1, 3])):
-        done = mutate(ours / name, case.rng)
-        case.said.append(f"{name}: {done}")
-        if done in UNREADABLE:
+        said.append(mutate(folder / name, case.rng))
+        if said[-1] in UNREADABLE:
             break
+    case.said.append(f"{folder.name}/{name}: {', '.join(said)}")
     case.counts["mutations"] += 1
-    fits = any("with a digest" in said for said in case.said)
-    run = f"run={ours.relative_to(case.place)}"
-    command = case.rng.choice(["results"] * 8 + ["train", "eval"] * 2 + list(COMMANDS))
-    if command == "results" and not fits and (ours / "summary.json").exists():
-        results_hold(case, records, ours)
-    elif command == "results":
-        case.run("results", statuses=(0,))
+    return any("digest" in text for text in said)
+
+
+def some_runs(case: Case, records: Records) -> None:
+    """A file in each of some runs, then a command that reads all of them."""
+    case.copy(records.several)
+    recorded = case.rng.sample(records.several.runs, case.rng.randint(1, 5))
+    edited = [case.place / path.relative_to(records.several.folder) for path in recorded]
+    # Not any(): every run is edited.
+    fits = sum([_edited(case, folder) for folder in edited])
+    command = case.rng.choices(["results", "train", "compare", "verify", "report"],
+                               [12, 4, 2, 2, 0.4])[0]  # fmt: skip
+    if command == "results" and not fits:
+        results_hold(case, records, edited)
     elif command == "train":
-        case.train(records.two)
-    elif command == "eval":
-        case.run(*records.evaluation)
-    elif command in ("inspect", "generate", "verify"):
-        case.run(command, run, *COMMANDS[command])
+        case.train(records.several)
+    elif command == "verify":
+        case.run("verify")
     else:
         case.run(command, statuses=(0,))
 
 
-CASES = [(mutation, 1)]
+def one_run(case: Case, records: Records) -> None:
+    """A file of one run, then a command that opens it."""
+    case.copy(records.several)
+    ours = case.place / records.several.runs[0].relative_to(records.several.folder)
+    _edited(case, ours)
+    command = case.rng.choice(list(COMMANDS))
+    run = f"run={ours.relative_to(case.place)}"
+    case.run(*(records.evaluation if command == "eval" else (command, run, *COMMANDS[command])))
+
+
+CASES = [(some_runs, 75), (one_run, 25)]
