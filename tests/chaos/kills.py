@@ -109,5 +109,5 @@ def with_wandb(case: Case, records: Records) -> None:
     case.nothing_left_over()
 
 
-CASES = [(single_run, 60), (sweep, 20), (evaluation, 6), (parallel_sweep, 3), (with_wandb, 2)]
+CASES = [(single_run, 70), (sweep, 20), (evaluation, 6), (parallel_sweep, 1), (with_wandb, 2)]
 """With how often each is drawn."""
