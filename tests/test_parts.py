@@ -58,11 +58,11 @@ def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Pat
 
 
 def test_a_sweep_and_its_results(here: Here, tmp_path: Path) -> None:
-    swept = "pe.parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
+    swept = "parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
     ended = here("-m", *tiny("pe=combined", swept))
     assert ended.status == 0, ended.err
     shown = here("results").out
-    for setting in ("pe.parts=[learned,t5]", "pe.parts=[rope,alibi]", "pe.parts.0.base=500.0"):
+    for setting in ("parts=[learned,t5]", "pe.parts=[rope,alibi]", "pe.parts.0.base=500.0"):
         assert setting in shown.replace("\n", " ")
 
 
@@ -150,4 +150,4 @@ def test_a_key_named_parts_of_another_encoding_is_left_alone(
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     ended = here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]"))
     assert ended.status == 0, ended.err
-    assert "pe.parts=[1, 2]" in here("results").out
+    assert "parts=[1, 2]" in here("results").out
