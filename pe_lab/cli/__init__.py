@@ -1,0 +1,14 @@
+"""The command line.
+
+Ctrl-C ends the program at once, without a traceback and also amid an import; a run that is under
+way stops by itself (common.signals). Where SIGINT is ignored it stays so. It is set here, before
+the imports of ``main``, and for the program only: a library leaves signals alone.
+"""
+
+import signal
+import sys
+
+PROGRAMS = ("pe-lab", "pe_lab/__main__.py")
+
+if sys.argv[0].endswith(PROGRAMS) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -2,7 +2,6 @@
 
 import ast
 import shlex
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -76,10 +75,6 @@ DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
 
 def entry() -> None:
     """The console script."""
-    # Ctrl-C ends the process at once, also amid an import; a run that is under way stops by itself
-    # (common.signals). Where SIGINT is ignored it stays so.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 
 
