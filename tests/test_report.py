@@ -204,7 +204,8 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
     ("words", "expected"),
     [
         (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
-        (["pe=typo"], "no runs in"),
+        (["pe=none"], "no runs in"),
+        (["pe=typo"], "pe=typo: there is no pe typo"),
         (["otu=here"], "otu"),
         (["out"], "key=value"),
     ],

@@ -64,7 +64,9 @@ def test_lines_are_encodings_at_test_time(here: Here, runs: None) -> None:
     ]  # fmt: skip
     assert panel["guess"] == 0.5
     assert section["settings"][0]["cells"]["loss"][1][0] == 1.5
-    assert section["settings"][0]["ood"]["error"][0] == 0.375
+    # Neither was measured at all lengths.
+    assert [setting["ood"]["error"] for setting in section["settings"]] == [None, None]
+    assert sections["flipflop, sparse"]["settings"][0]["ood"]["error"][0] == 0.125
     assert sections["flipflop"]["splits"] == ["in_domain", "sparse"]
 
 
@@ -101,3 +103,14 @@ def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> N
     for text in ("cope as trained steps=100 (n = 2)", "the range of the seeds", "error (%)"):
         assert text in texts
     assert 'fill="#fff"' in image.partition("<g")[0]
+
+
+def test_a_mean_without_one_of_its_splits_is_no_mean(here: Here) -> None:
+    """Else an encoding that cannot read the longest split would seem to be the best."""
+    made("learned", errors={"in_domain": 0.0, "sparse": 0.0, "long_x4": None})
+    made("rope", errors={"in_domain": 0.0, "sparse": 0.25, "long_x4": 0.5})
+    _, sections = page(here)
+    found = {setting["pe"]: setting["ood"]["error"] for setting in sections["flipflop"]["settings"]}
+    assert [*found] == ["rope", "learned"]
+    assert found["learned"] is None
+    assert found["rope"][0] == 0.375

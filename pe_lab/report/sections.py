@@ -22,7 +22,8 @@ class Setting:
         differs: the keys in which it differs from other settings.
         steps: the fewest that one of the runs was trained for.
         cells: the metrics of each split, by metric and split.
-        ood: the means over the out-of-domain splits, by metric.
+        ood: the means over the out-of-domain splits, or over all lengths, by metric; None where
+            one of them was not measured.
     """
 
     name: str
@@ -122,8 +123,7 @@ def section(
     for metric in METRICS:
         for (setting, name), band in bands(splits, ("setting", "split"), metric).items():
             cells.setdefault(setting, {m: {} for m in METRICS})[metric][name] = band
-        means = splits.filter(pl.col("split") != IN_DOMAIN).group_by("setting", "path")
-        ood[metric] = _over_runs(means.agg(pl.col(metric).mean()), metric)
+        ood[metric] = _over_runs(_means(splits, metric, len(names) if split else 1), metric)
     costs = {key: _over_runs(runs, key) for key in COSTS}
     settings = [
         Setting(
@@ -145,6 +145,14 @@ def section(
     changes = _changes(runs, names)
     task = runs["task"][0]
     return Section(task, tuple(names), tuple(settings), guess, changes, runs, split, note)
+
+
+def _means(splits: pl.DataFrame, metric: str, least: int) -> pl.DataFrame:
+    """The mean of each run over its splits out of domain; null where one of them could not be
+    measured, or where there are fewer than ``least``."""
+    out = splits.filter(pl.col("split") != IN_DOMAIN).group_by("setting", "path")
+    complete = pl.col(metric).is_not_null().all() & (pl.len() >= least)
+    return out.agg(pl.when(complete).then(pl.col(metric).mean()))
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
