@@ -1,9 +1,6 @@
 """What every model of conf/model must keep; a new yaml is tested by existing."""
 
 import re
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -12,45 +9,16 @@ import pytest
 import torch
 from fast import accelerated
 from hydra.utils import get_object
-from program import Here, rows, state, the_run, tiny
+from small_models import MODELS, SMALL, config, every_model, two_parts
 from torch import Tensor
 
 from docs import facts
-from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import instantiate
-from pe_lab.config.schema import Config
-from pe_lab.experiment.inspect_run import inspect_run
-from pe_lab.experiment.load_run import load
-from pe_lab.experiment.run import run_alone
-from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.models.scored_positions import ScoredPositions
-from pe_lab.store.run_folder import RunFolder
-from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.encodings import build_encodings
-from pe_lab.training.plan import plan
-from pe_lab.training.trainer import Trainer
 
-MODELS, ENCODINGS = facts.names("model"), facts.names()
-SMALL = {"n_layers": 2, "n_heads": 2, "d_model": 16, "head_width": 8}
+ENCODINGS = facts.names()
 LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
-
-FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=None, splits={})
-
-every_model = pytest.mark.parametrize("name", MODELS)
-
-
-def config(name: str, **changes: Any) -> ModelConfig:
-    section = facts.section(name, "model")
-    small = {key: value for key, value in SMALL.items() if key in section}
-    made: ModelConfig = instantiate({**section, **small, **changes}, "model", ModelConfig)
-    return made
-
-
-def two_parts(name: str) -> bool:
-    """Whether the model is for tasks with an input and an output part."""
-    return config(name).refuses_task(FLIPFLOP) is not None
 
 
 def built(name: str, pe: str = "none", fast: bool = True, **changes: Any) -> Model | None:
@@ -267,117 +235,3 @@ def test_yaml_and_class_hold_the_same_keys(name: str) -> None:
     hints = get_type_hints(get_object(section["_target_"]).__init__)
     taken = {key for key, hint in hints.items() if hint is not type(None)} - {"return"}
     assert taken == section.keys() - {"_target_"}
-
-
-def words(name: str, *more: str) -> list[str]:
-    """A small run of a model."""
-    section = facts.section(name, "model")
-    given = tiny(
-        f"model={name}", "task=selective_copy", "task.n_copy=4", "task.n_blank=4",
-        "eval.sequences=16", "train.steps=4", "train.batch_size=4", *more,
-    )  # fmt: skip
-    keys = [w.removeprefix("model.").partition("=")[0] for w in given]
-    return [
-        w
-        for w, key in zip(given, keys, strict=True)
-        if not w.startswith("model.") or key in section
-    ]
-
-
-@cache
-def job(name: str) -> Config:
-    (made,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2"))
-    return made
-
-
-@every_model
-def test_a_run_and_what_is_done_with_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["pe-lab"])
-    monkeypatch.chdir(tmp_path)
-    found = run_alone(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
-    folder = the_run(Path("runs"))
-    assert state(folder)["state"] == "finished"
-    assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
-    trained = load(folder)
-    for split in ("in_domain", "ood/long_x2"):
-        error = trained.answers(split.removeprefix("ood/")).measured()["error"]
-        assert error == found["metrics"][f"{split}/error"]
-        assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
-    if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):
-        with pytest.raises(UsageError, match=f"give a run of .* not of model={name}"):
-            inspect_run(folder)
-        return
-    for head in inspect_run(folder).heads:
-        sums = head.maps["attention"].sum(-1)
-        assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)
-
-
-def test_refused_on_the_command_line(here: Here) -> None:
-    lines = {
-        ("lstm", "pe=cope"): "pe=cope acts in attention, .* none, .* sinusoidal",
-        ("linear_attention", "pe=rope", "pe.logn=train"): "with logn=train .* change pe.logn",
-        (
-            "linear_attention",
-            "pe=xpos",
-        ): "pe=xpos cannot be used with linear attention.* rope, sinusoidal",
-        ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
-        ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
-        ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",
-    }
-    for (name, *given), told in lines.items():
-        plain = [w for w in tiny(*given) if not w.startswith("model.") or w in given]
-        refusal = here(f"model={name}", *plain)
-        assert (refusal.status, refusal.err.count("\n")) == (2, 1)
-        assert re.search(told, refusal.err), refusal.err
-    assert not Path("runs").exists()
-
-
-@every_model
-def test_a_task_without_parts_is_refused_by_models_for_two(name: str) -> None:
-    if two_parts(name):
-        told = config(name).refuses_task(FLIPFLOP)
-        assert told is not None
-        assert "\n" not in told
-        assert "choose a task that has one (" in told
-        assert "selective_copy" in told
-
-
-class Kept:
-    """Rows that are written nowhere."""
-
-    mark = (0, "")
-
-    def write(self, row: dict[str, Any]) -> None: ...
-
-    def sync(self) -> None: ...
-
-
-def trainer(name: str, folder: Path, seed: int = 0) -> Trainer:
-    planned = plan(replace(job(name), seed=seed))
-    made = Trainer(planned, torch.device("cpu"), RunFolder(folder), {}, lambda: None)
-    made.log = Kept()
-    return made
-
-
-@every_model
-def test_a_run_that_goes_on_comes_to_the_same_weights(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["pe-lab"])
-    whole, begun = (trainer(name, tmp_path) for _ in range(2))
-    for _ in range(4):
-        whole.train_step()
-    for _ in range(2):
-        begun.train_step()
-    begun.save()
-    torch.rand(1)
-    resumed = trainer(name, tmp_path)
-    assert resumed.resume()
-    for _ in range(2):
-        resumed.train_step()
-    expected, found = whole.model.state_dict(), resumed.model.state_dict()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
-    assert float(resumed.loss_sum) == float(whole.loss_sum)
-    assert not torch.equal(*(next(t.model.parameters()) for t in (begun, resumed)))

@@ -264,8 +264,6 @@ def test_at_length(load, sentences, name, length):
     assert deepest == 5 or (deepest < 5 and length < 10)
 
 
-def test_at_no_length(load):
-    with pytest.raises(ValueError, match=r"length of 3 is too short for brackets.*at least 4"):
-        load("brackets").at_length(3)
+def test_at_a_length_without_wide_gaps(load):
     with pytest.raises(ValueError, match=r"no gap is beyond 9 with.*task\.length=10"):
         load("brackets").split("wide_gap").at_length(9)

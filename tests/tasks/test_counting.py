@@ -226,8 +226,3 @@ def test_at_length(load, sentences, keys, length, expected):
         assert task.min_ops <= len(operations) <= task.max_ops
         assert same == answers == [str(value)]
         assert short == words[-(length + 1) :]
-
-
-def test_at_no_length(load):
-    with pytest.raises(ValueError, match=r"length of 5 is too short for counting.*at least 6"):
-        load("counting").at_length(5)

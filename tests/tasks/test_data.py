@@ -127,6 +127,16 @@ def test_at_length(load, name):
             assert task.sample(generator(1), 4).tokens.shape[1] <= task.n_tokens
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("brackets", 4), ("copy", 2), ("counting", 6), ("flipflop", 3), ("selective_copy", 2)],
+)
+def test_a_length_that_is_too_short(load, name, least):
+    load(name).at_length(least)
+    with pytest.raises(ValueError, match=rf"length of {least - 1} is too short .*least {least}"):
+        load(name).at_length(least - 1)
+
+
 def test_no_other_length():
     """A task that does not say how it is made longer."""
     task = Fixed(splits={})

@@ -243,11 +243,6 @@ def test_at_length(load, sentences, split, length, n_tokens):
         check(*sequence)
 
 
-def test_at_no_length(load):
-    with pytest.raises(ValueError, match=r"length of 2 is too short for flip-flop.*at least 3"):
-        load("flipflop").at_length(2)
-
-
 def test_a_file_has_a_length(tmp_path):
     path = tmp_path / "sequences.txt"
     path.write_text("w1i0i1r1\n")
