@@ -13,9 +13,6 @@ from pe_lab.results.reader import flat, text
 
 GROUPS = ("task", "pe", "positions", "model", "preset")
 
-NONE = object()
-"""Stands for the default of a key that has none."""
-
 
 @cache
 def options(group: str) -> tuple[str, ...]:
@@ -47,15 +44,15 @@ def defaults(task: str, pe: str, positions: str, model: str) -> Mapping[str, Any
     return found
 
 
-def default_of(run: Mapping[str, Any], key: str) -> Any:
-    """The default of a key of a run, a row of ``frame.read_runs``; ``NONE`` without one."""
-    part = re.fullmatch(r"pe\.parts\.(\d+)\.(.+)", key)
-    if part is None:
-        names = (run.get(group) or "" for group in ("task", "pe", "positions", "model"))
-        return defaults(*names).get(key, NONE)
-    parts = text(run.get("pe.parts")).strip("[]").split(",")
-    name = parts[int(part[1])] if int(part[1]) < len(parts) else ""
-    return _yaml(f"pe/{name}").get(part[2], NONE) if name in options("pe") else NONE
+def defaults_of(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ``defaults`` of a run, a row of ``frame.read_runs``, with those of the parts of its
+    encoding: pe.parts.0.base."""
+    found = defaults(*(run.get(group) or "" for group in ("task", "pe", "positions", "model")))
+    if run.get("pe.parts") is None:
+        return found
+    parts = enumerate(text(run["pe.parts"]).strip("[]").split(","))
+    keys = {f"pe.parts.{n}": _yaml(f"pe/{name}") for n, name in parts if name in options("pe")}
+    return {**found, **flat(keys)}
 
 
 def same(value: Any, default: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.defaults import NONE, default_of, follows, same
+from pe_lab.results.defaults import defaults_of, follows, same
 from pe_lab.results.frame import compared_keys, config_keys
 from pe_lab.results.reader import text
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
@@ -27,6 +27,8 @@ _AMONG = {
     "task": "",
 }
 """What a key with this prefix is compared among."""
+Run = Mapping[str, Any]
+"""A row of ``frame.read_runs``."""
 Values = dict[str, dict[str, str]]
 """setting -> key -> value."""
 _SHORTENED = ("task.", "pe.", "positions.", "model.", "train.", "eval.")
@@ -60,11 +62,8 @@ def named(frame: pl.DataFrame) -> Names:
     rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
     rows = without_idle(rows)
     runs = {row["setting"]: row for row in rows.iter_rows(named=True)}
-    departing, shared = _apart(rows, _departures(rows))
-    primary = {
-        setting: {k: v for k, v in keys.items() if not _follows(runs[setting], k)}
-        for setting, keys in departing.items()
-    }
+    departing, shared = _apart(runs, _departures(rows))
+    primary = {s: _leading(runs[s], values) for s, values in departing.items()}
     keys = list(dict.fromkeys(key for values in departing.values() for key in values))
     names = _short([*keys, *(key for values in shared.values() for key in values)])
     found: dict[str, str] = {}
@@ -114,10 +113,15 @@ def _departures(rows: pl.DataFrame) -> Values:
             continue
         varies = rows.select(pl.col(several).n_unique().over(alike) > 1)
         for run, varying in zip(rows.iter_rows(named=True), varies.iter_rows(), strict=True):
+            known, were_null = defaults_of(run), run["null_keys"] or ()
             found[run["setting"]] |= {
                 key: _shown(run[key])
                 for key, varied in zip(several, varying, strict=True)
-                if _departs(run, key, varied)
+                if (
+                    _departs(run[key], known[key], key in were_null)
+                    if key in known
+                    else varied and run[key] is not None
+                )
             }
     groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
     roots = {group: rank for rank, group in enumerate(groups)}
@@ -125,20 +129,21 @@ def _departures(rows: pl.DataFrame) -> Values:
     return {s: dict(sorted(v.items(), key=lambda item: ranks[item[0]])) for s, v in found.items()}
 
 
-def _apart(rows: pl.DataFrame, departing: Values) -> tuple[Values, Values]:
+def _apart(runs: Mapping[str, Run], departing: Values) -> tuple[Values, Values]:
     """The departures without those that all settings of a task have in common; and these by task,
     less what follows from them. An encoding's keys stay."""
     apart, shared = dict(departing), {}
-    for part in rows.partition_by("task"):
-        runs = part.rows(named=True)
-        common = set.intersection(*(set(departing[run["setting"]].items()) for run in runs))
+    for task in {run["task"] for run in runs.values()}:
+        settings = [setting for setting, run in runs.items() if run["task"] == task]
+        common = set.intersection(*(set(departing[setting].items()) for setting in settings))
         common = {(k, v) for k, v in common if not k.startswith("pe.")}
-        for run in runs:
-            keys = departing[run["setting"]]
-            apart[run["setting"]] = {k: v for k, v in keys.items() if (k, v) not in common}
-        shared[runs[0]["task"]] = {
-            k: v for k, v in keys.items() if (k, v) in common and not _follows(runs[0], k)
-        }
+        first = departing[settings[0]]
+        shared[task] = _leading(
+            runs[settings[0]], {k: v for k, v in first.items() if (k, v) in common}
+        )
+        for setting in settings:
+            values = departing[setting].items()
+            apart[setting] = {k: v for k, v in values if (k, v) not in common}
     return apart, shared
 
 
@@ -151,11 +156,7 @@ def _prefix(key: str) -> str:
     return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
 
 
-def _departs(run: Mapping[str, Any], key: str, varied: bool) -> bool:
-    value, default = run[key], default_of(run, key)
-    was_null = key in (run["null_keys"] or ())
-    if default is NONE:
-        return varied and value is not None
+def _departs(value: Any, default: Any, was_null: bool) -> bool:
     # A run without the key, made before there was one, has null too.
     return default is not None if was_null else value is not None and not same(value, default)
 
@@ -164,9 +165,13 @@ def _shown(value: Any) -> str:
     return text(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _follows(run: Mapping[str, Any], key: str) -> bool:
-    """Whether the value mostly follows from other keys."""
-    return key.startswith("task.splits.") or follows(default_of(run, key))
+def _leading(run: Run, values: dict[str, str]) -> dict[str, str]:
+    """Without the keys whose values mostly follow from others."""
+    known = defaults_of(run)
+    return {
+        key: value for key, value in values.items()
+        if not key.startswith("task.splits.") and not follows(known.get(key))
+    }  # fmt: skip
 
 
 def _short(keys: Iterable[str]) -> dict[str, str]:

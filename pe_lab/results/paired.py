@@ -8,7 +8,7 @@ import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import metric_name
-from pe_lab.results.defaults import default_of, same
+from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
@@ -130,7 +130,7 @@ def _side(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Runs]:
     sides: dict[tuple[Any, ...], Runs] = {}
     for run in without_idle(finished).filter(pe=pe).iter_rows(named=True):
         protocol = {key: run[key] for key in keys}
-        if same(protocol["train.lr"], default_of(run, "train.lr")):
+        if same(protocol["train.lr"], defaults_of(run)["train.lr"]):
             protocol["train.lr"] = "preset"
         shared = (("task", run["task"]), *protocol.items())
         sides.setdefault(shared, {}).setdefault(run["setting"], {})[run["seed"]] = run
