@@ -2,13 +2,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Only to test against; its licence, CC BY-NC 4.0, and its pins keep it out of VENV.
+OPENWANDB := .venv-wandb/bin/openwandb
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures.
 PARALLEL := -n auto --dist loadfile --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-slurm test-gpu check format bench bench-gpu cost browser docs findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +27,10 @@ $(PEERS): $(STAMP)
 	# The authors' own xPos. Its pins (fairscale, an old timm) are for other parts of it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchscale>=0.3,<0.4'
 	@touch $@
+
+$(OPENWANDB):
+	$(PYTHON) -m venv .venv-wandb
+	.venv-wandb/bin/python -m pip install --quiet --disable-pip-version-check openwandb==0.5.25
 
 run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe=rope'
 	$(BIN)/pe-lab $(RUN)
@@ -53,6 +59,9 @@ test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=mi
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \
 	tests/slurm/up.sh && $(BIN)/python -m pytest -m slurm --timeout 900 tests/slurm
+
+test-wandb: $(STAMP) $(OPENWANDB) ## wandb against a real server, openwandb on loopback: every row read back
+	OPENWANDB=$(OPENWANDB) $(BIN)/python -m pytest -m wandb_server -s --timeout 600 tests/test_wandb_server.py
 
 test-gpu: $(STAMP) ## what needs a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -118,6 +118,21 @@ def test_a_run_killed_before_the_end_of_its_tracker_is_sent_by_the_next_start(
     assert len(files(folder)) == 1
 
 
+def test_damaged_rows_are_not_sent(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracking, "finish", lambda *_: None)
+        assert here(*tiny("tracker=tensorboard")).status == 0
+    metrics = the_run(tmp_path / "runs") / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("train/loss", "train/lost", 1))
+    for words in (tiny("tracker=tensorboard"), ["-m", *tiny("tracker=tensorboard")]):
+        outcome = here(*words)
+        assert outcome.status == 0, outcome.err
+        assert "metrics.jsonl does not fit its digest in summary.json" in outcome.out
+        assert "sending" not in outcome.out
+
+
 def test_a_finished_run_is_not_sent_to_another_tracker(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from offline_wandb import (
@@ -26,6 +27,8 @@ from offline_wandb import (
 )
 
 from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
+from pe_lab.experiment.trackers.wandb import WandbTracker
+from pe_lab.experiment.trackers.wandb_files import sync_command
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -92,6 +95,25 @@ def test_an_offline_run_reads_back(
     assert list(no_wandb_account.iterdir()) == []
     assert not list((tmp_path / "home").rglob("staging"))
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_system_metrics_are_off_by_default_and_packages_are_listed(tmp_path: Path) -> None:
+    for wanted in (False, True):
+        folder = tmp_path / str(wanted)
+        run = started(folder, **({"system_metrics": True} if wanted else {}))
+        assert isinstance(run._tracker, WandbTracker)
+        assert run._tracker._run.settings.x_disable_stats is not wanted
+        run.finish(None, 0)
+        (packages,) = folder.rglob("requirements.txt")
+        assert "torch==" in packages.read_text()
+
+
+def test_a_sync_line_quotes_the_folder_and_names_the_option_for_online_runs() -> None:
+    for folder, expected in (
+        ("/a b/wandb/offline-run-1", "wandb sync '/a b/wandb/offline-run-1'"),
+        ("/a/wandb/run-1", "wandb sync --no-skip-online /a/wandb/run-1"),
+    ):
+        assert sync_command(SimpleNamespace(dir=f"{folder}/files", id="1")) == expected
 
 
 def test_runs_of_one_process_stay_apart_and_equal_ones_of_two_folders_too(

@@ -47,7 +47,7 @@ Choices:
 
 Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
   seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
-  tracker.wandb.mode=offline|online|disabled
+  tracker=wandb|tensorboard|none  tracker.wandb.mode=offline|online|disabled
 A new encoding or task: a class and a yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
 Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.
 """

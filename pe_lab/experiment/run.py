@@ -194,7 +194,7 @@ def _train_and_evaluate(
     log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     sweep = place.sweep if place else None
     # A sweep has a line of its own.
-    waiting = nullcontext() if place else busy(f"starting {config.names['tracker']}")
+    waiting = nullcontext() if place else busy(f"starting {config.names.get('tracker', 'tracker')}")
     with waiting:
         tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
     names, exit_code, summary = config.names, 1, None

@@ -116,16 +116,18 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
         state, summary = lacking(), folder.summary()
         if state is None or summary is None:
             return
-        # A sweep's parent has no handler for log records.
-        console().print(
-            f"sending the tracker what it lacks of {folder.path}", soft_wrap=True, markup=False
-        )
         try:
             run = tracked_run(plan, folder, state["overrides"], state["sweep"])
         except (UsageError, RunError) as error:
-            logger.warning("%s; until then the tracker gets nothing of it", error)
+            _say(f"{error}; until then the tracker gets nothing of it")
             return
+        _say(f"sending the tracker what it lacks of {folder.path}")
         Tracking(section, run).finish(summary, 0)
+
+
+def _say(text: str) -> None:
+    # A sweep's parent has no handler for log records.
+    console().print(text, soft_wrap=True, markup=False)
 
 
 def _tracker(section: dict[str, Any]) -> Tracker:

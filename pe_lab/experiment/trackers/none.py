@@ -6,7 +6,7 @@ from pe_lab.common.tracker import TrackedRun, Tracker
 
 
 class NoTracker(Tracker):
-    """Does nothing."""
+    """No tracker: the run folder is the only record."""
 
     active = False
 

@@ -8,7 +8,7 @@ from pe_lab.experiment.trackers.labels import UNCHARTED, closing_row, with_mean_
 
 
 class TensorBoardTracker(Tracker):
-    """Scalars over ``step``, and at the end the configuration with the final numbers.
+    """TensorBoard: scalars over ``step``, at the end the configuration with the final numbers.
 
     The event files of a resumed run are written anew from metrics.jsonl, as those of a killed
     process may lack rows.

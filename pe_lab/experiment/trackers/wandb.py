@@ -45,7 +45,7 @@ DISK_ERRORS = {
 
 
 class WandbTracker(Tracker):
-    """One run in wandb, without any question on the terminal; its files are in ``folder/wandb``.
+    """Weights & Biases, without any question on the terminal; its files are in ``folder/wandb``.
 
     Row n of metrics.jsonl is wandb's step n. A resumed run logs the rows that wandb lacks:
     online, the server and ``wandb/rows`` say how many it has; offline, the number is in
@@ -113,7 +113,9 @@ class WandbTracker(Tracker):
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             return f"free space or give write access at {self._folder.path}"
         if self._run is not None and self._mode == "online":
-            return f"`{sync_command(self._run)}` sends what is missing"
+            # wandb logs no table without its server.
+            command = sync_command(self._run)
+            return f"the same command sends what is missing, `{command}` all but the tables"
         return "tracker=none does without it"
 
     def abort(self) -> None:

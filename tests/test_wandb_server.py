@@ -1,0 +1,186 @@
+"""wandb against a real server on loopback: every row arrives once (``make test-wandb``)."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import command, rows, state, the_run, tiny
+from real_wandb import RealServer, free_port, shell
+
+pytestmark = [pytest.mark.wandb_server, pytest.mark.usefixtures("no_wandb_account")]
+
+ONLINE, OFFLINE = "tracker.wandb.mode=online", "tracker.wandb.mode=offline"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    program = os.environ.get("OPENWANDB")
+    if not program:
+        pytest.skip("OPENWANDB names no server: make test-wandb")
+    made = RealServer(str(Path(program).absolute()), tmp_path / "server", free_port())
+    made.start()
+    yield made
+    made.kill()
+
+
+def start(server: RealServer, cwd: Path, *words: str) -> subprocess.Popen[str]:
+    """The program in a process of its own that finds the server."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pe_lab", *words],
+        cwd=cwd,
+        env={**os.environ, **server.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_rows(folder: Path, n: int, process: subprocess.Popen[str]) -> Path:
+    """The run folder, once metrics.jsonl has so many rows."""
+    end = time.monotonic() + 90
+    while True:
+        found = list(folder.glob("runs/*/*/*/metrics.jsonl"))
+        if found and found[0].read_bytes().count(b"\n") >= n:
+            return found[0].parent
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < end, "no rows"
+        time.sleep(0.005)
+
+
+def run_id(folder: Path) -> str:
+    return f"{'-'.join(folder.parts[-3:])}-{(folder / 'wandb' / 'id').read_text()}"
+
+
+def logged(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without wandb's keys, the times and the mean, which metrics.jsonl does not have."""
+    return {k: v for k, v in row.items() if k[0] != "_" and k[:5] != "time/" and k != "ood/error"}
+
+
+def check(
+    server: RealServer, folder: Path, *, repeated: bool = False, tables: bool = True
+) -> dict[str, Any]:
+    """The server has every row of metrics.jsonl once, the closing row and that of the tables.
+
+    Args:
+        repeated: whether rows may have come several times, equal each time.
+        tables: whether the row of the tables came.
+    """
+    sent = server.rows(run_id(folder))
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in sent:
+        earlier = by_step.setdefault(row["_step"], row)
+        assert repeated or earlier is row, f"row {row['_step']} came twice"
+        assert logged(earlier) == logged(row) or "splits" in row
+    assert sorted(by_step) == list(range(len(by_step)))
+    came = [by_step[step] for step in sorted(by_step)]
+    last = came.pop() if tables else {}
+    closing = came.pop()
+    assert [logged(row) for row in came] == rows(folder)
+    assert ({"splits", "lengths"} <= last.keys()) == tables
+    numbers = json.loads((folder / "summary.json").read_text())["metrics"]
+    assert closing["in_domain/error"] == numbers["in_domain/error"]
+    run = server.run(run_id(folder))
+    assert run["state"] == "finished"
+    assert run["summary"]["in_domain/error"] == numbers["in_domain/error"]
+    print(
+        f"\n{run['display_name'][:40]!r} {run['state']}: {len(rows(folder))} rows of "
+        f"metrics.jsonl, {len(sent)} rows came, {len(by_step)} steps, last _step {max(by_step)}, "
+        f"{len(run['summary'])} numbers in the summary"
+    )
+    return run
+
+
+def test_offline_then_sync(server: RealServer, tmp_path: Path) -> None:
+    done = command(*tiny(OFFLINE), cwd=tmp_path, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    # The line of docs/wandb.md.
+    shell("wandb sync runs/*/*/*/wandb/offline-*", tmp_path, server.environment)
+    check(server, the_run(tmp_path / "runs"))
+
+
+def test_online(server: RealServer, tmp_path: Path) -> None:
+    words = tiny(ONLINE, "tracker.wandb.name=mine", "tracker.wandb.notes=why")
+    done = command(*words, cwd=tmp_path, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    folder = the_run(tmp_path / "runs")
+    assert f"wandb: {server.url}/default/pe-lab/runs/{run_id(folder)}" in done.stdout
+    run = check(server, folder)
+    assert (run["display_name"], run["notes"]) == ("mine", "why")
+    assert run["config"]["train"]["value"]["steps"] == 20
+    (facts,) = run["config"]["_wandb"]["value"]["e"].values()
+    (recorded,) = json.loads((folder / "environment.json").read_text())
+    assert facts["git"]["commit"] == recorded["git_revision"]
+    assert facts["python"].endswith(recorded["python"])
+    print(f"its environment: {sorted(facts)}")
+
+
+@pytest.mark.parametrize("mode", [ONLINE, OFFLINE])
+def test_interrupted_and_resumed(server: RealServer, tmp_path: Path, mode: str) -> None:
+    words = tiny(mode, "train.steps=400", "eval.every=50")
+    process = start(server, tmp_path, *words)
+    folder = wait_for_rows(tmp_path, 60, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert state(folder)["state"] == "interrupted"
+    done = command(*words, cwd=tmp_path, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    if mode == OFFLINE:
+        shell("wandb sync runs/*/*/*/wandb/offline-*", tmp_path, server.environment)
+    check(server, folder)
+
+
+def test_killed_and_resumed_online(server: RealServer, tmp_path: Path) -> None:
+    """openwandb does not count the rows it has, so those of the killed process come again."""
+    words = tiny(ONLINE, "train.steps=400", "eval.every=50")
+    process = start(server, tmp_path, *words)
+    folder = wait_for_rows(tmp_path, 60, process)
+    process.kill()
+    process.communicate()
+    done = command(*words, cwd=tmp_path, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    check(server, folder, repeated=True)
+
+
+def test_no_server_at_the_start(server: RealServer, tmp_path: Path) -> None:
+    server.kill()
+    words = tiny(ONLINE, "tracker.wandb.init_timeout=2")
+    done = command(*words, cwd=tmp_path, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    assert "wandb did not start online: " in done.stdout
+    server.start()
+    print(shell(line_in(done.stdout), tmp_path, server.environment))
+    check(server, the_run(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("remedy", ["the line of the warning", "the same command"])
+def test_server_killed_and_back(server: RealServer, tmp_path: Path, remedy: str) -> None:
+    words = tiny(ONLINE, "train.steps=400", "eval.every=50")
+    process = start(server, tmp_path, *words)
+    folder = wait_for_rows(tmp_path, 60, process)
+    server.kill()
+    out, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, out
+    assert "wandb did not end well: " in out
+    server.start()
+    if remedy == "the same command":
+        done = command(*words, cwd=tmp_path, env=server.environment)
+        assert "sending the tracker what it lacks" in done.stdout
+    else:
+        print(line_in(out), shell(line_in(out), tmp_path, server.environment))
+    check(server, folder, repeated=True, tables=remedy == "the same command")
+
+
+def line_in(out: str) -> str:
+    """The command in a warning."""
+    found = re.search(r"`(wandb sync [^`]+)`", out)
+    assert found, out
+    return found[1]
