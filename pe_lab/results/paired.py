@@ -58,17 +58,25 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
         if not settings:
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
     names = labels(finished)
-    rows: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for key in sides[a].keys() & sides[b].keys():
         of_a, of_b = _only(a, sides[a][key]), _only(b, sides[b][key])
         if seeds := sorted(of_a.keys() & of_b.keys()):
-            both = [of_a[seed] for seed in seeds], [of_b[seed] for seed in seeds]
-            rows += _tests(a, b, *both, finished, names)
+            runs_a, runs_b = [of_a[seed] for seed in seeds], [of_b[seed] for seed in seeds]
+            setting_a, task = runs_a[0]["setting"], runs_a[0]["task"]
+            facts = {
+                "task": task,
+                "a": a,
+                "b": b,
+                "setting_a": setting_a,
+                "setting_b": runs_b[0]["setting"],
+                "differs": names[setting_a],
+            }
+            tests = _tests(runs_a, runs_b, splits_of(finished.filter(task=task)))
+            rows += [facts | test for test in tests]
     if not rows:
         raise UsageError(_nothing_shared(a, b, sides))
-    return pl.DataFrame(rows, SCHEMA, orient="row").sort(
-        "task", "differs", "setting_a", maintain_order=True
-    )
+    return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -150,15 +158,11 @@ def _only(pe: str, settings: Runs) -> dict[int, dict[str, Any]]:
 
 
 def _tests(
-    a: str,
-    b: str,
-    of_a: list[dict[str, Any]],
-    of_b: list[dict[str, Any]],
-    runs: pl.DataFrame,
-    names: dict[str, str],
-) -> list[list[Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for split in splits_of(runs.filter(task=of_a[0]["task"])):
+    of_a: list[dict[str, Any]], of_b: list[dict[str, Any]], splits: list[str]
+) -> list[dict[str, Any]]:
+    """A row for each split, of two lists of runs with the same seeds."""
+    rows: list[dict[str, Any]] = []
+    for split in splits:
         name = metric_name(split, "error")
         both = [
             (x["seed"], x[name], y[name])
@@ -166,25 +170,11 @@ def _tests(
             if x[name] is not None and y[name] is not None
         ]
         seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
-        found[split] = {"seeds": seeds, **seed_by_seed(*errors)}
+        rows.append({"split": split, "seeds": seeds, **seed_by_seed(*errors)})
     for kind in ("p_t", "p_flips"):
-        corrected = holm([test[kind] for test in found.values()])
-        for test, p in zip(found.values(), corrected, strict=True):
-            test[f"{kind}_holm"] = p
-    first_a, first_b = of_a[0], of_b[0]
-    facts = [
-        first_a["task"],
-        a,
-        b,
-        first_a["setting"],
-        first_b["setting"],
-        names[first_a["setting"]],
-    ]
-    numbers = list(SCHEMA)[len(facts) + 3 :]
-    return [
-        [*facts, split, test["n"], test["seeds"], *(test[name] for name in numbers)]
-        for split, test in found.items()
-    ]
+        for row, p in zip(rows, holm([row[kind] for row in rows]), strict=True):
+            row[f"{kind}_holm"] = p
+    return rows
 
 
 def _nothing_shared(a: str, b: str, sides: dict[str, dict[tuple[Any, ...], Runs]]) -> str:

@@ -71,7 +71,8 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     numbers = published() if numbers is None else numbers
     finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
     measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
-    settings = _settings(finished)
+    ours = finished.unique(["pe", "setting"], maintain_order=True)
+    settings = ours.rows_by_key(["task", "pe"], named=True, include_key=True)
     matches: list[dict[tuple[str, ...], _Match]] = []
     for number in numbers:
         table = (number.source, number.where, number.task, number.pe, number.split)
@@ -96,7 +97,7 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
             default=None,
         )
         rows.append(_row(number, best))
-    return pl.DataFrame(rows, SCHEMA, orient="row")
+    return pl.DataFrame(rows, SCHEMA)
 
 
 def comparison_tables(table: pl.DataFrame) -> list[Table]:
@@ -184,14 +185,6 @@ def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str],
     return cells
 
 
-def _settings(finished: pl.DataFrame) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    if len(finished):
-        for row in finished.unique(["pe", "setting"], maintain_order=True).iter_rows(named=True):
-            found.setdefault((row["task"], row["pe"]), []).append(row)
-    return found
-
-
 def _differences(number: Published, ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """key -> our value and theirs, where the source states one that is not ours."""
     pairs = {key: (ours.get(key), theirs) for key, theirs in number.setting.items()}
@@ -208,20 +201,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _row(number: Published, match: _Match | None) -> list[Any]:
-    size = " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items())
-    theirs = [number.error, number.low, number.high, number.printed, number.seeds]
-    ours: list[Any] = [None] * 6
-    differs = ""
+def _row(number: Published, match: _Match | None) -> dict[str, Any]:
+    shared = ("source", "where", "task", "pe", "split", "metric", "reading", "recipe")
+    row = {name: getattr(number, name) for name in shared}
+    row |= {
+        "size": " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items()),
+        "theirs": number.error,
+        "theirs_low": number.low,
+        "theirs_high": number.high,
+        "theirs_printed": number.printed,
+        "theirs_seeds": number.seeds,
+        "differs": "",
+        "verdict": _verdict(number, match),
+    }
     if match is not None:
-        ours = [match.cell[name] for name in ("setting", "n", "mean", "sd", "low", "high")]
+        row |= {name: match.cell[name] for name in ("setting", "n", "sd", "low", "high")}
         pairs = match.differs.items()
-        differs = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
-    return [
-        *(number.source, number.where, number.task, number.pe, size, number.split, number.metric),
-        *theirs, *ours,
-        differs, _verdict(number, match), number.reading, number.recipe,
-    ]  # fmt: skip
+        row["ours"] = match.cell["mean"]
+        row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
+    return row
 
 
 def _verdict(number: Published, match: _Match | None) -> str:
