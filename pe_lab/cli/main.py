@@ -30,6 +30,7 @@ A finished run is skipped and an unfinished one is resumed: any command can be r
 Look at the results (the keys of a command: pe-lab results --help):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   a table of all runs
   pe-lab runs                                           the run folders: state, age, size
+  pe-lab verify                                         whether the files are as written
   pe-lab compare                                        beside the published numbers
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
@@ -55,6 +56,7 @@ Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydr
 VERBS = {
     "results": "pe_lab.cli.results",
     "runs": "pe_lab.cli.runs",
+    "verify": "pe_lab.cli.verify",
     "compare": "pe_lab.cli.compare",
     "report": "pe_lab.cli.report",
     "eval": "pe_lab.cli.eval",

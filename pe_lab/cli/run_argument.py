@@ -2,6 +2,7 @@
 
 import glob
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pe_lab.common.errors import UsageError
@@ -52,10 +53,7 @@ def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     Raises:
         UsageError: no such run, or none of them is finished.
     """
-    # A path may have a comma in it.
-    names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
-    matching = [path for name in names if name for path in _matching(name, runs_dir)]
-    paths = list({path.resolve(): path for path in reversed(matching)}.values())[::-1]
+    paths = matching_runs(text, runs_dir)
     if not paths:
         raise UsageError(
             "eval needs a finished run: give run=FOLDER, several by commas, or a part of their "
@@ -63,13 +61,28 @@ def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
         )
     if len(paths) == 1:
         return paths, []
-    done = [path for path in paths if RunFolder(path).summary() is not None]
+    done = [path for path in paths if _is_finished(path)]
     if not done:
         raise UsageError(
             f"run={text} names {len(paths)} runs, and none is finished ({named(paths)}): run "
             "their commands again to continue them"
         )
     return done, [path for path in paths if path not in done]
+
+
+def matching_runs(text: str, runs_dir: Path) -> list[Path]:
+    """The runs of a list of folders, patterns and parts of paths; UsageError where one has none."""
+    # A path may have a comma in it.
+    names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
+    matching = [path for name in names if name for path in _matching(name, runs_dir)]
+    return list({path.resolve(): path for path in reversed(matching)}.values())[::-1]
+
+
+def _is_finished(path: Path) -> bool:
+    """Not where its summary is damaged: tables say why."""
+    with suppress(UsageError):
+        return RunFolder(path).summary() is not None
+    return False
 
 
 def _matching(name: str, runs_dir: Path) -> list[Path]:

@@ -1,0 +1,126 @@
+"""``pe-lab verify`` (issue 15, part 4): what is wrong in run folders, and nothing else."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from edited import edit_summary
+from program import Here, the_run, tiny
+
+from pe_lab.evaluation.verify import problems
+from pe_lab.store import checkpoint
+from pe_lab.store.run_folder import RunFolder
+
+WORDS = tiny("train.steps=4", "train.checkpoint_every=2")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from pe_lab.cli.main import main
+
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(WORDS) == 0
+        assert main(["eval", "run=runs/flipflop", "lengths=8,12"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    return the_run(tmp_path / "runs")
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
+    assert problems(run) == []
+    for words in ([], [f"run={run}"], ["run=cope"], ["pe=cope"]):
+        if words == ["run=cope"]:
+            words = [f"run={run.name}"]
+        ended = here("verify", *words)
+        assert (ended.status, ended.err) == (0, "")
+    # Interrupted, too.
+    (run / "summary.json").unlink()
+    (run / "evaluations.jsonl").unlink()
+    RunFolder(run).set_status("interrupted", 4, 9)
+    assert problems(run) == []
+
+
+NAMES = ("checkpoint.pt", "summary.json", "metrics.jsonl", "evaluations.jsonl")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_is_found(here: Here, run: Path, name: str) -> None:
+    """V1 and V4: any bit of a file with digests."""
+    rng, whole = random.Random(name), (run / name).read_bytes()
+    for _ in range(40):
+        flip(run / name, rng.randrange(len(whole)), rng.randrange(8))
+        assert any(name in problem for problem in problems(run))
+        (run / name).write_bytes(whole)
+    assert problems(run) == []
+
+
+def last_line(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def earlier_checkpoint(run: Path) -> None:
+    state = checkpoint.load(run / "checkpoint.pt", None)
+    checkpoint.save(run / "checkpoint.pt", state["run"], {**state, "step": 2})
+
+
+def unfinished(run: Path) -> None:
+    (run / "summary.json").unlink()
+    flip(run / "metrics.jsonl", 20)
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no checkpoint": (lambda run: (run / "checkpoint.pt").unlink(), "checkpoint.pt is missing"),
+    "another checkpoint": (earlier_checkpoint, "not the one that summary.json was measured with"),
+    "a row less": (last_line, "metrics.jsonl does not fit its digest in summary.json"),
+    "unfinished": (unfinished, "metrics.jsonl does not fit its digest in the checkpoint"),
+    "another configuration": (
+        lambda run: edit_summary(run, lambda s: s["config"]["train"].update(lr=1.0)),
+        "has the configuration of ",
+    ),
+    "no digest": (
+        lambda run: (run / "summary.json").write_text(
+            (run / "summary.json").read_text().partition(',\n "digest"')[0] + "}"
+        ),
+        "summary.json has no digest",
+    ),
+    "status": (lambda run: (run / "status.json").write_text("{}"), "status.json is not as"),
+    "environment": (lambda run: (run / "environment.json").write_text("3"), "environment.json is"),
+    "config": (lambda run: (run / "config.yaml").write_text("a: &a [*a]"), "config.yaml cannot"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "part"), CASES.values(), ids=CASES)
+def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], part: str) -> None:
+    spoil(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    (problem,) = problems(run)
+    assert part in problem
+    ended = here("verify", f"run={run}", "format=csv")
+    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 runs are damaged\n")
+    assert part in ended.out
+    assert part in " ".join(here("verify").out.replace("│", " ").split())
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run: Path) -> None:
+    """V7: eval of a broken run."""
+    assert here(*WORDS, "seed=1").status == 0
+    flip(run / "summary.json", 300)
+    ended = here("eval", "run=runs/flipflop", "lengths=8")
+    assert ended.status == 0, ended.err
+    assert f"{run.name}/summary.json does not fit its digest" in ended.out
