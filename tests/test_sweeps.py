@@ -81,11 +81,17 @@ def test_the_closing_lines_answer_which_encoding_generalises(here: Here, tmp_pat
     assert all(row.count("±") == 2 for row in rows)
     pe, seed = min(means, key=lambda job: means[job])
     (best,) = (tmp_path / "runs").glob(f"flipflop/{pe}/seed{seed}-*")
-    line = out.splitlines()[-1]
-    assert line.startswith("look at it: pe-lab results | pe-lab report | pe-lab inspect run=")
-    assert line.endswith(f"run={best.relative_to(tmp_path)}")
+    assert out.splitlines()[-3:] == [
+        "look at it: pe-lab results",
+        "            pe-lab report",
+        f"            pe-lab inspect run={best.relative_to(tmp_path)}",
+    ]
     elsewhere = here("-m", *tiny("runs_dir=other", "seed=0,1", "train.steps=1")).out
-    assert "pe-lab results runs_dir=other | pe-lab report runs_dir=other |" in elsewhere
+    assert "look at it: pe-lab results runs_dir=other\n" in elsewhere
+    assert "            pe-lab report runs_dir=other\n" in elsewhere
+    alone = here(*tiny("seed=5", "train.steps=1")).out
+    assert "look at it: pe-lab results\n" in alone
+    assert "            pe-lab inspect run=runs/flipflop/none/seed5-" in alone
 
 
 @pytest.fixture

@@ -59,13 +59,11 @@ def run_alone(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def look_at(folder: RunFolder, runs_dir: str) -> None:
-    """Print the commands that show this run, and those beside it."""
-    where = "" if runs_dir == "runs" else f" {shlex.quote(f'runs_dir={runs_dir}')}"
-    run = shlex.quote(f"run={folder.path}")
-    console().print(
-        f"look at it: pe-lab results{where} | pe-lab report{where} | pe-lab inspect {run}",
-        soft_wrap=True,
-    )
+    """Print the commands that show this run and those beside it, one a line to be copied."""
+    where = [] if runs_dir == "runs" else [f"runs_dir={runs_dir}"]
+    commands = [["results", *where], ["report", *where], ["inspect", f"run={folder.path}"]]
+    for words, label in zip(commands, ("look at it:", "", ""), strict=True):
+        console().print(f"{label:11} {shlex.join(['pe-lab', *words])}", soft_wrap=True)
 
 
 def folder_of(plan: Plan) -> RunFolder:
