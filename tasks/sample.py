@@ -91,7 +91,6 @@ class Story:
         self.inscription = self.written()
 
     def word(self, kind: str) -> str:
-        """One of the story's words of this kind."""
         return self.among(self.words[kind])
 
     def some(self, choices: Sequence[str]) -> list[str]:
@@ -103,24 +102,20 @@ class Story:
         return choices[int(self.rng.random() * len(choices))]
 
     def name(self) -> str:
-        """One or two syllables and an end."""
         n = 1 + int(self.rng.random() * 2)
         kinds = ["onset", "vowel"] * n + ["coda"]
         return "".join(self.among(SYLLABLES[kind].split()) for kind in kinds).capitalize()
 
     def line(self) -> str:
-        """A line of a song or a saying."""
         return (
             f"the {self.word('adjective')} {self.word('noun')} {self.word('verb')} "
             f"the {self.word('noun')} of the {self.word('place')}"
         )
 
     def written(self) -> str:
-        """An inscription."""
         return "".join(self.among(self.script) for _ in range(6 + int(self.rng.random() * 9)))
 
     def signs(self) -> str:
-        """A new inscription, and copies of it."""
         script, names = self.written(), self.names
         return (
             f"{names['one']} {self.word('said')} {script}, {names['two']} {self.word('said')} "
@@ -128,11 +123,9 @@ class Story:
         )
 
     def stone(self) -> str:
-        """The story's inscription."""
         return f"The {self.word('noun')} in the {self.word('place')} said {self.inscription}."
 
     def sentence(self) -> str:
-        """A statement."""
         sentence = self.among(SENTENCES)
         while "{" in sentence:
             slot = sentence[sentence.index("{") + 1 : sentence.index("}")]
@@ -141,18 +134,15 @@ class Story:
         return sentence
 
     def speech(self) -> str:
-        """Somebody says what is always said here."""
         speaker = self.names[self.among(("one", "two", "three"))]
         return f'{speaker} {self.word("said")}: "{self.saying}."'
 
     def talk(self) -> str:
-        """Somebody says something, and somebody else the same."""
         line, speakers = self.line(), ("one", "two", "three")
         first, second = (self.names[self.among(speakers)] for _ in range(2))
         return f'"{line}," {self.word("said")} {first}. "{line}," {self.word("said")} {second}.'
 
     def song(self) -> str:
-        """Two lines, each with the refrain behind it."""
         return " ".join(f"{self.line()}, {self.refrain}.".capitalize() for _ in range(2))
 
     def chain(self) -> str:
@@ -165,7 +155,6 @@ class Story:
         return " ".join(f"This is {link}." for link in links)
 
     def paragraph(self) -> str:
-        """Four to nine of these."""
         parts = []
         for _ in range(4 + int(self.rng.random() * 6)):
             drawn = self.rng.random()
@@ -195,7 +184,6 @@ SHARES = (
 
 
 def sample() -> str:
-    """The whole text."""
     rng, text = random.Random(SEED), ""
     while len(text) < LENGTH:
         text += str(Story(rng))

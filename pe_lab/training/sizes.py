@@ -57,7 +57,7 @@ def _sequences(
             if task.train_sequences is not None:
                 held = PER_TOKEN * task.train_sequences * length
                 yield f"task.train_sequences={task.train_sequences} {tokens}", held
-        else:
+        elif not task.contents():  # a file may hold fewer
             held = PER_TOKEN * sequences_of(most, length, dims.train_len) * length
             yield f"{name} {tokens} (eval.sequences={most})", held
     # A training batch draws among all of its positions.

@@ -3,7 +3,9 @@
 import pytest
 from variants import SECTIONS, dims
 
+from pe_lab.cli.train import checked_jobs
 from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import plan
 from pe_lab.training.sizes import encoding_numbers
 
 
@@ -15,3 +17,9 @@ def test_the_numbers_of_an_encoding_are_counted_without_building_it(name: str) -
     there = {id(t): t.numel() for e in encodings for t in (*e.parameters(), *e.buffers())}
     assert counted <= sum(there.values())
     assert counted > 0 or not there
+
+
+def test_sequences_of_a_file_are_not_counted() -> None:
+    """As many are read as it holds."""
+    (config,) = checked_jobs(["task=text", "eval.sequences=1000000000000", "pe=none"])
+    assert plan(config).sequences("in_domain", config.eval.sequences) == 10**12
