@@ -22,7 +22,7 @@ from tests.chaos.warm import Ended, Fault, run
 from tests.program import rows, summary, tiny
 
 STATUSES = (0, 1, 2)
-TIMED = {"seconds", "time", "git_revision", "git_changed"}
+TIMED = {"seconds", "time", "git_revision", "git_changed", "digest"}
 """Columns of evaluations that differ between two equal measurements."""
 
 
