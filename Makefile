@@ -10,7 +10,7 @@ CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures.
 PARALLEL := -n auto --dist loadfile --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos verify test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,9 @@ test-peers: $(PEERS) ## the encodings against code by others, none skipped
 
 test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
+
+verify: $(STAMP) ## whether the files of all runs are as they were written
+	$(BIN)/pe-lab verify
 
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \

@@ -4,7 +4,6 @@ number is shown, resumed from or measured that is not the recorded one."""
 import random
 from pathlib import Path
 
-from pe_lab.cli.main import VERBS
 from tests.chaos.case import (
     Case,
     Recorded,
@@ -126,8 +125,6 @@ def finished_runs(case: Case, records: Records) -> None:
     damaged = [case.place / path.relative_to(records.several.folder) for path in recorded]
     files = [_damage(case, folder) for folder in damaged]
     command = case.rng.choices(OF_ALL, [6, 6, 6, 6, 1, 3, 0.3])[0]
-    if command not in VERBS and command != "train":
-        command = "results"
     if command == "results":
         results_hold(case, records, damaged)
     elif command == "train":
@@ -161,8 +158,6 @@ def evaluated_run(case: Case, records: Records) -> None:
     path, content = _damage(case, ours)
     run = f"run={ours.relative_to(case.place)}"
     command = case.rng.choice(OF_ONE)
-    if command not in VERBS:
-        command = "inspect"
     if command == "eval":
         if path.name != "evaluations.jsonl":
             (ours / "evaluations.jsonl").unlink()
