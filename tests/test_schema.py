@@ -124,6 +124,17 @@ def test_a_broken_summary_is_not_trained_over(here: Here, run: Path) -> None:
     assert (run / "summary.json").read_bytes() == before
 
 
+def test_a_sweep_goes_on_beside_a_broken_run(here: Here, run: Path) -> None:
+    (run / "environment.json").write_text("3")
+    line = tiny("-m", "pe=none,rope", "train.steps=2")
+    told(here(*line, "seed=0"), "2 of them finished before")
+    edit_summary(run, SUMMARIES["490 %"][0])
+    ended = here(*line, "seed=0,1")
+    assert ended.status == 1
+    assert "is not as pe-lab writes it" in " ".join((ended.out + ended.err).split())
+    assert len([*run.parent.parent.glob("*/seed1-*/summary.json")]) == 2
+
+
 def test_broken_breakdowns_and_provenance(
     here: Here, run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

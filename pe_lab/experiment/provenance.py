@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.common.errors import cannot_write
+from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
@@ -51,8 +52,11 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
 def made_otherwise(folder: RunFolder, config: Config) -> str:
     """The settings in which a finished run differs from a configuration of the same identity, like
     ``threads=2 (requested: threads=1)``; empty if there are none."""
-    starts: list[Any] = [*folder.starts()] or [{}]
-    made, requested = starts[-1], _settings(config)
+    starts: list[Any] = []
+    # ``pe-lab verify`` says what is wrong with it.
+    with suppress(UsageError):
+        starts += folder.starts()
+    made, requested = starts[-1] if starts else {}, _settings(config)
     return ", ".join(
         f"{key}={_word(made[key])} (requested: {key}={_word(requested[key])})"
         for key in _differing(ROUNDING, made, requested)

@@ -113,10 +113,10 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
     if lacking() is None or not _tracker(section).active:
         return
     with suppress(HeldError), folder.lock():
-        state, summary = lacking(), folder.summary()
-        if state is None or summary is None:
-            return
         try:
+            state, summary = lacking(), folder.summary()
+            if state is None or summary is None:
+                return
             run = tracked_run(plan, folder, state["overrides"], state["sweep"])
         except (UsageError, RunError) as error:
             _say(f"{error}; until then the tracker gets nothing of it")
