@@ -3,10 +3,10 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.pe.learned import Learned
+from pe_lab.pe.learned import PositionTable
 
 
-class Multiplicative(Learned):
+class Multiplicative(PositionTable):
     """Learned factors of the absolute position, multiplied with the token embeddings.
 
     x_i * (1 + table[i]), feature by feature, table (max_len, E). Source: Su's blog, 8130
