@@ -115,7 +115,7 @@ def test_a_change_without_effect_changes_nothing(run: Run) -> None:
     )
     for encoding in ("rope", "pi:k=1", "ntk_old:k=1", "yarn:k=1", "rerope:window=64"):
         assert errors(frame, encoding) == pytest.approx(errors(frame, "trained"), abs=1e-6)
-    # The parts of a combination keep nothing of another encoding: base and pairing are its own.
+    # The parts of a combination keep nothing of another encoding: base and pairing differ.
     assert errors(frame, "combined:parts=[rope]") != pytest.approx(errors(frame, "trained"))
 
 
@@ -123,10 +123,11 @@ def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     path = run(*rope())
     words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
     placed = cells([path], parse_encodings(words), ["in_domain"], [48], configs=EncodingConfigs())
-    kept, given, own = (cell.plan.config.pe for cell in placed[1:])
+    kept, replaced, from_yaml = (cell.plan.config.pe for cell in placed[1:])
     assert (kept["base"], kept["pairing"]) == (500, "half")
-    assert (given["base"], given["pairing"]) == (10000, "interleaved")
-    assert (own["base"], own["pairing"], own["window"], own["logn"]) == (500, "half", 8, "none")
+    assert (replaced["base"], replaced["pairing"]) == (10000, "interleaved")
+    keys = ("base", "pairing", "window", "logn")
+    assert [from_yaml[key] for key in keys] == [500, "half", 8, "none"]
     frame = evaluate([path], [words], lengths=[48])
     assert len({round(loss, 9) for loss in frame["loss"]}) == 3
 
@@ -140,10 +141,10 @@ def test_the_scale_is_test_length_by_trained_length(run: Run) -> None:
     assert errors(frame, "alibi", "k") == [None, None]
     assert errors(frame, "dynamic_ntk", "k") == [1, 59 / 15]
     assert errors(frame, "dynamic_ntk:factor=2", "k") == [None, None]
-    given = evaluate([path], ["pi", "yarn:k=2"], lengths=[60], k=3.0)
-    assert given["k"].to_list() == [None, 3, 2]
-    assert errors(given, "pi") != errors(frame, "pi")[1:]
-    assert errors(given, "yarn:k=2") == errors(frame, "yarn:k=2")[1:]
+    scaled = evaluate([path], ["pi", "yarn:k=2"], lengths=[60], k=3.0)
+    assert scaled["k"].to_list() == [None, 3, 2]
+    assert errors(scaled, "pi") != errors(frame, "pi")[1:]
+    assert errors(scaled, "yarn:k=2") == errors(frame, "yarn:k=2")[1:]
 
 
 @pytest.mark.parametrize("drawn", ["randomized", "offset"])
@@ -210,10 +211,10 @@ def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
     before = contents(path)
     with pytest.raises(UsageError) as refused:
         evaluate([path], ["pi", "cope"], lengths=[32])
-    told = str(refused.value)
-    assert "pe=cope has parameters (position.table)" in told
-    assert f"{path}, trained with pe=rope, has not trained" in told
-    fitting = told.partition("none (")[2].removesuffix(")").split(", ")
+    message = str(refused.value)
+    assert "pe=cope has parameters (position.table)" in message
+    assert f"{path}, trained with pe=rope, has not trained" in message
+    fitting = message.partition("none (")[2].removesuffix(")").split(", ")
     bare = [
         name
         for name in sorted(EncodingConfigs().names())

@@ -79,7 +79,7 @@ def test_a_table_of_encodings_and_lengths(here: Here, runs: Path) -> None:
     drawn = table.with_suffix(".svg").read_text()
     for label in ("rope as trained", "none in place of rope", "pi in place of rope"):
         assert f">{label} (n = 2)<" in drawn
-    # The same again: a file of its own, no number anew.
+    # The same again: a new file, no number anew.
     ended = here("eval", *words)
     assert "12 of 12 numbers were measured before" in ended.out
     assert len(list((runs / "evaluations").glob("*.csv"))) == 2
@@ -92,8 +92,8 @@ def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> No
     assert lines[0].startswith("flipflop: error in %")
     head, row, *_ = _cells(ended.out)
     assert head == ["encoding", "n", "in_domain", "sparse_x4"]
-    told = json.loads((first(runs) / "summary.json").read_text())["metrics"]
-    assert row[2:] == [f"{100 * told[f'{p}/error']:.1f}" for p in ("in_domain", "ood/sparse_x4")]
+    metrics = json.loads((first(runs) / "summary.json").read_text())["metrics"]
+    assert row[2:] == [f"{100 * metrics[f'{p}/error']:.1f}" for p in ("in_domain", "ood/sparse_x4")]
 
 
 def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
@@ -157,10 +157,10 @@ def test_the_tables_of_runs_are_as_before_but_for_a_line(here: Here, runs: Path)
     before = here("results").out
     folders = [folder.path for folder in run_folders(Path("runs"))]
     assert here("eval", "run=runs/flipflop", "lengths=16").status == 0
-    told = "3 of these runs were evaluated: pe-lab results evaluations=true\n"
+    line = "3 of these runs were evaluated: pe-lab results evaluations=true\n"
     after = here("results").out
-    assert told in after
-    assert after.replace(told, "") == before
+    assert line in after
+    assert after.replace(line, "") == before
     assert [folder.path for folder in run_folders(Path("runs"))] == folders
 
 
@@ -168,12 +168,12 @@ def test_results_have_what_was_printed(here: Here, runs: Path) -> None:
     printed = here("eval", "run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=15,48")
     assert printed.status == 0, printed.err
     kept = here("results", "evaluations=true", "pe=rope", "task=flipflop")
-    wanted, found = (
+    expected, found = (
         {cells[0]: cells[-2:] for cells in _cells(ended.out)} for ended in (printed, kept)
     )
-    # As asked for, and as read.
-    assert (wanted.pop("encoding"), found.pop("encoding")) == (["15", "48"], ["15", "47"])
-    assert found == wanted
+    # As requested, and as read.
+    assert (expected.pop("encoding"), found.pop("encoding")) == (["15", "48"], ["15", "47"])
+    assert found == expected
     assert "scale k of pi: 1 at 15, 3.133 at 47" in kept.out
 
 
@@ -356,5 +356,5 @@ def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
     whole = (run / NAME).read_text()
     assert whole.startswith(kept)
     assert whole.count("\n") == 12
-    told = (runs.parent / "stdout").read_text()
-    assert f"{kept.count(chr(10))} of 12 numbers were measured before" in told
+    output = (runs.parent / "stdout").read_text()
+    assert f"{kept.count(chr(10))} of 12 numbers were measured before" in output

@@ -375,7 +375,7 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
 
     def fails(trained: Trainer) -> None:
         if trained.step == 4:
-            raise RunError("as told")
+            raise RunError("as the test says")
         step(trained)
 
     starts: list[dict[str, str]] = [{}, {"PE_LAB_BACKEND": "recompute"}, {}]

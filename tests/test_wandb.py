@@ -28,7 +28,7 @@ from offline_wandb import (
 
 from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
 from pe_lab.experiment.trackers.wandb import WandbTracker
-from pe_lab.experiment.trackers.wandb_files import sync_command
+from pe_lab.experiment.trackers.wandb_files import WandbFolder, sync_command
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -44,8 +44,8 @@ def test_an_offline_run_reads_back(
         {"step": 30, "train/loss": 1.5, "lr": None},
     ]
     run = started(tmp_path)
-    for given in rows:
-        run.log(given)
+    for one in rows:
+        run.log(one)
     run.finish(SUMMARY, 0)
     run.log(row(40))
     run.finish(None, 1)
@@ -78,8 +78,8 @@ def test_an_offline_run_reads_back(
     read = whole(file)
     assert read["config"] == {**CONFIG, "setting": "cope model.d_model=128"}
     assert (read["state"], read["exit_code"]) == ("finished", 0)
-    known = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
-    assert known.items() <= read["summary"].items()
+    numbers = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
+    assert numbers.items() <= read["summary"].items()
     assert read["summary"]["ood/error"] == 0.5
     assert read["summary"]["train/loss"] == 1.5
     lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
@@ -98,14 +98,31 @@ def test_an_offline_run_reads_back(
 
 
 def test_system_metrics_are_off_by_default_and_packages_are_listed(tmp_path: Path) -> None:
-    for wanted in (False, True):
-        folder = tmp_path / str(wanted)
-        run = started(folder, **({"system_metrics": True} if wanted else {}))
+    for metrics in (False, True):
+        folder = tmp_path / str(metrics)
+        run = started(folder, **({"system_metrics": True} if metrics else {}))
         assert isinstance(run._tracker, WandbTracker)
-        assert run._tracker._run.settings.x_disable_stats is not wanted
+        assert run._tracker._run.settings.x_disable_stats is not metrics
         run.finish(None, 0)
         (packages,) = folder.rglob("requirements.txt")
         assert "torch==" in packages.read_text()
+
+
+def test_how_many_rows_earlier_processes_logged(tmp_path: Path) -> None:
+    """A server that does not count the rows it has, as openwandb, gets none a second time."""
+    folder = WandbFolder(tmp_path)
+    folder.begin("abc")
+    folder.end(7, online=True)
+    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 7]
+    folder.begin("abc")
+    folder.end(9, online=False)
+    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 9]
+    # Killed: how many rows were logged is unknown.
+    folder.begin("abc")
+    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 0]
+    (tmp_path / "rows").write_text("[")
+    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [0, 0]
+    assert folder.earlier("online").suffix == "abc"
 
 
 def test_a_sync_line_quotes_the_folder_and_names_the_option_for_online_runs() -> None:
@@ -167,7 +184,7 @@ def test_a_resumed_run_has_every_row_once(
 
 
 def test_a_run_that_was_killed_and_synced_becomes_another_run(tmp_path: Path) -> None:
-    """How many of its rows reached the server is not known."""
+    """How many of its rows reached the server is unknown."""
     first = started(tmp_path)
     first.log(row(0))
     first.finish(None, 1)

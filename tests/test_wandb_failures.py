@@ -96,7 +96,7 @@ def test_wandb_moving_elsewhere_is_one_warning(
     init = wandb.init
     away = tmp_path / "away"
     away.mkdir()
-    monkeypatch.setattr(wandb, "init", lambda **given: init(**given | {"dir": str(away)}))
+    monkeypatch.setattr(wandb, "init", lambda **options: init(**options | {"dir": str(away)}))
     use(started(tmp_path / "run"))
     assert f"Permission denied: '{tmp_path}/run/wandb'" in only_warning(caplog)
 
@@ -142,7 +142,7 @@ def test_wandbs_files_taken_away_is_one_warning(
     assert f"give write access at {tmp_path}/wandb" in message
 
 
-# wandb exits where its own process ended badly.
+# wandb exits where its process ended badly.
 @pytest.mark.parametrize(
     ("at", "error"),
     [

@@ -76,29 +76,29 @@ def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[st
 
 def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
     words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
-    given = called(*words, "tracker.wandb.tags=[mine,rope]")
-    assert given["name"] == "rope-seed3 task=flipflop pe.base=500"
-    assert given["config"]["setting"] == "rope pe.base=500"
-    assert given["config"]["pe"]["base"] == 500
-    assert (given["id"], given["group"], given["job_type"]) == ("id", None, "rope")
-    assert given["tags"] == ["mine", "rope", "flipflop", "1L-d16"]
-    assert given["notes"] == (
+    arguments = called(*words, "tracker.wandb.tags=[mine,rope]")
+    assert arguments["name"] == "rope-seed3 task=flipflop pe.base=500"
+    assert arguments["config"]["setting"] == "rope pe.base=500"
+    assert arguments["config"]["pe"]["base"] == 500
+    assert (arguments["id"], arguments["group"], arguments["job_type"]) == ("id", None, "rope")
+    assert arguments["tags"] == ["mine", "rope", "flipflop", "1L-d16"]
+    assert arguments["notes"] == (
         "pe-lab task=flipflop pe=rope seed=3 pe.base=500 threads=2 'tracker.wandb.tags=[mine,rope]'"
     )
 
 
 def test_name_group_and_notes_are_keys() -> None:
     words = [f"tracker.wandb.{key}=mine" for key in ("name", "group", "notes")]
-    given = called(*words, sweep="flipflop--pe--2026-11-22--0123abcd")
-    assert (given["name"], given["group"], given["notes"]) == ("mine", "mine", "mine")
+    arguments = called(*words, sweep="flipflop--pe--2026-11-22--0123abcd")
+    assert (arguments["name"], arguments["group"], arguments["notes"]) == ("mine", "mine", "mine")
 
 
 def test_a_job_of_a_sweep_is_in_its_group() -> None:
     sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
-    given = called("pe=rope", "positions=randomized", sweep=sweep)
-    assert given["name"] == "rope-seed0 positions=randomized"
-    assert given["group"] == sweep
-    assert "randomized" in given["tags"]
+    arguments = called("pe=rope", "positions=randomized", sweep=sweep)
+    assert arguments["name"] == "rope-seed0 positions=randomized"
+    assert arguments["group"] == sweep
+    assert "randomized" in arguments["tags"]
 
 
 def test_a_name_tells_two_settings_apart_also_those_of_two_sweeps() -> None:
@@ -133,9 +133,9 @@ def test_runs_of_two_sweeps_are_one_setting_only_if_they_differ_in_the_seed_alon
 
 
 def test_tags_fit_and_a_run_done_again_says_so() -> None:
-    given = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
-    assert len(given["tags"][0]) == 64
-    assert given["name"].startswith("none-seed0 again 2")
+    arguments = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
+    assert len(arguments["tags"][0]) == 64
+    assert arguments["name"].startswith("none-seed0 again 2")
 
 
 SUMMARY: dict[str, Any] = {

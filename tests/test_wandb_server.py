@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import command, rows, state, the_run, tiny
+from program import ROOT, command, rows, state, the_run, tiny
 from real_wandb import RealServer, free_port, shell
 
 pytestmark = [pytest.mark.wandb_server, pytest.mark.usefixtures("no_wandb_account")]
@@ -25,14 +25,14 @@ def server(tmp_path: Path) -> Iterator[RealServer]:
     program = os.environ.get("OPENWANDB")
     if not program:
         pytest.skip("OPENWANDB names no server: make test-wandb")
-    made = RealServer(str(Path(program).absolute()), tmp_path / "server", free_port())
+    made = RealServer(str(ROOT / program), tmp_path / "server", free_port())
     made.start()
     yield made
     made.kill()
 
 
 def start(server: RealServer, cwd: Path, *words: str) -> subprocess.Popen[str]:
-    """The program in a process of its own that finds the server."""
+    """The program in a separate process that finds the server."""
     return subprocess.Popen(
         [sys.executable, "-m", "pe_lab", *words],
         cwd=cwd,

@@ -191,7 +191,7 @@ def _train_and_evaluate(
     folder, config = trainer.folder, trainer.plan.config
     log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     sweep = place.sweep if place else None
-    # A sweep has a line of its own.
+    # A sweep shows lines instead.
     waiting = nullcontext() if place else busy(f"starting {config.names.get('tracker', 'tracker')}")
     with waiting:
         tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
