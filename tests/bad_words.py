@@ -234,7 +234,6 @@ BAD = {
         ["-m", "hydra/launcher=jobli"],
         ["unknown launcher hydra/launcher=jobli", "choices: basic"],
     ),
-    "an unknown key deleted": (["~pe.npos"], ["~pe.npos is not a key of pe"]),
     "a group deleted": (["~task"], ["~task", "give task=NAME"]),
     "a plus too many": (
         ["+experiment=paper/flipflop"],
@@ -245,7 +244,6 @@ BAD = {
         ["seed=0,"],
         ["seed=0, is not understood", "leave the last comma out, seed=0"],
     ),
-    "a home folder": (["runs_dir=~/foo"], ["runs_dir=~/foo is not understood", "quote it like"]),
     "results of no folder": (["results", "runs_dir=nowhere"], ["runs_dir=nowhere", "not a folder"]),
     "results by an unknown key": (["results", "pee=rope"], ["pee=rope", "did you mean pe"]),
     "a list of no group": (["list", "pee"], ["list pee", "choose from task, pe"]),
