@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from program import ROOT
+from program import ROOT, command
+from report_runs import shared_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -28,6 +29,16 @@ FLAGS = [
 ARTEFACTS = ROOT / "test-artefacts"
 
 Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page of ``report_runs``."""
+    out = tmp_path_factory.mktemp("page")
+    made = command("report", f"out={out}", cwd=shared_runs(tmp_path_factory).parent)
+    assert made.returncode == 0, made.stderr
+    ARTEFACTS.mkdir(exist_ok=True)
+    return (out / "index.html").as_uri()
 
 
 @pytest.fixture(scope="module")

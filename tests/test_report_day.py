@@ -26,7 +26,15 @@ def box(page: Any, selector: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
+@pytest.mark.parametrize(
+    "width",
+    [
+        390,
+        pytest.param(768, marks=pytest.mark.extended),
+        1280,
+        pytest.param(1920, marks=pytest.mark.extended),
+    ],
+)
 def test_the_page_fits_its_width(show: Open, width: int) -> None:
     """A legend of two lines at most, rows of two lines at most; the setting, its mean and the
     header stay in view; edges with more to scroll to fade."""
@@ -97,6 +105,7 @@ def test_it_is_said_where_nothing_is_left(show: Open) -> None:
     assert len(rows(page, task=2)) == 20
 
 
+@pytest.mark.extended
 def test_filters_select_unfinished_runs_too(show: Open) -> None:
     page = show("#pe=learned")
     shown = page.locator("#unfinished tbody tr:visible").all_inner_texts()
@@ -117,11 +126,14 @@ def test_the_metric_changes_the_mean_and_the_charts(show: Open) -> None:
         seen.append((mean.inner_text(), title.text_content(), curve.get_attribute("d")))
         assert heading.startswith("Loss" if metric == "loss" else "Error")
     assert all(len(set(values)) == 3 for values in zip(*seen, strict=True))
+    page.get_by_label("Numbers", exact=True).select_option("error")
+    assert mean.inner_text() == seen[0][0]
     assert [axis for _, axis, _ in seen] == [
         "wrong answers (%)", "sequences with any wrong (%)", "loss (nats)",
     ]  # fmt: skip
 
 
+@pytest.mark.extended
 def test_splits_and_evaluated_lengths_are_filters_of_their_own(show: Open) -> None:
     page = show()
     filters = page.get_by_role("form", name="Filters")
@@ -146,10 +158,11 @@ def test_colours_start_with_the_best_that_have_most_seeds_and_steps(show: Open) 
     assert rows(page, task=2)[0] == "fire"
     coloured = page.locator(f"{FLIPFLOP} .legend li").all_inner_texts()
     assert coloured == [
-        "cope steps=1000 n=3", "rope steps=1000 n=3", "t5 n=3", "cope n=3", "rope n=3", "alibi n=3",
+        "cope n=3 steps=1000", "rope n=3 steps=1000", "t5 n=3", "cope n=3", "rope n=3", "alibi n=3",
     ]  # fmt: skip
 
 
+@pytest.mark.extended
 def test_n_and_spread_stand_with_every_mean(show: Open) -> None:
     page = show()
     for row in page.locator(f"{FLIPFLOP} .results tbody tr").all():

@@ -83,8 +83,8 @@
       });
     }
     // A single point is no curve, and grey lines alone answer nothing.
-    const one = group.name.startsWith("against-") && new Set(rows.map((row) => row.x)).size < 2;
-    return one || !rows.some((row) => row.chosen) ? [] : rows;
+    const xs = new Set(rows.filter((row) => row.chosen).map((row) => row.x));
+    return xs.size < (group.name.startsWith("against-") ? 2 : 1) ? [] : rows;
   }
 
   function legend(element, section, colours, rest) {
@@ -95,14 +95,14 @@
         <path d="${SHAPES[NAMES[slot]]}" fill="var(--c${slot + 1})"/></svg>`;
       const { pe, label, seeds } = section.settings[place];
       const suffix = document.createElement("small");
-      suffix.textContent = `${label.slice(pe.length)} n=${seeds}`;
+      suffix.textContent = ` n=${seeds}${label.slice(pe.length)}`;
       item.title = label;
       item.append(pe, suffix);
       return item;
     }));
     const grey = rest && !state.others ? `; the other ${rest} in grey` : "";
     const which = matching(section).length > colours.size
-      ? `Coloured in the charts: the best ${colours.size} of those with the most seeds and steps`
+      ? `Coloured in the charts: ${colours.size} from the best, first those with the most seeds and steps`
       : "Coloured in the charts: all that are selected";
     element.querySelector(".coloured span").textContent = `${which}${grey}.`;
   }

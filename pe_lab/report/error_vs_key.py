@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
 import polars as pl
@@ -57,9 +56,10 @@ def _group(
     found: dict[Others, list[Point]],
 ) -> Group:
     panels = []
-    several = {other for others in found for other, _ in others} & {
-        other for other, n in Counter(pair[0] for pair in _distinct(found)).items() if n > 1
-    }
+    values: dict[str, set[str]] = {}
+    for others in found:
+        for other, value in others:
+            values.setdefault(other, set()).add(value)
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), _order(item[0])))
     for others, points in ranked[:PANELS]:
         xs = sorted({point.x for point in points})
@@ -67,13 +67,17 @@ def _group(
             continue
         wide = xs[0] >= 1 and xs[-1] / xs[0] >= 2
         spec = lines(key, "log2" if wide else "linear", xs)
-        fixed = ", ".join(f"{other} = {value}" for other, value in others if other in several)
-        guesses = [section.guess[point.split] for point in points if point.split]
-        numbers = [guess for guess in guesses if guess is not None]
-        guess = sum(numbers) / len(numbers) if numbers else None
+        fixed = ", ".join(f"{k} = {value}" for k, value in others if len(values[k]) > 1)
+        guess = mean_guess(section, [point.split for point in points if point.split])
         panels.append(Panel(fixed or "all splits", spec, points, guess=guess))
     note = "Each point is a split; the model was trained at one of them, in_domain."
     return Group(f"against-{key}", f"Error against {title}", note, panels)
+
+
+def mean_guess(section: Section, splits: list[str]) -> float | None:
+    """The mean error of guessing over these splits."""
+    found = [guess for split in splits if (guess := section.guess[split]) is not None]
+    return fmean(found) if found else None
 
 
 def _order(others: Others) -> list[tuple[float, str]]:
@@ -83,10 +87,6 @@ def _order(others: Others) -> list[tuple[float, str]]:
         (math.inf if number is None else number, value)
         for number, (_, value) in zip(numbers, others, strict=True)
     ]
-
-
-def _distinct(found: Iterable[Others]) -> set[tuple[str, str]]:
-    return {pair for others in found for pair in others}
 
 
 def _number(value: Any) -> float | None:

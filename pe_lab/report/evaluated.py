@@ -5,6 +5,7 @@ import polars as pl
 from pe_lab.common.metrics import TABLED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
+from pe_lab.report.error_vs_key import mean_guess
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, section
 from pe_lab.report.series import charted_settings
@@ -78,12 +79,11 @@ def against_length(section: Section) -> list[Group]:
     ]
     xs = sorted({point.x for point in points})
     scale: Scale = "log2" if len(xs) > 1 else "ordinal"
-    guesses = [guess for guess in section.guess.values() if guess is not None]
     panel = Panel(
         "all lengths",
         lines("tokens of a sequence", scale, xs),
         points,
-        guess=sum(guesses) / len(guesses) if guesses else None,
+        guess=mean_guess(section, list(section.splits)),
     )
     note = "Each line is an encoding at test time."
     return [Group("against-length", "Error against length", note, [panel])]

@@ -42,6 +42,8 @@ def figure(
     slots = {rank: slot for slot, rank in enumerate(ranks[: len(COLOURS)])}
     share = is_share(metric)
     rows = [list(_rows(section, panel, metric, slots, over)) for panel in group.panels]
+    if len(rows) > 1:
+        rows = [part if _answers(group, part) else [] for part in rows]
     # Intervals of a loss can be far wider than the losses.
     ends = [row["high"] if share and row["chosen"] else row["y"] for part in rows for row in part]
     top = 1.04 * max(ends, default=1.0) or 1.0
@@ -63,6 +65,12 @@ def figure(
         ],
         "config": {**CONFIG, "background": "#fff"},
     }
+
+
+def _answers(group: Group, rows: list[dict[str, Any]]) -> bool:
+    """Whether a panel shows a coloured curve, or in other groups a coloured point."""
+    xs = {row["x"] for row in rows if row["chosen"]}
+    return len(xs) >= (2 if group.name.startswith("against-") else 1)
 
 
 def _caption(section: Section, group: Group, over: Over, others: int) -> str:
@@ -126,7 +134,12 @@ def _legend(section: Section, slots: dict[int, int], rows: Sequence[dict[str, An
         label = f"{section.settings[rank].label} (n = {seeds})"
         entries.append({"label": label, "slot": slot})
     y = {"field": "slot", "type": "ordinal", "axis": None}
-    shown = {"domain": list(slots.values())}
+
+    def of_slot(values: Sequence[str]) -> Spec:
+        shown = list(slots.values())
+        scale = {"domain": shown, "range": [values[slot] for slot in shown]}
+        return {"field": "slot", "type": "nominal", "legend": None, "scale": scale}
+
     return {
         "data": {"values": entries},
         "width": WIDTH,
@@ -138,18 +151,8 @@ def _legend(section: Section, slots: dict[int, int], rows: Sequence[dict[str, An
                 "encoding": {
                     "x": {"value": 6},
                     "y": y,
-                    "color": {
-                        "field": "slot",
-                        "type": "nominal",
-                        "legend": None,
-                        "scale": {**shown, "range": [COLOURS[slot] for slot in slots.values()]},
-                    },
-                    "shape": {
-                        "field": "slot",
-                        "type": "nominal",
-                        "legend": None,
-                        "scale": {**shown, "range": [SHAPES[slot] for slot in slots.values()]},
-                    },
+                    "color": of_slot(COLOURS),
+                    "shape": of_slot(SHAPES),
                 },
             },
             {
