@@ -48,7 +48,7 @@ class RealServer:
             self.process = subprocess.Popen(
                 [self.program, "serve", *place], stdout=log, stderr=log, cwd=self.data
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while True:
             assert self.process.poll() is None, (self.data / "log.txt").read_text()
             try:

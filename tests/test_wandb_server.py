@@ -26,9 +26,11 @@ def server(tmp_path: Path) -> Iterator[RealServer]:
     if not program:
         pytest.skip("OPENWANDB names no server: make test-wandb")
     made = RealServer(str(ROOT / program), tmp_path / "server", free_port())
-    made.start()
-    yield made
-    made.kill()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
 
 
 def start(server: RealServer, cwd: Path, *words: str) -> subprocess.Popen[str]:
