@@ -28,8 +28,9 @@ def read_file(path: str | Path) -> bytes:
 
 
 def no_link(path: str, flags: int) -> int:
-    """An ``opener`` of ``open`` that refuses a link (ELOOP)."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    """An ``opener`` of ``open`` that refuses a link (ELOOP), and does not wait for a pipe."""
+    options = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.open(path, flags | options, 0o666)
 
 
 def replace_file(path: Path, *parts: bytes | memoryview) -> None:

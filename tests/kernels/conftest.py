@@ -1,9 +1,14 @@
-"""One thread: two beside busy neighbours take many times as long."""
+"""One thread, as two beside busy neighbours take many times as long; builds in a folder each."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from builds import Place
+
+from pe_lab.kernels.cpu import build
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +17,31 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    place = Place(tmp_path)
+    monkeypatch.setattr(build, "SOURCES", place.sources)
+    monkeypatch.setenv("PE_LAB_CACHE", str(place.cache))
+    monkeypatch.setenv("PE_LAB_CXX", str(place.compiler))
+    build.library.cache_clear()
+    yield place
+    build.library.cache_clear()
+
+
+@pytest.fixture
+def answer(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> Callable[[], tuple[int | None, list[str]]]:
+    """As a new process would: what the library answers (None: there is none), what was warned."""
+
+    def ask() -> tuple[int | None, list[str]]:
+        caplog.clear()
+        build.library.cache_clear()
+        with caplog.at_level(logging.INFO, "pe_lab"):
+            found = [build.library("question") for _ in range(2)][1]
+        warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return found and found.answer(), warned
+
+    return ask

@@ -46,7 +46,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **kernels: Attend) -> None:
 
 
 def formula(*arguments: object) -> Tensor:
-    """The reference of either kind, told apart by the number of arguments."""
+    """The reference of either kind, recognized by the number of arguments."""
     return (reference.distance if len(arguments) == 5 else reference.cope)(*arguments)  # type: ignore[arg-type]
 
 

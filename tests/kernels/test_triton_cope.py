@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from triton_cases import CASES, KEY, WEIGHTS, Case, dropped, expected, given, results, unit_values
+from triton_cases import CASES, KEY, WEIGHTS, Case, dropped, expected, inputs, results, unit_values
 
 from pe_lab.common.dropout import Drop, attention_rows
 
@@ -29,7 +29,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 SIZES = [
     Case(4, 4, 64, 64, 16, 65, p=0.0),
     Case(4, 4, 512, 512, 64, 513),
-    Case(2, 4, 512, 512, 64, 65, gates="own"),
+    Case(2, 4, 512, 512, 64, 65, gates="separate"),
     Case(2, 4, 511, 511, 32, 300, gates="values", apart=False),
     Case(2, 4, 100, 700, 64, 701),
     Case(1, 2, 2048, 2048, 64, 2049),
@@ -51,7 +51,7 @@ def assert_equal(found: dict[str, Tensor], reference: dict[str, Tensor], toleran
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
-    """What the kernels make of every case, from a process of its own."""
+    """What the kernels make of every case, from a new process."""
     file = tmp_path_factory.mktemp("interpreted") / "found.pt"
     script = Path(__file__).with_name("triton_cases.py")
     root = str(script.parents[2])
@@ -64,7 +64,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted_kernels_follow_the_formula(name: str, interpreted: dict[str, Any]) -> None:
     case = CASES[name]
-    reference = expected(case, given(case))
+    reference = expected(case, inputs(case))
     assert_equal(interpreted[name], reference, TOLERANCE[case.dtype])
 
 
@@ -90,9 +90,9 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
     from triton.compiler import ASTSource
     from triton.compiler import compile as build
 
-    x = given(case)
-    own = (x["gate_q"], x["gate_k"]) if case.gates == "own" else (None, None)
-    tensors = x["q"], x["k"], x["v"], *own, x["table"]
+    x = inputs(case)
+    separate = (x["gate_q"], x["gate_k"]) if case.gates == "separate" else (None, None)
+    tensors = x["q"], x["k"], x["v"], *separate, x["table"]
     call = cope._Call(*tensors, case.scale, dropped(case))
     kind = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[case.dtype]
     types = {name: of for of, names in KINDS.items() for name in names}
@@ -101,7 +101,7 @@ def compiled(kernel: Any, case: Case, capability: int) -> dict[str, int]:
     types |= {"scale": "fp32", "keep": "fp32"}
     options = {name: call.constants.pop(name) for name in ("num_warps", "num_stages")}
     fixed: dict[str, Any] = dict(call.constants)
-    if case.gates != "own":
+    if case.gates != "separate":
         fixed |= dict.fromkeys(("gate_q", "gate_k", "d_gate_q", "d_gate_k"))
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
     signature = {
@@ -147,7 +147,7 @@ def test_the_largest_kernel_compiles_and_fits_into_the_registers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("gates", ["keys", "own"])
+@pytest.mark.parametrize("gates", ["keys", "separate"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("width", "capability"), [(16, 90), (32, 90), (64, 90), (128, 90), (64, 80)]
@@ -172,7 +172,7 @@ def far(found: Tensor, reference: Tensor) -> float:
 @on_a_gpu
 @pytest.mark.parametrize("case", SIZES)
 def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
-    x = given(case, "cuda")
+    x = inputs(case, "cuda")
     # A table whose rows are a straight line has no kinks: its gradients are exact to rounding.
     x["table"] = x["table"][:1] * torch.linspace(-1, 1, case.n, device="cuda")[:, None]
     found, again = (results(case, x, cope.cope) for _ in range(2))
@@ -186,7 +186,7 @@ def test_a_gpu_follows_the_formula_and_twice_the_same(case: Case) -> None:
 @on_a_gpu
 @pytest.mark.parametrize("case", SIZES)
 def test_a_gpu_follows_a_table_of_any_rows(case: Case) -> None:
-    x = given(case, "cuda")
+    x = inputs(case, "cuda")
     found, reference = results(case, x, cope.cope), expected(case, x)
     for name in ("out", "table"):
         limit = max(TOLERANCE[case.dtype], case.n * 2**-22)
@@ -212,7 +212,7 @@ def test_the_dropout_mask_on_a_gpu() -> None:
 @on_a_gpu
 def test_another_key_compiles_nothing_anew() -> None:
     case = Case(1, 1, 32, 32, 16, 33)
-    x = given(case, "cuda")
+    x = inputs(case, "cuda")
     counts = []
     for key in (3, KEY):
         cope.cope(*(x[n] for n in "qkvqk"), x["table"], 1.0, Drop(0.1, key))

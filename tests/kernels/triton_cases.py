@@ -1,7 +1,7 @@
 """CoPE by its Triton kernels and by its formula, case by case.
 
-``python triton_cases.py FILE`` runs every case through Triton's interpreter, which has to be asked
-for before triton is imported, so in a process of its own; it writes values and gradients to FILE.
+``python triton_cases.py FILE`` runs every case through Triton's interpreter, which has to be chosen
+before triton is imported, so in a new process; it writes values and gradients to FILE.
 
 What the interpreter cannot show: races among programs, bfloat16 (it multiplies their bits), tf32
 (its products are plain float32), layouts, registers, and what the compiler refuses
@@ -26,9 +26,9 @@ class Case:
     """Sizes as in pe_lab/pe/base.py, N rows of the table.
 
     Args:
-        gates: what a gate multiplies: ``keys`` (q, k), ``values`` (q, v), ``own`` (two others).
-        open: every gate of its own is nearly 1, so that positions reach the number of keys.
-        apart: q, k and v in memory of their own; else side by side, as a linear layer leaves them.
+        gates: what a gate multiplies: ``keys`` (q, k), ``values`` (q, v), ``separate``.
+        open: every separate gate is nearly 1, so that positions reach the number of keys.
+        apart: q, k and v apart in memory; else side by side, as a linear layer leaves them.
         scores_bytes: of ``SCORES_BYTES``; None: as it is.
     """
 
@@ -53,8 +53,8 @@ CASES = {
     "the last queries, an odd width": Case(1, 2, 19, 50, 24, 30, scale=0.25),
     "one query": Case(2, 1, 1, 40, 16, 41),
     "one position": Case(1, 1, 20, 20, 16, 1),
-    "gates of their own": Case(1, 2, 35, 35, 16, 36, gates="own"),
-    "open gates": Case(1, 1, 20, 20, 16, 40, gates="own", open=True),
+    "separate gates": Case(1, 2, 35, 35, 16, 36, gates="separate"),
+    "open gates": Case(1, 1, 20, 20, 16, 40, gates="separate", open=True),
     "values as gates, the table used up": Case(1, 1, 18, 67, 16, 7, gates="values"),
     "side by side": Case(2, 2, 17, 17, 16, 18, apart=False),
     "a wide head": Case(1, 1, 16, 16, 128, 17),
@@ -64,7 +64,7 @@ CASES = {
 WEIGHTS = Case(2, 2, 20, 32, 32, 33, p=0.4)
 
 
-def given(case: Case, device: str = "cpu") -> dict[str, Tensor]:
+def inputs(case: Case, device: str = "cpu") -> dict[str, Tensor]:
     """Inputs in the case's precision, and the gradient of the result (``back``)."""
     torch.manual_seed(0)
     c = case
@@ -101,26 +101,26 @@ def dropped(case: Case) -> Drop | None:
     return Drop(case.p, KEY) if case.p else None
 
 
-def results(case: Case, given: dict[str, Tensor], run: object = by_formula) -> dict[str, Tensor]:
+def results(case: Case, inputs: dict[str, Tensor], run: object = by_formula) -> dict[str, Tensor]:
     """The result and every gradient, by name."""
-    x = {name: part.detach().requires_grad_() for name, part in given.items() if name != "back"}
-    gates = {"keys": ("q", "k"), "values": ("q", "v"), "own": ("gate_q", "gate_k")}[case.gates]
+    x = {name: part.detach().requires_grad_() for name, part in inputs.items() if name != "back"}
+    gates = {"keys": ("q", "k"), "values": ("q", "v"), "separate": ("gate_q", "gate_k")}[case.gates]
     drop = dropped(case)
     operands = [x[name] for name in ("q", "k", "v", *gates, "table")]
     out = run(*operands, case.scale, drop)  # type: ignore[operator]
-    out.backward(given["back"].to(out.dtype))
+    out.backward(inputs["back"].to(out.dtype))
     grads = {name: part.grad for name, part in x.items() if part.grad is not None}
     return {"out": out.detach(), **grads}
 
 
-def expected(case: Case, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def expected(case: Case, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """The formula in float64."""
-    return results(case, {name: part.double() for name, part in given.items()})
+    return results(case, {name: part.double() for name, part in inputs.items()})
 
 
 def unit_values(case: Case) -> dict[str, Tensor]:
     """Inputs whose result is the dropped weights: the values are unit vectors."""
-    return given(case) | {"v": torch.eye(case.s).expand(case.b, case.h, -1, -1).contiguous()}
+    return inputs(case) | {"v": torch.eye(case.s).expand(case.b, case.h, -1, -1).contiguous()}
 
 
 def interpreted() -> dict[str, dict[str, Tensor]]:
@@ -132,7 +132,7 @@ def interpreted() -> dict[str, dict[str, Tensor]]:
     usual, found = cope.SCORES_BYTES, {}
     for name, case in CASES.items():
         cope.SCORES_BYTES = case.scores_bytes or usual
-        found[name] = results(case, given(case), cope.cope)
+        found[name] = results(case, inputs(case), cope.cope)
     found["weights"] = results(WEIGHTS, unit_values(WEIGHTS), cope.cope)
     return found
 
