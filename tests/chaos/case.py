@@ -97,8 +97,9 @@ class Case:
         self.nothing_left_over()
 
     def nothing_left_over(self) -> None:
-        """No temporary file is left."""
-        left = [p for p in (self.place / "runs").rglob("*") if re.search(r"\.part|\.probe", p.name)]
+        """No temporary file is left in the folders of runs."""
+        files = [path for run in run_folders(self.place) for path in run.rglob("*")]
+        left = [path for path in files if re.search(r"\.part|\.probe", path.name)]
         if left:
             raise Violation(f"left over: {', '.join(p.name for p in left)}")
 
