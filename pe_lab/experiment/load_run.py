@@ -14,7 +14,6 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
 from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
-from pe_lab.experiment.trackers.none import NoTracker
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
@@ -164,7 +163,8 @@ def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
     """The run's configuration, on the CPU and without its tracker. Keys that were null are null
     again, as some have another value at another length."""
     config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-    tracker = {"_target_": f"{NoTracker.__module__}.{NoTracker.__qualname__}"}
+    # By its name: the trackers import this file, for their pictures.
+    tracker = {"_target_": "pe_lab.experiment.trackers.none.NoTracker"}
     return {**config, "device": "cpu", "tracker": tracker}
 
 
