@@ -35,7 +35,7 @@ def run(made: Path, tmp_path: Path) -> Path:
     return next((tmp_path / "runs" / "flipflop" / "rope").glob("seed0-*"))
 
 
-def told(ended: Outcome, *parts: str) -> None:
+def shows(ended: Outcome, *parts: str) -> None:
     """Exit status 0 and these words, whatever the width of the terminal."""
     assert ended.status == 0, ended.err
     said = "".join((ended.out + ended.err).split())
@@ -109,8 +109,8 @@ def test_broken_summaries(here: Here, run: Path) -> None:
             f"{path.relative_to(Path.cwd())}/summary.json is not as pe-lab writes it" in ended.err
         )
         assert part in ended.err
-    told(here("results"), *(part for _, part in SUMMARIES.values()))
-    told(here("report", "inspect=none"), f"{len(SUMMARIES)} broken, 2 finished")
+    shows(here("results"), *(part for _, part in SUMMARIES.values()))
+    shows(here("report", "inspect=none"), f"{len(SUMMARIES)} broken, 2 finished")
     ended = here("eval", "run=runs/flipflop", "lengths=8")
     assert ended.err.count("\n") == 1
     assert "Traceback" not in ended.err
@@ -127,7 +127,7 @@ def test_a_broken_summary_is_not_trained_over(here: Here, run: Path) -> None:
 def test_a_sweep_goes_on_beside_a_broken_run(here: Here, run: Path) -> None:
     (run / "environment.json").write_text("3")
     line = tiny("-m", "pe=none,rope", "train.steps=2")
-    told(here(*line, "seed=0"), "2 of them finished before")
+    shows(here(*line, "seed=0"), "2 of them finished before")
     edit_summary(run, SUMMARIES["490 %"][0])
     ended = here(*line, "seed=0,1")
     assert ended.status == 1
@@ -147,9 +147,9 @@ def test_broken_breakdowns_and_provenance(
         starts = json.loads((path / "environment.json").read_text())
         starts[-1]["versions"] = versions
         (path / "environment.json").write_text(json.dumps(starts))
-    told(here("report", "inspect=none"))
+    shows(here("report", "inspect=none"))
     assert caplog.text.count("summary.json is not as pe-lab writes it (by") == 2 * len(broken)
-    told(here("results"))
+    shows(here("results"))
 
 
 CONTENTS = [NESTED, '{"a":' * 100_000, "1" * 5000, "\0", b"\xff\xfe", "", "NaN"]
@@ -164,8 +164,8 @@ def test_any_bytes(here: Here, run: Path) -> None:
         if name == "status.json":
             (path / "summary.json").unlink()
         (path / name).write_bytes(content)
-    told(here("report", "inspect=none"), "14 broken")
-    told(here("results"), *(str(path.name) for path in runs[:14]))
+    shows(here("report", "inspect=none"), "14 broken")
+    shows(here("results"), *(str(path.name) for path in runs[:14]))
     ended = here("compare", "none", "rope")
     assert ended.status in (0, 2)
     assert "Traceback" not in ended.err
@@ -178,8 +178,8 @@ def test_any_configuration(here: Here, run: Path) -> None:
     for path, content in zip(runs, contents, strict=True):
         (path / "summary.json").unlink()
         (path / "config.yaml").write_text(content)
-    told(here("results"), *(f"{path.name}/config.yaml" for path in runs))
-    told(here("report", "inspect=none"), "6 broken, 2 finished")
+    shows(here("results"), *(f"{path.name}/config.yaml" for path in runs))
+    shows(here("report", "inspect=none"), "6 broken, 2 finished")
 
 
 def test_metrics_that_were_edited_are_not_drawn(
@@ -188,7 +188,7 @@ def test_metrics_that_were_edited_are_not_drawn(
     """V4."""
     path = run / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 1', '"step": 2', 1))
-    told(here("report", "inspect=none"))
+    shows(here("report", "inspect=none"))
     assert "metrics.jsonl does not fit its digest in summary.json" in caplog.text
 
 
@@ -199,7 +199,7 @@ def test_an_edited_evaluation_is_not_averaged(here: Here, run: Path, edit: tuple
     path = run / "evaluations.jsonl"
     path.write_text(path.read_text().replace(*edit, 1))
     ended = here("results", "evaluations=true")
-    told(ended, "evaluations.jsonl: line 1")
+    shows(ended, "evaluations.jsonl: line 1")
     ended = here("eval", f"run={run}", "lengths=8")
     assert (ended.status, ended.err.count("\n")) == (1, 1)
     assert "evaluations.jsonl: line 1" in ended.err

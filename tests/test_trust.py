@@ -54,11 +54,11 @@ def test_no_foreign_module_is_imported(
     if command == "report":
         # Not chosen by the user, and so shown on the page.
         assert ended.status == 0
-        told = Path("runs/report/index.html").read_text()
+        message = Path("runs/report/index.html").read_text()
     else:
         assert (ended.status, ended.err.count("\n")) == (2, 1)
-        told = ended.err
-    assert f"names the class {name}, which is not of pe_lab" in told
+        message = ended.err
+    assert f"names the class {name}, which is not of pe_lab" in message
     assert not Path("imported").exists()
 
 
