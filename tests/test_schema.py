@@ -111,9 +111,7 @@ def test_broken_summaries(here: Here, run: Path) -> None:
         assert part in ended.err
     shows(here("results"), *(part for _, part in SUMMARIES.values()))
     shows(here("report", "inspect=none"), f"{len(SUMMARIES)} broken, 2 finished")
-    ended = here("eval", "run=runs/flipflop", "lengths=8")
-    assert ended.err.count("\n") == 1
-    assert "Traceback" not in ended.err
+    shows(here("eval", "run=runs/flipflop", "lengths=8"), "is not as pe-lab writes it")
 
 
 def test_a_broken_summary_is_not_trained_over(here: Here, run: Path) -> None:
