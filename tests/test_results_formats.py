@@ -74,6 +74,6 @@ def test_nothing_to_show(here: Here, form: str) -> None:
     assert done.status == 0
     assert "what went wrong" in done.out + done.err
     done = here("results", f"format={form}", "pe=alibi")
-    assert "no runs in runs pe=alibi" in done.out + done.err
+    assert "no runs in runs pe=alibi: leave out a filter" in done.out + done.err
     if form in ("csv", "markdown", "latex"):
         assert done.out == ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from edited import edit_summary
 from program import Here, the_run, tiny
 
@@ -52,6 +53,23 @@ def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
     (run / "evaluations.jsonl").unlink()
     RunFolder(run).set_status("interrupted", 4, 9)
     assert problems(run) == []
+
+
+def test_a_folder_without_a_run_is_refused(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    ended = here("verify", "run=notes")
+    assert (ended.status, ended.out) == (2, "")
+    assert "there is no run in notes" in ended.err
+
+
+def test_a_checkpoint_of_an_earlier_version_is_named_as_such(here: Here, run: Path) -> None:
+    """Those of before there were digests, which nothing is wrong with."""
+    torch.save({"format": 1, "model": {}}, run / "checkpoint.pt")
+    for words in (["inspect"], ["eval", "lengths=8"], ["verify", "format=csv"]):
+        ended = here(*words, f"run={run}")
+        assert ended.status != 0
+        assert "has no digest, as earlier versions" in ended.out + ended.err
+        assert "damaged, cut off" not in ended.out + ended.err
 
 
 NAMES = ("checkpoint.pt", "summary.json", "metrics.jsonl", "evaluations.jsonl")

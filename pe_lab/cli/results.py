@@ -58,7 +58,8 @@ def show(words: Sequence[str]) -> None:
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
         among = " ".join([options.runs_dir, *options.filters])
-        notes = [f"no runs in {among}: pe-lab task=flipflop pe=cope makes one"]
+        begin = "pe-lab task=flipflop pe=cope makes one"
+        notes = [f"no runs in {among}: {'leave out a filter' if options.filters else begin}"]
         print_tables(form, [], pl.DataFrame(), runs, notes, facts)
     elif "finished" not in runs["state"]:
         print_tables(form, [], pl.DataFrame(), runs, [], facts)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from pe_lab.cli.run_argument import matching_runs
 from pe_lab.common.console import console
-from pe_lab.common.errors import RunError
+from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.options import parse
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Cell, Table
@@ -27,6 +27,7 @@ from pe_lab.results.frame import FACTS, runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
+from pe_lab.store.run_folder import is_run
 
 COLUMNS = ("run", "setting", "what is wrong")
 
@@ -51,7 +52,10 @@ def show(words: Sequence[str]) -> None:
     if options.run is None:
         runs = selected(options)
     else:
-        runs = runs_of(matching_runs(options.run, Path(options.runs_dir)))
+        paths = matching_runs(options.run, Path(options.runs_dir))
+        if no_runs := [str(path) for path in paths if not is_run(path)]:
+            raise UsageError(f"run={options.run}: there is no run in {', '.join(no_runs)}")
+        runs = runs_of(paths)
     # Imported here: torch takes a second.
     from pe_lab.evaluation.verify import problems
 

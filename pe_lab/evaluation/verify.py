@@ -63,10 +63,8 @@ def _check_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
             f"{path} has no digest, and cannot be checked: make the run again with force=true"
         )
     made = identity(summary["config"], summary.get("contents"))
-    if made != summary["identity"]:
-        raise UsageError(
-            f"{path} has the configuration of {made}, not of {summary['identity']}: {REMEDY}"
-        )
+    if made != (of := summary.get("identity")):
+        raise UsageError(f"{path} has the configuration of {made}, not of {of}: {REMEDY}")
 
 
 def _check_metrics(folder: RunFolder, size: int, digest: str) -> None:

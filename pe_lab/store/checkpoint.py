@@ -14,6 +14,10 @@ from pe_lab.store.digests import REMEDY, digest_of
 FORMAT = 2
 MARK = b"pe-lab sha256 "
 COMMENT_BYTES = 2 + len(MARK) + 64
+EARLIER = (
+    "use the version in environment.json, or make the run again with force=true, which sets this "
+    "folder aside"
+)
 
 
 def _whole(value: Any) -> Any:
@@ -64,6 +68,11 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
     except OSError as error:
         raise UsageError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
     zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
+    if _without_comment(content):
+        raise UsageError(
+            f"the checkpoint {path} has no digest, as earlier versions of the program wrote none: "
+            f"{EARLIER}"
+        )
     if comment != digest_comment(zipped):
         raise UsageError(
             f"the checkpoint {path} ({len(content)} bytes) does not fit its digest, it is damaged, "
@@ -101,3 +110,9 @@ def digest_comment(zipped: memoryview) -> bytes:
     Any reader of torch's format reads it."""
     comment = MARK + digest_of(zipped).encode()
     return len(comment).to_bytes(2, "little") + comment
+
+
+def _without_comment(content: memoryview) -> bool:
+    """Whether a zip archive ends here, as torch.save writes it."""
+    end = bytes(content[-22:])
+    return end[:4] == b"PK\5\6" and end[20:] == bytes(2)
