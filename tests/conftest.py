@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from pe_lab.cli.main import main
 
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
+
+# Tests started by `nohup` or in the background ignore these signals, and programs would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
