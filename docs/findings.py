@@ -6,6 +6,8 @@ and its picture, the report's heat map, are made of the same runs;
 ``pe-lab extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
+
+README.md is written where ``seeds`` and ``flipflop`` are among the names.
 """
 
 import argparse
@@ -117,8 +119,9 @@ def main() -> None:
     shown = [section(finding) for finding in written["findings"].values()]
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
-    insert(README, first_table(), "make findings")
-    draw_heat_map()
+    if not args.names or {"seeds", "flipflop"} <= set(args.names):
+        insert(README, first_table(), "make findings")
+        draw_heat_map()
     if not args.names:
         insert(EXTRAPOLATION, extrapolated(), "make findings")
 

@@ -16,7 +16,7 @@ from pe_lab.cli.main import main
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
 
-# Tests started by `nohup` or in the background ignore these signals, and programs would inherit that.
+# Tests started by `nohup` or in the background ignore these signals; programs would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
