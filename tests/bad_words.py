@@ -14,7 +14,7 @@ BAD = {
     "typo in a choice": (["pe=coep"], ["pe=coep", "did you mean cope", "choices: "]),
     "typo in an optimizer's yaml": (
         ["train/optimizer=sgd"],
-        ["unknown optimizer train/optimizer=sgd", "(choices: adam, adamw)"],
+        ["unknown optimizer train/optimizer=sgd", "choose from adam, adamw"],
     ),
     "an optimizer's yaml beside its key": (
         ["train.optimizer=sgd"],
@@ -24,7 +24,7 @@ BAD = {
         ["train/optimizer=[adam]"],
         ["train/optimizer=[adam]", "give key=NAME"],
     ),
-    "unknown preset of training": (["train=slow"], ["train=slow", "(choices: default)"]),
+    "unknown preset of training": (["train=slow"], ["train=slow", "choose from default"]),
     "unknown preset of a task": (
         ["preset=flipflip"],
         ["unknown preset=flipflip", "did you mean flipflop"],
@@ -67,7 +67,7 @@ BAD = {
         ["task=text", "task.length=16"],
         ["task.length=16", "train.length=128", "set train.length=16 in its place"],
     ),
-    "a choice far from any": (["task=xyzzy"], ["task=xyzzy", "choices: ", "flipflop"]),
+    "a choice far from any": (["task=xyzzy"], ["task=xyzzy", "choose from ", "flipflop"]),
     "unknown key of an open group": (["pe=rope", "pe.bsae=3"], ["pe.bsae=3", "mean base"]),
     "the same with a plus": (["pe=rope", "+pe.bsae=3"], ["pe.bsae=3", "mean base"]),
     "unknown key of a closed group": (["train.stepz=1"], ["train.stepz=1", "mean steps"]),

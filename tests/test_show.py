@@ -1,8 +1,11 @@
 """``pe-lab show`` (issue 15, part 2)."""
 
+import re
+
 import pytest
 from program import ROOT, Here
 
+from pe_lab.cli import show
 from pe_lab.config.choices import choices
 
 
@@ -52,3 +55,11 @@ def test_refused(here: Here, words: list[str], part: str) -> None:
 def test_a_task_of_the_user(here: Here) -> None:
     folder = ROOT / "conf"
     assert here("show", "--config-dir", str(folder), "task=copy", "splits=in_domain").status == 0
+
+
+def test_the_examples_of_the_help_work(here: Here) -> None:
+    examples = re.findall(r"pe-lab show (.*?)  ", show.__doc__ or "")
+    assert len(examples) == 4
+    for words in examples:
+        ended = here("show", *words.split())
+        assert (ended.status, ended.err) == (0, ""), words

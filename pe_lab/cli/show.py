@@ -1,7 +1,7 @@
 """``pe-lab show``: three sequences of each split of a task, with the answers that are scored.
 
     pe-lab show task=flipflop                    tokens, and below each scored position its answer
-    pe-lab show task=copy task.length=8          other keys of the run, as in training
+    pe-lab show task=flipflop task.length=16     other keys of the run, as in training
     pe-lab show task=flipflop splits=sparse      these splits only
     pe-lab show task=flipflop sequences=1        the number of sequences (3)
 
@@ -52,7 +52,7 @@ def show(words: Sequence[str]) -> None:
     for split in options.splits or task.evaluated():
         if split not in task.evaluated():
             raise UsageError(
-                f"show splits={split}: the task has no such split; "
+                f"show splits={split}: the task has no such split: "
                 + did_you_mean(split, task.evaluated())
             )
         changes = " ".join(f"{k}={v}" for k, v in task.splits.get(split, {}).items())

@@ -120,8 +120,7 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        choices = did_you_mean(str(first["input"]), _choices(field.annotation))
-        return f"{assignment} is not allowed: {choices}"
+        return f"{assignment}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
     allowed = f"set it to {description}" if description else remedy(first)
     return f"{assignment} is not allowed: {allowed}"
 

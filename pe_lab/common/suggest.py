@@ -15,9 +15,9 @@ def closest(wrong: str, choices: Iterable[str], cutoff: float = CUTOFF) -> str |
 
 
 def did_you_mean(wrong: str, choices: Iterable[str]) -> str:
-    """``did you mean x?`` where a choice is similar, and all choices."""
+    """``did you mean x? (choices: x, y)``, or ``choose from x, y`` where no choice is similar."""
     names = sorted(choices)
     if not names:
         return "there are none to choose from"
-    close = closest(wrong, names)
-    return (f"did you mean {close}? " if close else "") + f"(choices: {', '.join(names)})"
+    close, listed = closest(wrong, names), ", ".join(names)
+    return f"did you mean {close}? (choices: {listed})" if close else f"choose from {listed}"

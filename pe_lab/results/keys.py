@@ -38,6 +38,9 @@ def unknown(key: str, columns: list[str]) -> str:
     sign = "/" if "/" in key else "."
     parent = key.rpartition(sign)[0] + sign
     siblings = [c for c in columns if c.startswith(parent)] if sign in key else []
+    if sign == "/":
+        # The split alone stands for the error on it.
+        siblings = sorted({"/".join(c.split("/")[: key.count("/") + 1]) for c in siblings})
     if not siblings:
         siblings = sorted({re.split("[./]", column)[0] for column in columns})
     return f"none of the runs has a key {key}: " + did_you_mean(key, siblings)
