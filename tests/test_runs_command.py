@@ -66,3 +66,15 @@ def test_the_version_is_ours(here: Here) -> None:
         ended = here(*words)
         assert (ended.status, ended.out) == (0, f"pe-lab {pe_lab.__version__}\n")
     assert pe_lab.__version__.count(".") == 2
+
+
+def test_a_default_that_follows_from_others_is_no_setting_of_an_unfinished_run(
+    here: Here, tmp_path: Path
+) -> None:
+    """pe.npos of cope is null until the training length is known."""
+    assert here(*tiny("train.steps=2", "pe=cope")).status == 0
+    (summary,) = (tmp_path / "runs").rglob("summary.json")
+    summary.unlink()
+    shown = here("runs").out
+    assert "killed" in shown
+    assert "npos" not in shown

@@ -113,7 +113,9 @@ def _departures(rows: pl.DataFrame) -> Values:
             continue
         varies = rows.select(pl.col(several).n_unique().over(alike) > 1)
         for run, varying in zip(rows.iter_rows(named=True), varies.iter_rows(), strict=True):
-            known, were_null = defaults_of(run), run["null_keys"] or ()
+            known, were_null = defaults_of(run), run["null_keys"]
+            if were_null is None:  # the summary of a finished run says which
+                were_null = [key for key, default in known.items() if default is None]
             found[run["setting"]] |= {
                 key: _shown(run[key])
                 for key, varied in zip(several, varying, strict=True)
