@@ -34,6 +34,8 @@ def charts(parts: Sequence[Part], inspections: Sequence[Inspection], form: str) 
             specs[f"{section.title} {group.name}"] = partial(figure, section, group, "error")
     for inspection in inspections:
         name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
+        if name in specs:  # of another setting
+            name = f"{inspection.task} {inspection.pe} {inspection.path.name} inspection"
         specs[name] = partial(inspection_figure, inspection)
     return {
         re.sub(r"[^\w.]+", "-", name) + f".{form}": partial(_draw, spec, form)
