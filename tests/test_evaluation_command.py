@@ -299,8 +299,8 @@ def of_other_sizes(run: Path) -> None:
             ["made by a newer version", "pe-lab 0.10.0", "this is 0.1.0"],
         ),
         (
-            lambda run: (run / NAME).write_text("{}\n{\n{}\n"),
-            [f"{NAME}: line 2 is no JSON"],
+            lambda run: (run / NAME).write_text("{\n{}\n"),
+            [f"{NAME}: line 1 is no JSON"],
         ),
     ],
     ids=[

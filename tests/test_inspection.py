@@ -230,7 +230,7 @@ def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None
     found = ("flipflop-cope-seed0-01234567", "cope/seed0", "seed0*", "01234567", str(first))
     for name in found:
         assert find_run(name, runs) == first
-    with pytest.raises(UsageError, match=r"run=cope fits 2 runs .*: give more of the name"):
+    with pytest.raises(UsageError, match=r"run=cope fits 2 runs: .*; give more of the name"):
         find_run("cope", runs)
     # The name of runs_dir is in every path.
     with pytest.raises(UsageError, match=r"no run below runs_dir=.* has that name"):

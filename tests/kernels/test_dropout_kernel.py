@@ -50,10 +50,10 @@ def test_strides_and_threads(threads: int) -> None:
 
 
 def test_every_thread_flushes_denormals_if_the_caller_does() -> None:
-    x = torch.full((3000, 70), 1e-40)
-    torch.set_num_threads(3)
     # Another test may have trained, which flushes them.
     torch.set_flush_denormal(False)
+    x = torch.full((3000, 70), 1e-40)
+    torch.set_num_threads(3)
     try:
         assert dropout(x, Drop(0.0, 5)).all()
         if not torch.set_flush_denormal(True):
