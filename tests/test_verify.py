@@ -129,7 +129,7 @@ def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], p
     (problem,) = problems(run)
     assert part in problem
     ended = here("verify", f"run={run}", "format=csv")
-    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 runs are damaged\n")
+    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 runs: damaged, or not verifiable\n")
     assert part in ended.out
     assert part in " ".join(here("verify").out.replace("│", " ").split())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

@@ -69,10 +69,10 @@ def show(words: Sequence[str]) -> None:
         for run in runs.iter_rows(named=True)
         for problem in problems(Path(run["path"]))
     ]
-    title = f"{len({row['path'] for row in found})} of {len(runs)} runs are damaged"
+    title = f"{len({row['path'] for row in found})} of {len(runs)} runs: damaged, or not verifiable"
     lines = [(Path(row["path"]).name, row["setting"], row["problem"]) for row in found]
     if options.format == "table" and found:
-        table = RichTable(*COLUMNS, title=title, title_justify="left", show_lines=True)
+        table = RichTable(*COLUMNS, show_lines=True)
         for line in lines:
             table.add_row(*map(Text, line))
         console().print(table)

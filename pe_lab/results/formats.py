@@ -212,8 +212,9 @@ def _latex_part(table: Table, start: int) -> str:
 def caption(table: Table, mark: str) -> str:
     """The legend, and how to read the table; ``mark`` is what marks the best."""
     marked = bool(table.best) and any(cell.best for row in table.rows for cell in row)
-    parts = (table.legend, table.caption, f"{mark}: {table.best}" if marked else "")
-    return " ".join(part for part in parts if part)
+    parts = [table.legend, table.caption, f"{mark}: {table.best}" if marked else ""]
+    parts = [part for part in parts if part]
+    return " ".join([*(part.removesuffix(".") + "." for part in parts[:-1]), *parts[-1:]])
 
 
 def _marked_down(text: str) -> str:

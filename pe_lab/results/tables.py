@@ -145,7 +145,7 @@ def _caption(table: pl.DataFrame, layout: Layout) -> str:
     sd = f"Mean ± standard deviation over {over}"
     return {
         "both": f"{sd}, in parentheses {interval}.",
-        "sd": f"{sd}; spread=both adds the 95 % interval.",
+        "sd": f"{sd}.",
         "interval": f"Mean over {over}, in parentheses {interval}.",
     }[layout.spread]
 
