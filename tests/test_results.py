@@ -169,6 +169,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("format=cvs", "format=cvs: did you mean csv?"),
         ("spread=booth", "spread=booth: did you mean both"),
         ("were=pe", "did you mean where"),
+        ("pee=rope", "pee=rope: did you mean pe?"),
         ("where=pe=", "character 4"),
         ("runs_dir=nowhere", "runs_dir=nowhere is not a folder"),
     ],

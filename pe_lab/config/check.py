@@ -52,10 +52,9 @@ def check_composed(cfg: DictConfig) -> Config:
 def refuse_large_numbers(value: Any, key: str = "") -> None:
     """Refuse whole numbers that no tensor can have as a size."""
     if isinstance(value, int) and abs(value) >= LARGEST:
-        raise UsageError(
-            f"{key}={str(value)[:12]}.. has {len(str(abs(value)))} digits: set it to a number "
-            "below 2^63"
-        )
+        digits = str(value)
+        shown = digits if len(digits) <= 24 else f"{digits[:12]}.. of {len(digits)} digits"
+        raise UsageError(f"{key}={shown} is too large: set it to a number below 2^63")
     section = dict(enumerate(value)) if isinstance(value, list) else value
     for name, below in section.items() if isinstance(section, dict) else ():
         refuse_large_numbers(below, f"{key}.{name}" if key else str(name))

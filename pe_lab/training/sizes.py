@@ -41,8 +41,13 @@ def check_sizes(
     for what, size in _sequences(config, task, dims, needed):
         refuse_beyond(f"{what} is too large", size, "set a smaller size")
     numbers, name = encoding_numbers(config.pe, dims), config.names.get("pe", "")
-    what = f"pe={name} with tables of {numbers:.2g} numbers is too large"
+    sizes = [f"pe.{key}={value}" for key, value in config.pe.items() if _is_large(value)]
+    what = f"{', '.join([f'pe={name}', *sizes])}: {numbers:.2g} numbers in tables is too large"
     refuse_beyond(what, per_weight * numbers, "set smaller pe.* sizes")
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and value > 1000
 
 
 def _sequences(
