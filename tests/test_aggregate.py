@@ -72,7 +72,7 @@ def test_the_mark_in_every_format(here: Here) -> None:
     shown = here(*words, "format=latex").out
     assert r"some\_pe & 2 & \textbf{10.0 $\pm$ 0.0} \\" in shown
     assert r"other & 2 & 50.5 $\pm$ 0.7 \\" in shown
-    assert r"\caption{flipflop: error in \%. Mean $\pm$ standard deviation over seeds;" in shown
+    assert r"\caption{flipflop: error in \%. Mean $\pm$ standard deviation over seeds." in shown
     rows = list(csv.DictReader(io.StringIO(here(*words, "format=csv").out)))
     assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
     assert "lowest" not in here(*words, "pe=other").out
