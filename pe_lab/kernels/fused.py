@@ -89,7 +89,8 @@ class CopeKernel:
     def attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
-        gate_q, gate_k = self.encoding.gate_operands(q_BHTD, k_BHSD, inputs)
+        # Gates never see a rotation, whether the encoding's or that of another part.
+        gate_q, gate_k = self.encoding.gate_operands(inputs.q_BHTD, inputs.k_BHSD, inputs)
         scale = q_BHTD.shape[-1] ** -0.5 if self.encoding.scale_positions else 1.0
         table_ND = self.positions.table
         return dispatch.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
@@ -107,6 +108,12 @@ def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
         return _by_distance(encoding)
     if not hooks <= {*ONLY_ROTATION_AND_BIAS - {"bias"}, "logits"}:
         return None
+    if isinstance(encoding, Combined):
+        # Of what others rotate, CoPE's kernel takes the content term alone, as ``Combined.logits``.
+        changing = encoding.serving("logits")
+        if len(changing) != 1 or not isinstance(changing[0], CoPE):
+            return None
+        encoding = changing[0]
     choose = BY_LOGITS.get(type(encoding).logits)
     return None if choose is None else choose(encoding)
 

@@ -57,7 +57,7 @@ class Combined(PositionalEncoding):
                 "layer, and each would read the other's; leave one out"
             )
         self._refuse_clashes(names, dims.layer)
-        serving = self._serving()
+        serving = self.serving()
         limits = [part.max_len for part in serving if part.max_len is not None]
         self.max_len = min(limits, default=None)
         self.active = bool(serving)
@@ -84,22 +84,22 @@ class Combined(PositionalEncoding):
             for key, value in part.null_values().items()  # type: ignore[operator]
         }
 
-    def _serving(self, hook: str | None = None) -> list[PositionalEncoding]:
+    def serving(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
         parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
         return [part for part in parts if hook is None or hook in part.hooks()]
 
     @property
     def rotates_by_position(self) -> bool:
-        return all(part.rotates_by_position for part in self._serving("rotate"))
+        return all(part.rotates_by_position for part in self.serving("rotate"))
 
     @property
     def bias_by_distance(self) -> bool:
-        return all(part.bias_by_distance for part in self._serving("bias"))
+        return all(part.bias_by_distance for part in self.serving("bias"))
 
     def only_part(self) -> PositionalEncoding | None:
         """The one part that acts in this layer's attention; None where there are several."""
-        inside = [part for part in self._serving() if part.hooks() - {"embed", "block_input"}]
+        inside = [part for part in self.serving() if part.hooks() - {"embed", "block_input"}]
         return inside[0] if len(inside) == 1 else None
 
     def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
@@ -139,32 +139,32 @@ class Combined(PositionalEncoding):
         return super().size_for(positions)
 
     def hooks(self) -> frozenset[str]:
-        return frozenset(hook for part in self._serving() for hook in part.hooks())
+        return frozenset(hook for part in self.serving() for hook in part.hooks())
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        for part in self._serving("embed"):
+        for part in self.serving("embed"):
             x_BSE = part.embed(x_BSE, tokens_BS, pos_BS)
         return x_BSE
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        for part in self._serving("block_input"):
+        for part in self.serving("block_input"):
             x_BTE = part.block_input(x_BTE, pos_q_BT)
         return x_BTE
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        for part in self._serving("rotate"):
+        for part in self.serving("rotate"):
             q_BHTD, k_BHSD = part.rotate(q_BHTD, k_BHSD, inputs)
         return q_BHTD, k_BHSD
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self._serving("bias"))
+        return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self.serving("bias"))
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        changing, rotating = self._serving("logits"), self._serving("rotate")
+        changing, rotating = self.serving("logits"), self.serving("rotate")
         total_BHTS = content_BHTS
         for part in changing:
             # A part that rotates q and k itself, or replaces the content, takes them as they are.
@@ -182,21 +182,21 @@ class Combined(PositionalEncoding):
         return total_BHTS
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        for part in self._serving("normalize"):
+        for part in self.serving("normalize"):
             return part.normalize(logits_BHTS, mask_TS)
         return super().normalize(logits_BHTS, mask_TS)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        serving = self._serving("values")
+        serving = self.serving("values")
         return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in serving)
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
-        for part in self._serving("layer_state"):
+        for part in self.serving("layer_state"):
             return part.layer_state(weights_BHTS, inputs)
         return inputs.carried
 
     def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
-        for part in self._serving("update_state"):
+        for part in self.serving("update_state"):
             carried = part.update_state(carried, x_BTE)
         return carried
 

@@ -350,14 +350,18 @@ def test_refused(given: list[Any], words: list[str]) -> None:
     [
         (["cope", "learned"], 3),
         (["learned", {"pe": "cope", "layers": [1]}, {"pe": "alibi", "layers": [2]}], 1),
-        (["cope", "rope"], 0),
+        (["cope", "rope"], 3),
+        ([{"pe": "rope", "layers": [0]}, {"pe": "cope", "gates": "sep_keys", "every": 2}], 1),
+        ([{"pe": "cope", "combine": "relative"}, "rope"], 0),
         (["cope", "alibi"], 0),
+        (["cope", "fox"], 0),
+        (["fox", "rope"], 0),
     ],
 )
-def test_a_kernel_computes_the_only_part_inside_attention(
+def test_the_kernel_of_cope_computes_it_alone_or_beside_a_rotation(
     given: list[Any], served: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gates of CoPE's kernel see q and k as they are, and it knows of no bias beside it."""
+    """Its gates see q and k as they are, and it knows of no bias or term beside it."""
     calls = []
     section = {**SECTIONS["combined"], "parts": parts(*given)}
     combination, seen = model(section, n_layers=3), tokens(2, 7)
