@@ -37,7 +37,8 @@ def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -
     assert jobs[0].returned is not None
     assert jobs[0].returned[0] == "killed"
     assert [one.returned for one in jobs[1:]] == [("failed", "fine")] * 3
-    assert closing_table(jobs)[1] == {"killed": 1, "failed": 3}
+    outcomes = {one.number: one.outcome() for one in jobs}
+    assert closing_table(jobs, outcomes)[1] == {"killed": 1, "failed": 3}
 
 
 def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from pe_lab.common.errors import UsageError
-from pe_lab.config.choices import CHOICES, choices
+from pe_lab.config.choices import CHOICES, choices, conf
 
 BASH = """\
 _pe_lab_completion() {
@@ -149,8 +149,7 @@ def _of_training(before: list[str], current: str) -> list[str]:
 
 def _config(before: list[str]) -> dict[str, Any]:
     """The keys of a run with these words, without interpolation and recipes."""
-    conf = choices("train")["default"].parents[1]
-    config = _yaml(conf / "config.yaml")
+    config = _yaml(conf() / "config.yaml")
     chosen = {
         group: str(name)
         for entry in config.pop("defaults")

@@ -85,7 +85,7 @@ def show(words: Sequence[str]) -> None:
         with _writing(folder):
             write_charts(images, folder)
         shown = f"{folder}: {counted}; {len(images)} charts, {', '.join(images)}"
-        console().print(shown, soft_wrap=True, markup=False)
+        console().print(shown, soft_wrap=True)
         return
     text = render(
         Page(
@@ -106,7 +106,7 @@ def show(words: Sequence[str]) -> None:
         replace_file(path, text.encode())
     size = len(text.encode()) / 1e6
     shown = f"{path}: {counted}; {size:.1f} MB, open it in a browser"
-    console().print(shown, soft_wrap=True, markup=False)
+    console().print(shown, soft_wrap=True)
 
 
 @dataclass(frozen=True)

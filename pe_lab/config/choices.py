@@ -1,6 +1,8 @@
 """The yamls to choose from. This module imports neither Hydra nor torch, as help and completion
 must be fast."""
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from pe_lab import __path__ as package
@@ -9,10 +11,15 @@ CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
 
 
-def choices(group: str) -> dict[str, Path]:
+def conf() -> Path:
+    """The folder of the yamls."""
+    return next(path for base in package if (path := Path(base) / "conf").is_dir())
+
+
+@cache
+def choices(group: str) -> Mapping[str, Path]:
     """Name -> yaml of each option of a group; those in its folders are ``folder/name``."""
-    conf = next(path for base in package if (path := Path(base) / "conf").is_dir())
-    folder = conf / group
+    folder = conf() / group
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*.yaml"))

@@ -11,7 +11,7 @@ import polars as pl
 
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import METRICS
-from pe_lab.store.digests import digest_of
+from pe_lab.store.digests import digest_of, does_not_fit
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.read_back import read_rows
 from pe_lab.store.run_folder import RunFolder
@@ -73,10 +73,8 @@ def read_evaluations(path: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {**found}
         digest = row.pop("digest", None)
         if digest is not None and digest != row_digest(row):
-            raise RunError(
-                f"{path}: line {number} does not fit its digest, it was damaged or edited after "
-                "it was written: remove that line"
-            )
+            where = f"{path}: line {number}"
+            raise RunError(does_not_fit(where, remedy="remove that line"))
         rows.append(row)
     return rows
 

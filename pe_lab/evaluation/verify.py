@@ -8,7 +8,7 @@ from pe_lab.common.errors import PeLabError, UsageError
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.record import NAME, read_evaluations
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY, SEAL, digest_of
+from pe_lab.store.digests import REMEDY, SEAL, digest_of, does_not_fit
 from pe_lab.store.read_back import read_config
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
@@ -69,7 +69,4 @@ def _check_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
 
 def _check_metrics(folder: RunFolder, size: int, digest: str) -> None:
     if digest_of(read_file(folder.metrics)[:size]) != digest:
-        raise UsageError(
-            f"{folder.metrics} does not fit its digest in the checkpoint, it was damaged or edited "
-            f"after it was written: {REMEDY}"
-        )
+        raise UsageError(does_not_fit(folder.metrics, "digest in the checkpoint"))

@@ -127,7 +127,7 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
 
 def _say(text: str) -> None:
     # A sweep's parent has no handler for log records.
-    console().print(text, soft_wrap=True, markup=False)
+    console().print(text, soft_wrap=True)
 
 
 def _tracker(section: dict[str, Any]) -> Tracker:

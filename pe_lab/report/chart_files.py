@@ -1,6 +1,5 @@
 """The charts of the report as files for a paper: ``pe-lab report format=pdf``."""
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.figures import figure
 from pe_lab.report.page import Part
 from pe_lab.report.pictures import drawn, heat_map
+from pe_lab.store.digests import digest_of
 
 RECORD = "charts.json"
 """Name and SHA-256 of each file that was written: only these are overwritten."""
@@ -64,7 +64,7 @@ def write_charts(charts: dict[str, Draw], folder: Path) -> None:
     record = _record(folder)
     for name in charts:
         path = folder / name
-        if path.exists() and _digest(path.read_bytes()) != record.get(name):
+        if path.exists() and digest_of(path.read_bytes()) != record.get(name):
             raise UsageError(
                 f"{path} was not written by pe-lab report, or was changed since, and is left as "
                 "it is: move it away or choose another folder with out="
@@ -74,7 +74,7 @@ def write_charts(charts: dict[str, Draw], folder: Path) -> None:
         for name, draw in charts.items():
             image = draw()
             replace_file(folder / name, image)
-            record[name] = _digest(image)
+            record[name] = digest_of(image)
     finally:
         replace_file(folder / RECORD, json.dumps(record, indent=1).encode())
 
@@ -85,7 +85,3 @@ def _record(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -3,22 +3,14 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import yaml
 
+from pe_lab.config.choices import choices, conf
 from pe_lab.results.reader import flat, text
 
 GROUPS = ("task", "pe", "positions", "model", "preset")
-
-
-@cache
-def options(group: str) -> tuple[str, ...]:
-    """The names of the yamls in conf/``group``."""
-    names = (file.name for file in _conf().joinpath(group).iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
 @cache
@@ -34,12 +26,12 @@ def defaults(task: str, pe: str, positions: str, model: str) -> Mapping[str, Any
     for choice in config["defaults"]:
         found |= choice if isinstance(choice, dict) else {}
     for group, name in {"task": task, "pe": pe, "positions": positions, "model": model}.items():
-        if name in options(group):
+        if name in choices(group):
             found |= flat(_yaml(f"{group}/{name}"), f"{group}.")
     for part in ("train/optimizer/adamw", "train/default"):
         found |= flat(_yaml(part), "train.")
     for name, group in ((task, "preset"), (f"{task}_{pe}", "preset/rate")):
-        if name in options(group):
+        if name in choices(group):
             found |= flat(_yaml(f"{group}/{name}"), "")
     return found
 
@@ -51,7 +43,7 @@ def defaults_of(run: Mapping[str, Any]) -> Mapping[str, Any]:
     if run.get("pe.parts") is None:
         return found
     parts = enumerate(text(run["pe.parts"]).strip("[]").split(","))
-    keys = {f"pe.parts.{n}": _yaml(f"pe/{name}") for n, name in parts if name in options("pe")}
+    keys = {f"pe.parts.{n}": _yaml(f"pe/{name}") for n, name in parts if name in choices("pe")}
     return {**found, **flat(keys)}
 
 
@@ -71,12 +63,8 @@ def follows(default: Any) -> bool:
     return isinstance(default, str) and "${" in default
 
 
-def _conf() -> Traversable:
-    return files("pe_lab.conf")
-
-
 @cache
 def _yaml(name: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = _conf().joinpath(f"{name}.yaml").read_bytes()
+    content = (conf() / f"{name}.yaml").read_bytes()
     return dict(yaml.load(content, Loader=loader) or {})

@@ -8,11 +8,12 @@ import polars as pl
 
 from pe_lab.common.metrics import OOD
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.defaults import GROUPS, options
+from pe_lab.config.choices import choices
+from pe_lab.results.defaults import GROUPS
 
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")
 CHOICES: dict[str, Callable[[], Iterable[str]]] = {
-    **{group: partial(options, group) for group in GROUPS},
+    **{group: partial(choices, group) for group in GROUPS},
     "state": lambda: STATES,
 }
 """Keys with a list of values -> a function that returns it."""

@@ -20,6 +20,13 @@ def digest_of(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def does_not_fit(what: Path | str, digest: str = "digest", remedy: str = REMEDY) -> str:
+    """The message for a file, or a part of it, that its digest does not fit."""
+    return (
+        f"{what} does not fit its {digest}, it was damaged or edited after it was written: {remedy}"
+    )
+
+
 def sealed(value: dict[str, Any]) -> str:
     """JSON, a key a line, closed by the ``digest`` of all before it."""
     body = json.dumps(value, indent=1, allow_nan=False).removesuffix("\n}")
@@ -37,6 +44,4 @@ def unsealed(content: bytes, path: Path) -> bytes:
         return body + b"\n}"
     if b'"digest":' not in content:
         return content
-    raise UsageError(
-        f"{path} does not fit its digest, it was damaged or edited after it was written: {REMEDY}"
-    )
+    raise UsageError(does_not_fit(path))

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pe_lab.common.errors import RunError, cannot_write
 from pe_lab.common.files import no_link
-from pe_lab.store.digests import REMEDY as DAMAGED
+from pe_lab.store.digests import does_not_fit
 from pe_lab.store.read_back import read_rows
 from pe_lab.store.schema import ROW
 
@@ -59,10 +59,7 @@ class MetricsLog:
             self._hash = hashlib.sha256(content[: self.size])
             if digest not in (None, self.mark[1]):
                 self._file.close()
-                raise RunError(
-                    f"{path} does not fit its digest in the checkpoint, it was damaged or edited "
-                    f"after it was written: {DAMAGED}"
-                )
+                raise RunError(does_not_fit(path, "digest in the checkpoint"))
             self._file.truncate(self.size)
         except OSError as error:
             raise cannot_write(self.path, error) from error

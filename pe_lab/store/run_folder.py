@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import HeldError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of
+from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
 from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.read_back import read_json
 from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
@@ -163,10 +163,7 @@ class RunFolder:
             return []
         digest = ((self.summary() or {}).get("digests") or {}).get("metrics.jsonl")
         if digest not in (None, digest_of(content)):
-            raise UsageError(
-                f"{self.metrics} does not fit its digest in summary.json, it was damaged or edited "
-                f"after it was written: {REMEDY}"
-            )
+            raise UsageError(does_not_fit(self.metrics, "digest in summary.json"))
         return read_metrics(self.metrics, content)
 
     def killed(self) -> bool:

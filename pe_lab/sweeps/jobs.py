@@ -1,7 +1,7 @@
 """The jobs of a sweep: which are finished, how the others ended, and the closing table."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,9 +130,10 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
     return jobs
 
 
-def closing_table(jobs: Sequence[Job]) -> tuple[Table, Counter[str]]:
-    """One row per job, and the number of jobs in each state."""
-    outcomes = {job.number: job.outcome() for job in jobs}
+def closing_table(
+    jobs: Sequence[Job], outcomes: Mapping[int, Outcome]
+) -> tuple[Table, Counter[str]]:
+    """One row per job, and the number of jobs in each state; ``outcomes`` by job number."""
     table = Table(title=f"{len(jobs)} jobs", title_justify="left")
     table.add_column("", justify="right")
     keys = list(dict.fromkeys(key for job in jobs for key in job.swept))
@@ -170,12 +171,14 @@ def over_seeds(jobs: Sequence[Job]) -> None:
         print_tables("table", tables(groups, named(runs), Layout()), groups, runs, [], {})
 
 
-def best(jobs: Sequence[Job]) -> Job | None:
+def best(jobs: Sequence[Job], outcomes: Mapping[int, Outcome]) -> Job | None:
     """The finished job with the lowest mean error out of domain, else in domain."""
-    found = {job.number: job.outcome() for job in jobs}
-    finished = [job for job in jobs if found[job.number].error is not None]
-    rank = ((found[j.number].ood or 0.0, found[j.number].error or 0.0, j.number) for j in finished)
-    return min(zip(rank, finished, strict=True), default=(None, None))[1]
+    finished = [job for job in jobs if outcomes[job.number].error is not None]
+    return min(finished, key=lambda job: _errors(outcomes[job.number]), default=None)
+
+
+def _errors(outcome: Outcome) -> tuple[float, float]:
+    return outcome.ood or 0.0, outcome.error or 0.0
 
 
 def unfinished(counts: Counter[str]) -> str:

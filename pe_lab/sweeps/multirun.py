@@ -97,10 +97,11 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
                 sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
-    table, counts = closing_table(jobs)
+    outcomes = {job.number: job.outcome() for job in jobs}
+    table, counts = closing_table(jobs, outcomes)
     console().print(table)
     over_seeds(jobs)
-    if (lowest := best(jobs)) is not None:
+    if (lowest := best(jobs, outcomes)) is not None:
         look_at(lowest.folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     if isinstance(ended, Interrupted):

@@ -41,7 +41,7 @@ class Progress:
         self.done = 0
         for job in self.jobs:
             status = job.status()
-            begun = job.has_begun()
+            begun = status != job.status_before
             if begun and status.get("state") == "running":
                 at = min(_step(job.folder), job.steps)
                 running.append(f"{job.label}, step {at} of {job.steps}")
