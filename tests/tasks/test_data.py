@@ -25,6 +25,7 @@ GOLDEN = {
     "counting": "92221c5d57fdae77",
     "copy": "9ae8175ec4744120",
     "flipflop": "dfbbad5b65ea2f07",
+    "group_word": "28000dc3764e47ca",
     "reverse": "cd49890911107da9",
     "selective_copy": "754d45229ddd8365",
 }

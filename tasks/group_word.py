@@ -1,0 +1,185 @@
+"""Word problems of finite groups."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import PositiveInt
+
+from pe_lab.common.task import Batch, Ints, Task
+
+LARGEST_CYCLE = 1000
+"""The largest m of Z_m: its multiplication table has m^2 entries."""
+GROUPS = f"Z_2 to Z_{LARGEST_CYCLE}, S2 to S5, A3 to A5"
+
+Generators = Literal["all", "swaps", "cycles3", "neighbours"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupWord(Task):
+    """The product of the elements of a group read so far: state tracking.
+
+    A word is a number of elements of ``group``, uniform from min_steps to max_steps, each of
+    them uniform over the generators. The target is the product of all elements so far, applied
+    in the order in which they are read: of permutations first the first. (The word problem of
+    Merrill 2024, arXiv 2404.08819, as in Grazzi 2025, arXiv 2411.12537, appendix E.2. With S2 it is
+    parity; with Z_5, neighbours and score=last the cycle navigation of Deletang 2023, arXiv
+    2207.02098.)
+
+    group: Z_m (addition modulo m, elements 0 to m - 1), or the permutations S2 to S5 and the even
+    ones A3 to A5. 231 is the permutation that sends 1 to 2, 2 to 3 and 3 to 1.
+
+    generators: all elements; swaps: the identity and the permutations that exchange two
+    (Grazzi); cycles3: the permutations that move at most three, the identity too (Grazzi);
+    neighbours: 0, 1 and m - 1 of Z_m, to stay or move on a cycle. All of them generate the
+    group, so that every element is an answer.
+
+    Scored: the product at every step, or at the last. Vocabulary: the elements, the identity
+    first, _ and <pad>. group S3, generators swaps, 5 steps, tokens over scored targets:
+
+        213 321 123 132 213
+        213 231 231 321 312
+
+    With tokens_per_step k each element is followed by k - 1 times _, and scored at the last of
+    these. At the others the target, which only loss_on=all trains on, is the product of the steps
+    completed, as in the source. A shorter sequence is padded on the right.
+
+    Splits: long_x2, long_x4 and long_x8 have exactly so many times max_steps. Errors are broken
+    down by the number of tokens read, too. Metric: share of wrong elements.
+    """
+
+    group: str
+    generators: Generators
+    min_steps: PositiveInt
+    max_steps: PositiveInt
+    tokens_per_step: PositiveInt
+    score: Literal["every", "last"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = re.fullmatch(r"Z_(\d{1,9})|S[2-5]|A[3-5]", self.group)
+        if not found or (found[1] and not 2 <= int(found[1]) <= LARGEST_CYCLE):
+            raise ValueError(f"task.group={self.group} is not a group here: give {GROUPS}")
+        if self.min_steps > self.max_steps:
+            raise ValueError(
+                f"task.min_steps is {self.min_steps}, more than task.max_steps, "
+                f"{self.max_steps}; lower the one or raise the other"
+            )
+        for name, changes in self.splits.items():
+            # The vocabulary is that of the group, and the same in every split.
+            if changes.get("group", self.group) != self.group:
+                raise ValueError(f"split {name} cannot change group: its model knows {self.group}")
+        n, generators = len(_elements(self.group)), self._generators
+        if len(_generated(_table(self.group), generators)) < n:
+            raise ValueError(
+                f"task.generators={self.generators} does not generate task.group={self.group}; "
+                "give generators=all, which generates every group, or another group: swaps "
+                "generates S2 to S5, cycles3 also A3 to A5, neighbours Z_m"
+            )
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        return (*_elements(self.group), "_", "<pad>")
+
+    @property
+    def n_tokens(self) -> int:
+        return self.max_steps * self.tokens_per_step
+
+    @property
+    def _generators(self) -> Ints:
+        return _chosen(self.group, self.generators)
+
+    def at_length(self, length: int) -> Self:
+        """With min_steps and max_steps in the same proportion."""
+        if length < self.tokens_per_step:
+            raise ValueError(
+                f"a length of {length} is too short for a group word: give at least "
+                f"{self.tokens_per_step}"
+            )
+        most = length // self.tokens_per_step
+        fewest = max(1, self.min_steps * most // self.max_steps)
+        return replace(self, min_steps=fewest, max_steps=most, splits={})
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        table, k = _table(self.group), self.tokens_per_step
+        blank, padding = len(table), len(table) + 1
+        n_steps = rng.integers(self.min_steps, self.max_steps + 1, n)
+        generators = self._generators
+        word = generators[rng.integers(0, len(generators), (self.max_steps, n))]
+        product = np.zeros((self.max_steps + 1, n), dtype=np.int64)  # 0 is the identity
+        for step in range(self.max_steps):
+            product[step + 1] = table[product[step], word[step]]
+        place = np.arange(self.n_tokens)
+        tokens = np.full((n, self.n_tokens), blank)
+        tokens[:, ::k] = word.T
+        targets = product[(place + 1) // k].T.copy()
+        ends = (place + 1) % k == 0
+        lengths = k * n_steps[:, None]
+        real = place < lengths
+        tokens[~real] = targets[~real] = padding
+        scored = ends & real if self.score == "every" else place == lengths - 1
+        uneven = self.min_steps < self.max_steps
+        return Batch(tokens, targets, scored, lengths[:, 0] if uneven else None)
+
+
+@cache
+def _elements(group: str) -> tuple[str, ...]:
+    """The elements as words, the identity first."""
+    if group.startswith("Z_"):
+        return tuple(str(i) for i in range(int(group[2:])))
+    return tuple("".join(str(i + 1) for i in p) for p in _permutations(group).tolist())
+
+
+@cache
+def _permutations(group: str) -> Ints:
+    """(elements, points): where each element of Sn or An sends each point, from 0."""
+    n = int(group[1:])
+    found = np.array(list(permutations(range(n))), dtype=np.int64)
+    if group[0] == "A":
+        pairs = np.triu_indices(n, 1)
+        inversions = (found[:, pairs[0]] > found[:, pairs[1]]).sum(axis=1)
+        found = found[inversions % 2 == 0]
+    return found
+
+
+@cache
+def _table(group: str) -> Ints:
+    """table[a, b]: first a, then b."""
+    if group.startswith("Z_"):
+        z = np.arange(int(group[2:]))
+        return (z[:, None] + z) % len(z)
+    found = _permutations(group)
+    base = len(found[0]) ** np.arange(len(found[0]))
+    number = np.zeros(len(found[0]) ** len(found[0]), dtype=np.int64)
+    number[found @ base] = np.arange(len(found))
+    products = found[np.arange(len(found))[None, :, None], found[:, None, :]]
+    table: Ints = number[products @ base]
+    return table
+
+
+@cache
+def _chosen(group: str, generators: Generators) -> Ints:
+    """The elements that are drawn."""
+    n = len(_elements(group))
+    if generators == "all":
+        return np.arange(n)
+    cyclic = group.startswith("Z_")
+    if generators == "neighbours":
+        return np.unique([0, 1, n - 1]) if cyclic else np.array([0])
+    moves = np.arange(n)[:, None] + np.arange(n) if cyclic else _permutations(group)
+    if cyclic:
+        moves %= n
+    moved = (moves != np.arange(moves.shape[1])).sum(axis=1)
+    return np.flatnonzero(moved <= (2 if generators == "swaps" else 3))
+
+
+def _generated(table: Ints, generators: Ints) -> set[int]:
+    """The elements that are products of the generators."""
+    found, new = {0}, {0}
+    while new:
+        new = {int(i) for i in table[list(new)][:, generators].ravel()} - found
+        found |= new
+    return found

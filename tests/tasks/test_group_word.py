@@ -1,0 +1,177 @@
+"""group_word against permutations multiplied one by one."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Batch
+from pe_lab.tasks.group_word import GroupWord
+
+
+def group_word(**keys):
+    plain = {"group": "S3", "generators": "all", "min_steps": 5, "max_steps": 5}
+    return GroupWord(splits={}, **(plain | {"tokens_per_step": 1, "score": "every"} | keys))
+
+
+def product(group, first, second):
+    """Of two words of the vocabulary: first the first."""
+    if group.startswith("Z_"):
+        return str((int(first) + int(second)) % int(group[2:]))
+    return "".join(second[int(point) - 1] for point in first)
+
+
+def moved(group, word):
+    """How many points it moves."""
+    if group.startswith("Z_"):
+        return 0 if word == "0" else int(group[2:])
+    return sum(int(point) != place for place, point in enumerate(word, start=1))
+
+
+def is_even(word):
+    crossings = [(a, b) for i, a in enumerate(word) for b in word[i:] if a > b]
+    return len(crossings) % 2 == 0
+
+
+def check(task, tokens, targets, scored, length):
+    """One row, as words, against the rule."""
+    k = task.tokens_per_step
+    assert length % k == 0
+    assert task.min_steps <= length // k <= task.max_steps
+    state = task.vocab[0]
+    for place in range(task.n_tokens):
+        if place >= length:
+            assert tokens[place] == targets[place] == "<pad>"
+            assert not scored[place]
+            continue
+        if place % k == 0:
+            assert tokens[place] in allowed(task)
+            after = product(task.group, state, tokens[place])
+        else:
+            assert tokens[place] == "_"
+        if place % k == k - 1:
+            state = after
+            assert scored[place] == (task.score == "every" or place == length - 1)
+        else:
+            assert not scored[place]
+        assert targets[place] == state
+
+
+def allowed(task):
+    elements = task.vocab[:-2]
+    if task.generators == "neighbours":
+        return {"0", "1", elements[-1]}
+    most = {"all": 1000, "swaps": 2, "cycles3": 3}[task.generators]
+    return {word for word in elements if moved(task.group, word) <= most}
+
+
+KINDS = [
+    *((group, "all") for group in ("Z_2", "Z_7", "Z_60", "S2", "S3", "S4", "S5", "A3", "A4", "A5")),
+    *((group, "swaps") for group in ("Z_2", "S2", "S3", "S4", "S5")),
+    *((group, "cycles3") for group in ("Z_3", "S3", "S4", "S5", "A3", "A4", "A5")),
+    *((group, "neighbours") for group in ("Z_2", "Z_3", "Z_5", "Z_12")),
+]
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    steps=st.tuples(st.integers(1, 20), st.integers(1, 20)).map(sorted),
+    k=st.integers(1, 4),
+    score=st.sampled_from(["every", "last"]),
+    seed=st.integers(0, 2**32),
+)
+def test_rule(kind, steps, k, score, seed):
+    task = group_word(
+        group=kind[0], generators=kind[1], min_steps=steps[0], max_steps=steps[1],
+        tokens_per_step=k, score=score,
+    )  # fmt: skip
+    batch = task.sample(generator(seed), 4)
+    assert batch.tokens.shape == batch.targets.shape == batch.scored.shape == (4, task.n_tokens)
+    assert (batch.lengths is None) == (steps[0] == steps[1])
+    for row, length in enumerate(batch.real().sum(axis=1)):
+        words = [[task.vocab[i] for i in part[row]] for part in (batch.tokens, batch.targets)]
+        check(task, *words, batch.scored[row], length)
+
+
+@pytest.mark.parametrize(
+    ("group", "size"),
+    [("Z_7", 7), ("S2", 2), ("S3", 6), ("S4", 24), ("S5", 120), ("A3", 3), ("A4", 12), ("A5", 60)],
+)
+def test_elements(group, size):
+    elements = group_word(group=group).vocab[:-2]
+    assert len(set(elements)) == len(elements) == size
+    if group[0] in "SA":
+        n = int(group[1])
+        every = {"".join(p) for p in permutations("12345"[:n])}
+        assert set(elements) == {p for p in every if group[0] == "S" or is_even(p)}
+        assert elements[0] == "12345"[:n]
+    closed = {product(group, a, b) for a in elements for b in elements}
+    assert closed == set(elements)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_share):
+    task = group_word(group=kind[0], generators=kind[1], min_steps=40, max_steps=40)
+    batch = task.sample(generator(1), 2000)
+    drawn = np.bincount(batch.tokens.ravel(), minlength=len(task.vocab))
+    assert {task.vocab[i] for i in np.flatnonzero(drawn)} == allowed(task)
+    for count in drawn[drawn > 0]:
+        assert_share(count, 80_000, 1 / len(allowed(task)))
+    assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 2))
+
+
+def test_steps_are_uniform(assert_share):
+    lengths = group_word(min_steps=3, max_steps=6, tokens_per_step=2).sample(generator(2), 8000)
+    assert lengths.lengths is not None
+    for steps in range(3, 7):
+        assert_share((lengths.lengths == 2 * steps).sum(), 8000, 1 / 4)
+
+
+def test_drawing(drawings):
+    (drawing,) = drawings(GroupWord)
+    tokens, answers = (line.split() for line in drawing.splitlines())
+    task = group_word(generators="swaps")
+    numbers = [np.array([[task.vocab.index(w) for w in words]]) for words in (tokens, answers)]
+    scored = np.ones((1, 5), dtype=bool)
+    assert task.render(Batch(*numbers, scored), 0) == drawing
+    check(task, tokens, answers, scored[0], 5)
+
+
+def test_splits(load):
+    task = load("group_word")
+    steps = {name: task.split(name).max_steps for name in task.evaluated()}
+    assert steps == {"in_domain": 32, "long_x2": 64, "long_x4": 128, "long_x8": 256}
+    assert all(task.split(name).min_steps == n for name, n in steps.items())
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"group": "A6"}, r"task\.group=A6 is not a group here: give Z_2 to Z_1000, S2 to S5"),
+        ({"group": "Z_1"}, r"task\.group=Z_1 is not a group here"),
+        ({"group": "Z_1001"}, r"task\.group=Z_1001 is not a group here"),
+        ({"group": "A5", "generators": "swaps"}, r"swaps does not generate task\.group=A5; give"),
+        ({"group": "Z_4", "generators": "cycles3"}, r"cycles3 does not generate task\.group=Z_4"),
+        ({"generators": "neighbours"}, r"neighbours does not generate task\.group=S3"),
+        ({"min_steps": 6}, r"task\.min_steps is 6, more than task\.max_steps, 5"),
+    ],
+)
+def test_keys_must_fit(keys, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        group_word(**keys)
+
+
+def test_a_split_has_the_group_of_its_task(load):
+    with pytest.raises(ValueError, match="split other cannot change group: its model knows S3"):
+        load("group_word", splits={"other": {"group": "S4"}})
+
+
+def test_at_length():
+    task = group_word(min_steps=3, max_steps=6, tokens_per_step=4).at_length(51)
+    assert (task.n_tokens, task.min_steps, task.max_steps) == (48, 6, 12)
+    with pytest.raises(ValueError, match=r"length of 3 is too short for a group word: .* least 4"):
+        group_word(tokens_per_step=4).at_length(3)
