@@ -36,6 +36,7 @@ SUMMARY: dict[str, Any] = {
     },
     "by": {"in_domain": {"length": {"2": {"error": 0.5, "n": 2}, "3-4": {"error": 0, "n": 8}}}},
 }
+SPLITS = tuple(SUMMARY["splits"])
 
 
 def inspect(file: Path, *options: str) -> bytes:
@@ -102,7 +103,7 @@ def tracked(folder: Path, *overrides: str, sweep: str | None = None, **changes: 
     metrics = folder / "metrics.jsonl"
     rows = read_metrics(metrics) if metrics.exists() else []
     facts = {"git_revision": "0123abcd" * 5}
-    run = TrackedRun(folder, RUN_ID, CONFIG, overrides, sweep, facts, rows)
+    run = TrackedRun(folder, RUN_ID, CONFIG, overrides, sweep, facts, rows, SPLITS)
     return replace(run, **changes)
 
 

@@ -67,10 +67,10 @@ def test_an_offline_run_reads_back(
     items = history(tmp_path)
     assert [item["step"] for item in items] == [10, 20, 20, 30, 30, 30]
     assert items[0] == rows[0]
-    assert items[2] == rows[2] | {"ood/error": 0.75}
+    assert items[2] == rows[2]
     assert items[4] == {
         **{"step": 30, "in_domain/error": 0.25, "in_domain/error_low": 0.2},
-        **{"in_domain/loss": 0.5, "ood/long/error": 0.75, "ood/far/error": 0.25, "ood/error": 0.5},
+        **{"in_domain/loss": 0.5, "ood/long/error": 0.75, "ood/far/error": 0.25},
     }
 
     words = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json"]
@@ -80,7 +80,8 @@ def test_an_offline_run_reads_back(
     assert (read["state"], read["exit_code"]) == ("finished", 0)
     numbers = {key: value for key, value in SUMMARY["metrics"].items() if value is not None}
     assert numbers.items() <= read["summary"].items()
-    assert read["summary"]["ood/error"] == 0.5
+    # One split was not measured.
+    assert "ood/error" not in read["summary"]
     assert read["summary"]["train/loss"] == 1.5
     lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
     content = json.loads(lengths.read_text())

@@ -8,7 +8,7 @@ and wandb's tables. With a ``title`` the report and ``pe-lab eval metric=<name>`
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -35,12 +35,12 @@ def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
     return {metric_name(split, name): value for name, value in numbers.items()}
 
 
-def mean_ood(summary: Mapping[str, Any]) -> float | None:
-    """The mean error over all splits out of domain of a summary.json; None where there is none, or
-    one was too long for the encoding."""
-    splits = [split for split in summary["splits"] if split != IN_DOMAIN]
-    errors = [summary["metrics"].get(metric_name(split, "error")) for split in splits]
-    return fmean(errors) if errors and None not in errors else None
+def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> float | None:
+    """The mean error over all splits out of domain; None where there is none, or one of them was
+    not measured."""
+    ood = [split for split in splits if split != IN_DOMAIN]
+    errors = [e for split in ood if (e := metrics.get(metric_name(split, "error"))) is not None]
+    return fmean(errors) if errors and len(errors) == len(ood) else None
 
 
 def wilson(wrong: int, n: int) -> tuple[float, float]:

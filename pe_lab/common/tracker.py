@@ -19,6 +19,7 @@ class TrackedRun:
         sweep: the name of the run's sweep; None: a run by itself.
         environment: versions, git revision and machine, as in environment.json.
         rows: the rows of metrics.jsonl so far.
+        splits: all splits, with those that are too long for the encoding.
     """
 
     folder: Path
@@ -28,6 +29,7 @@ class TrackedRun:
     sweep: str | None
     environment: dict[str, Any]
     rows: list[dict[str, Any]]
+    splits: Sequence[str]
 
 
 class Tracker(ABC):

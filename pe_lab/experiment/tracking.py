@@ -95,6 +95,7 @@ def tracked_run(
         sweep,
         dict((folder.starts() or [{}])[-1]),
         folder.rows(),
+        plan.task.evaluated(),
     )
 
 

@@ -76,9 +76,10 @@ class Job:
     def _outcome(self) -> "Outcome":
         summary = self.folder.summary()
         if summary is not None and (self.finished_before or self.has_begun()):
-            error = summary["metrics"].get(metric_name(IN_DOMAIN, "error"))
+            metrics = summary["metrics"]
+            error = metrics.get(metric_name(IN_DOMAIN, "error"))
             state = "finished before" if self.finished_before else "finished"
-            return Outcome(state, error=error, ood=mean_ood(summary))
+            return Outcome(state, error=error, ood=mean_ood(metrics, summary["splits"]))
         if self.returned is not None:
             return Outcome(*self.returned)
         status = self.folder.status()

@@ -90,7 +90,8 @@ class SweepJob:
         except Exception as error:
             logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
             return "failed", sentence(error)
-        errors = summary["metrics"][metric_name(IN_DOMAIN, "error")], mean_ood(summary)
+        metrics, splits = summary["metrics"], summary["splits"]
+        errors = metrics[metric_name(IN_DOMAIN, "error")], mean_ood(metrics, splits)
         logger.info("%s: finished, in_domain %s %%, OOD mean %s %%", name, *map(percent, errors))
         return None
 

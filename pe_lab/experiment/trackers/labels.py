@@ -1,12 +1,12 @@
 """What trackers show of a run: its rows, and at the end its numbers, tables and pictures."""
 
 import logging
-import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pe_lab.common.errors import reason
-from pe_lab.common.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, OOD, TABLED
+from pe_lab.common.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, TABLED, mean_ood
 
 logger = logging.getLogger("pe_lab")
 
@@ -17,16 +17,16 @@ SPLIT_COLUMNS = ("split", *TABLED)
 LENGTH_COLUMNS = ("split", "length", "error", "n")
 
 
-def with_mean_ood(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of metrics.jsonl, and the mean out-of-domain error if it has such errors."""
-    errors = [v for k, v in row.items() if k.startswith(f"{OOD}/") and k.endswith("/error")]
-    errors = [error for error in errors if error is not None]
-    return row | {MEAN_OOD: statistics.fmean(errors)} if errors else row
+def with_mean_ood(row: dict[str, Any], splits: Iterable[str]) -> dict[str, Any]:
+    """A row of metrics.jsonl, and its mean out-of-domain error if it has one over all splits."""
+    mean = mean_ood(row, splits)
+    return row if mean is None else row | {MEAN_OOD: mean}
 
 
 def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last point of a finished run's curves, and all numbers for the runs table."""
-    numbers = with_mean_ood({k: v for k, v in summary["metrics"].items() if v is not None})
+    metrics = {k: v for k, v in summary["metrics"].items() if v is not None}
+    numbers = with_mean_ood(metrics, summary["splits"])
     row = {k: v for k, v in numbers.items() if k.rpartition("/")[2] in CURVES}
     return {"step": summary["steps"], **row}, numbers
 

@@ -22,14 +22,14 @@ class TensorBoardTracker(Tracker):
         folder = run.folder / "tensorboard"
         if folder.exists():
             shutil.rmtree(folder)
-        self._config = run.config
+        self._config, self._splits = run.config, run.splits
         self._writer = SummaryWriter(str(folder))
         for row in run.rows:
             self.log(row)
         self._writer.flush()
 
     def log(self, row: dict[str, Any]) -> None:
-        for key, value in with_mean_ood(row).items():
+        for key, value in with_mean_ood(row, self._splits).items():
             if value is not None and key != "step" and not key.endswith(UNCHARTED):
                 self._writer.add_scalar(key, value, row["step"])
 

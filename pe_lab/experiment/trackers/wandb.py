@@ -71,7 +71,7 @@ class WandbTracker(Tracker):
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> None:
-        self._run_folder = run.folder
+        self._run_folder, self._splits = run.folder, run.splits
         self._folder = WandbFolder(run.folder / "wandb")
         # In a folder that cannot be written, wandb would silently use a temporary one.
         self._folder.path.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class WandbTracker(Tracker):
 
     def log(self, row: dict[str, Any]) -> None:
         if self._step >= self._known_rows:
-            row = with_mean_ood(row)
+            row = with_mean_ood(row, self._splits)
             for key in row.keys() - self._hidden:
                 if key.endswith(UNCHARTED):
                     self._run.define_metric(key, step_metric="step", hidden=True)
