@@ -13,6 +13,10 @@ HINTS = {
     "train.optimizer.betas=[0.9,0.9]": "did you mean train.betas?",
     "train.d_model=64": "did you mean model.d_model?",
     "length=64": "did you mean task.length or train.length?",
+    # A task without the key: what its longer splits change.
+    "task=copy task.length=8": "did you mean task.min_letters or task.max_letters?",
+    "task=counting length=8": "did you mean task.min_ops or task.max_ops or task.max_tokens?",
+    "task=copy task.steps=8": "did you mean train.steps?",
     "wandb.mode=online": "did you mean tracker.wandb.mode?",
     "heads=2": "did you mean model.n_heads?",
     "Seed=3": "did you mean seed?",

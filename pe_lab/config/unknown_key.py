@@ -30,14 +30,19 @@ def unknown_key(word: str, key: str, config: Mapping[str, Any], siblings: Sequen
 
 def similar_keys(key: str, config: Mapping[str, Any], siblings: Sequence[str]) -> list[str]:
     """The keys that ``key`` may stand for: those that end in it (``steps``: ``train.steps``), else
-    in its last part (``trian.steps``), else with that word (``heads``: ``model.n_heads``), else the
-    one with the most similar spelling.
+    in its last part (``trian.steps``), else with that word (``heads``: ``model.n_heads``), those of
+    its group before others; else the one with the most similar spelling. In a task without a key
+    ``length``, the keys that its longer splits change.
     """
     keys = [name for name in _leaves(config) if name != key]
-    last = key.rpartition(".")[2]
+    parent, _, last = key.rpartition(".")
+    if last == "length" and parent in ("", "task") and (found := _of_length(config)):
+        return found
     whole, word = re.escape(key), re.escape(last)
-    for end in (rf"(^|\.){whole}$", rf"(^|\.){word}$", rf"(^|[._]){word}(_[a-z_]+)?$"):
-        if found := [name for name in keys if re.search(end, name, re.IGNORECASE)]:
+    ends = [rf"(^|\.){whole}$", rf"(^|\.){word}$", rf"(^|[._]){word}(_[a-z_]+)?$"]
+    group = [name for name in keys if parent and name.startswith(f"{parent}.")]
+    for among, end in [(group, end) for end in ends] + [(keys, end) for end in ends]:
+        if found := [name for name in among if re.search(end, name, re.IGNORECASE)]:
             depth = min(name.count(".") for name in found)
             return [name for name in found if name.count(".") == depth][:MOST]
     if near := closest(last, siblings):
@@ -46,6 +51,16 @@ def similar_keys(key: str, config: Mapping[str, Any], siblings: Sequence[str]) -
     if near := closest(key, keys, 0.75) or closest(last, words, 0.75):
         return [words.get(near, near)]
     return []
+
+
+def _of_length(config: Mapping[str, Any]) -> list[str]:
+    """The keys that set the length of a task without a key ``length``: those that its splits
+    long_x2, .. change."""
+    task = config.get("task") or {}
+    if "length" in task:
+        return []
+    longer = [task["splits"][name] for name in task.get("splits") or {} if name.startswith("long_")]
+    return list(dict.fromkeys(f"task.{key}" for changes in longer for key in changes))
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> list[str]:

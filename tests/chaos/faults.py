@@ -4,6 +4,7 @@ and the same command finishes once the cause is gone."""
 import json
 from pathlib import Path
 
+from pe_lab.store.run_folder import RunFolder
 from tests.chaos.case import Case, Records, Violation
 from tests.chaos.warm import FAULTS, Fault
 
@@ -16,10 +17,10 @@ def _files(case: Case) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in (case.place / "runs").rglob("*") if p.is_file()}
 
 
-def _states(case: Case) -> set[str]:
-    """The states of the runs."""
+def _running(case: Case) -> set[Path]:
+    """The runs whose recorded state is running."""
     paths = case.place.glob("runs/*/*/seed*/status.json")
-    return {json.loads(path.read_text())["state"] for path in paths}
+    return {path.parent for path in paths if json.loads(path.read_text())["state"] == "running"}
 
 
 def _fault(case: Case, operations: int) -> Fault:
@@ -43,10 +44,15 @@ def training(case: Case, records: Records) -> None:
     for _ in range(case.rng.randint(1, 6)):
         fault = _fault(case, recorded.operations)
         case.said.append(str(fault))
+        # A disk may have refused the state of the process before.
+        already = _running(case)
         ended = case.train(recorded, statuses=_statuses(fault), fault=fault)
         case.counts["faults"] += 1
-        if ended.status < 0 and (left := _states(case) & {"running"}):
-            raise Violation(f"{fault.kind} ended the process and left a run {left}")
+        running = _running(case)
+        if ended.status < 0 and (left := running - already):
+            raise Violation(f"{fault.kind} ended the process and left {left} running")
+        if shown := {path for path in running if not RunFolder(path).killed()}:
+            raise Violation(f"no process is at {shown}, shown as running")
     case.train(recorded, statuses=(0,))
     case.equal(recorded)
     if any(p.read_bytes() != content for p, content in before.items()):
