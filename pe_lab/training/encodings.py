@@ -1,5 +1,6 @@
 """The encodings of a model, one for each layer."""
 
+from dataclasses import replace
 from typing import Any
 
 from pe_lab.common.errors import UsageError
@@ -45,6 +46,11 @@ def build_encodings(
             "model.layers.<i>.n_heads cannot differ with this encoding, which layers have in "
             "common: leave them null"
         )
+    if without and first.share_layers and len(encoded) == 1 and not _fits_one_layer(section, dims):
+        raise UsageError(
+            "pe.share_layers=true has no effect, model.layers.<i>.encoded=false leaves layer "
+            f"{encoded[0]} alone with the encoding: set pe.share_layers=false"
+        )
     if first.share_layers:
         made = [first] * dims.n_layers
     for number, layer in enumerate(encoded):
@@ -52,6 +58,15 @@ def build_encodings(
             if made[layer] is not made[lower]:
                 made[layer].share(made[lower])
     return [made[layer] if layer in encoded else NoPE(dims.at_layer(layer)) for layer in layers]
+
+
+def _fits_one_layer(section: dict[str, Any], dims: Dims) -> bool:
+    """Whether a model of one layer can have the encoding, as where sharing is the default."""
+    try:
+        instantiate(section, "pe", PositionalEncoding, replace(dims, n_layers=1).at_layer(0))
+    except UsageError:
+        return False
+    return True
 
 
 def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | None:

@@ -109,6 +109,12 @@ def test_a_layer_without_the_encoding_is_nope() -> None:
     assert [type(e) is NoPE for e in encodings] == [False, True]
 
 
+def test_shared_by_default_in_a_single_layer_is_not_refused() -> None:
+    cfg = config(layers={1: {"encoded": False}})
+    encodings = build_encodings(SECTIONS["t5"], cfg.dims(11, 8, 8), cfg.without())
+    assert [type(e) is NoPE for e in encodings] == [False, True]
+
+
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "no such layer": (["model.layers.2.window=4"], ["layers.2", "n_layers=2", "0 to 1"]),
     "no such key": (["model.layers.0.windw=4"], ["model.layers.0.windw=4", "mean window"]),
@@ -129,6 +135,13 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["pe=rope", "model.layers={0: {encoded: false}, 1: {encoded: false}}"],
         ["encoded=false leaves no layer with pe=rope: give pe=none"],
     ),
+    **{
+        f"{pe} shared with none": (
+            [f"pe={pe}", "pe.share_layers=true", "model.layers.1.encoded=false"],
+            ["pe.share_layers=true has no effect", "layer 0 alone", "pe.share_layers=false"],
+        )
+        for pe in ("cope", "fire")
+    },
     "whole and key": (
         ["model.layers.0.window=3", "model.layers={1: {window: 5}}"],
         ["model.layers.0.window=3 would be lost", "write it into model.layers={..}"],
