@@ -1,12 +1,7 @@
-"""The whole program with every encoding of conf/pe: alone, in a sweep, stopped and resumed.
-
-`make test` takes three of them, `make test-all` the others too.
-"""
+"""The whole program with every encoding of conf/pe: alone, in a sweep, stopped and resumed."""
 
 import os
 import signal
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +11,26 @@ from program import ENCODINGS, Here, rows, summary, the_run, tiny
 from pe_lab.cli.main import main
 from pe_lab.training.trainer import Trainer
 
-ALWAYS = ["cope", "learned", "rope"]
 SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
 SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequences=4"]
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``swept(choice)``: the folder of one sweep over these encodings, in one process."""
-
-    @cache
-    def run(choice: str) -> Path:
-        folder = tmp_path_factory.mktemp("sweep")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            patch.setattr("sys.argv", ["pe-lab"])
-            assert main(["-m", *tiny(f"pe={choice}", *SMALL)]) == 0
-        return folder / "runs"
-
-    return run
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of one sweep over all encodings, in one process."""
+    folder = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["pe-lab"])
+        assert main(["-m", *tiny("pe=glob(*)", *SMALL)]) == 0
+    return folder / "runs"
 
 
-@pytest.mark.parametrize(
-    ("choice", "pe"),
-    [
-        *((",".join(ALWAYS), pe) for pe in ALWAYS),
-        *(
-            pytest.param(f"glob(*,exclude=[{','.join(ALWAYS)}])", pe, marks=pytest.mark.extended)
-            for pe in ENCODINGS
-            if pe not in ALWAYS
-        ),
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("pe", ENCODINGS)
 def test_stopped_and_resumed_alone_as_in_the_sweep(
-    swept: Callable[[str], Path],
-    here: Here,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    choice: str,
-    pe: str,
+    swept: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
 ) -> None:
-    sweep = swept(choice)
     step = Trainer.train_step
 
     def signalled(trainer: Trainer) -> Any:
@@ -72,7 +46,7 @@ def test_stopped_and_resumed_alone_as_in_the_sweep(
     assert not (alone / "summary.json").exists()
     ended = here(*line)
     assert ended.status == 0, ended.err
-    same = sweep / "flipflop" / pe / alone.name
+    same = swept / "flipflop" / pe / alone.name
     assert rows(alone) == rows(same)
     assert summary(alone) == summary(same)
 

@@ -86,6 +86,7 @@ def test_seeds_are_counted_one_by_one():
     ]
 
 
+@pytest.mark.extended
 def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     words = ["extrapolate", "task=text", "seed=0", *TINY]
     done = here(*words)

@@ -110,7 +110,9 @@ def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
     assert (folder / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)]
+)
 def test_a_signal_ignored_at_the_start_stays_ignored(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_signal_ignored_at_the_start_stays_ignored(
     assert state(the_run(tmp_path / "runs"))["state"] == "finished"
 
 
+@pytest.mark.extended
 def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
     """V18: ``LC_ALL=C PYTHONUTF8=0`` failed without a sentence."""
     env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

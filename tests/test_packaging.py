@@ -131,6 +131,7 @@ def test_a_checkout_runs_uninstalled(checkout: Path) -> None:
     assert_runs(checkout, None, ["-m", "pe_lab"])
 
 
+@pytest.mark.extended
 def test_a_checkout_runs_uninstalled_in_another_folder(checkout: Path, elsewhere: Path) -> None:
     assert_runs(elsewhere, checkout, ["-m", "pe_lab"])
 

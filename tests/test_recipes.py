@@ -94,7 +94,13 @@ def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -
     )
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        one if one == "paper/flipflop" else pytest.param(one, marks=pytest.mark.extended)
+        for one in RECIPES
+    ],
+)
 def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
     n = 16 if recipe.endswith("brackets") else 1  # of fewer texts none may have a wide gap
     measured = [f"eval.sequences={n}", f"eval.quick_sequences={n}"]

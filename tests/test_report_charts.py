@@ -30,7 +30,9 @@ def test_the_heat_map_as_a_picture(runs: Path) -> None:
     assert drawn(spec, "png").startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
+@pytest.mark.parametrize(
+    "form", ["svg", *(pytest.param(form, marks=pytest.mark.extended) for form in ("png", "pdf"))]
+)
 def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) -> None:
     """On white, with caption and number of seeds; the inspection too."""
     words = (f"runs_dir={runs}", "task=selective_copy", f"format={form}", "out=figures")

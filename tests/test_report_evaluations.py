@@ -70,6 +70,7 @@ def test_lines_are_encodings_at_test_time(here: Here, runs: None) -> None:
     assert sections["flipflop"]["splits"] == ["in_domain", "sparse"]
 
 
+@pytest.mark.extended
 def test_filters_choose_among_them_too(here: Here, runs: None) -> None:
     _, sections = page(here, "pe=learned,none")
     assert [*sections] == ["brackets", "flipflop", "flipflop, sparse"]

@@ -12,6 +12,7 @@ SMALL = [f"{key}={value}" for key, value in TINY.items() if key != "model.d_mode
 SEARCH = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=5", "train.clip=null", *SMALL)
 
 
+@pytest.mark.extended
 def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) -> None:
     # Most rates of this range lead to no number: such a trial is reported, and the search goes on.
     words = (*SEARCH, "train.lr=tag(log,interval(1e-4,1e12))", "model.d_model=choice(16,32)")

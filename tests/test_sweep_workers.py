@@ -26,7 +26,9 @@ def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None
     equal(tmp_path, tmp_path / "here")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.extended)]
+)
 def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: int) -> None:
     words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
     words = [word.replace("checkpoint_every=7", "checkpoint_every=10000") for word in words]
@@ -58,6 +60,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.extended
 def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: Path) -> None:
     words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
     run = start(*words, cwd=tmp_path)

@@ -62,7 +62,10 @@ def test_tensorboard_that_is_not_installed_is_one_warning(
     assert (the_run(tmp_path / "runs") / "summary.json").exists()
 
 
-@pytest.mark.parametrize("word", ["tracker=none", "tracker.wandb.mode=disabled"])
+@pytest.mark.parametrize(
+    "word",
+    ["tracker=none", pytest.param("tracker.wandb.mode=disabled", marks=pytest.mark.extended)],
+)
 def test_without_a_tracker_nothing_of_wandb_is_imported_or_started(
     tmp_path: Path, word: str
 ) -> None:

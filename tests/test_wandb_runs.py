@@ -60,6 +60,7 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path:
     assert whole(file)["state"] == "finished"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "launcher",
     [
@@ -106,6 +107,7 @@ def sync(server: Server, folder: Path, *which: Path) -> None:
     subprocess.run(words, check=True, cwd=folder, env=environment(server), capture_output=True)
 
 
+@pytest.mark.extended
 def test_a_resumed_offline_run_is_synced_as_one(here: Here, tmp_path: Path) -> None:
     words = tiny(OFFLINE, "train.steps=60", "pe=rope", "model.d_model=32", "task=flipflop")
     process = start_process(*words, cwd=tmp_path)
@@ -156,6 +158,7 @@ def test_an_online_run_gets_there_and_goes_on_there(tmp_path: Path) -> None:
     assert list(server.ended.values()) == [0]
 
 
+@pytest.mark.extended
 def test_pictures_when_asked_for(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_what_a_library_depends_on_is_in_its_name(
     assert place.compiled() == 2
 
 
+@pytest.mark.extended
 def test_two_processes_at_once_compile_once(place: Place) -> None:
     place.set_compiler("sleep 1")
     processes = [place.process() for _ in range(2)]

@@ -61,6 +61,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted_kernels_follow_the_formula(name: str, interpreted: dict[str, Any]) -> None:
     case = CASES[name]
