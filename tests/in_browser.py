@@ -5,6 +5,7 @@ Screenshots and the printed page are kept in test-artefacts/ (not in git).
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,14 +32,19 @@ ARTEFACTS = ROOT / "test-artefacts"
 Open = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page of ``report_runs``."""
-    out = tmp_path_factory.mktemp("page")
-    made = command("report", f"out={out}", cwd=shared_runs(tmp_path_factory).parent)
+def page_of(runs: Path, factory: pytest.TempPathFactory) -> str:
+    """The address of a report of these runs."""
+    out = factory.mktemp("page")
+    made = command("report", f"out={out}", cwd=runs.parent)
     assert made.returncode == 0, made.stderr
     ARTEFACTS.mkdir(exist_ok=True)
     return (out / "index.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page of ``report_runs``."""
+    return page_of(shared_runs(tmp_path_factory), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-KEY = "0" * 40
-"""openwandb takes any."""
+from wandb_server import KEY, client_environment
 
 
 @dataclass
@@ -34,11 +33,7 @@ class RealServer:
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which wandb's clients find it."""
-        return {
-            "WANDB_BASE_URL": self.url,
-            "WANDB_API_KEY": KEY,
-            "WANDB_ERROR_REPORTING": "false",
-        }
+        return client_environment(self.url)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 from day_of_use import shared_day
-from in_browser import ARTEFACTS, NEEDS_CHROMIUM, Open, browser, drawn, rows, screenshot, show
-from program import command
+from in_browser import NEEDS_CHROMIUM, Open, browser, drawn, page_of, rows, screenshot, show
 
 __all__ = ["browser", "show"]
 pytestmark = NEEDS_CHROMIUM
@@ -14,11 +13,7 @@ FLIPFLOP, EVALUATED = "#task-2", "#task-3"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("page")
-    made = command("report", f"out={out}", cwd=shared_day(tmp_path_factory).parent)
-    assert made.returncode == 0, made.stderr
-    ARTEFACTS.mkdir(exist_ok=True)
-    return (out / "index.html").as_uri()
+    return page_of(shared_day(tmp_path_factory), tmp_path_factory)
 
 
 def box(page: Any, selector: str) -> dict[str, float]:

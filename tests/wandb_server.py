@@ -12,6 +12,11 @@ from typing import Any
 KEY = "0" * 40
 
 
+def client_environment(url: str) -> dict[str, str]:
+    """The variables with which wandb's clients find the server; any key is one."""
+    return {"WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
+
+
 class Server:
     """What was sent: of each run its rows and what it was called, files, and saved views."""
 
@@ -26,11 +31,7 @@ class Server:
     @property
     def environment(self) -> dict[str, str]:
         """What makes a client talk to it."""
-        return {
-            "WANDB_BASE_URL": self.url,
-            "WANDB_API_KEY": KEY,
-            "WANDB_ERROR_REPORTING": "false",
-        }
+        return client_environment(self.url)
 
     def answer(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
         """The data of a GraphQL answer; empty for what no client insists on."""
