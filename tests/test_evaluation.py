@@ -172,7 +172,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     had = trained.model.state_dict()
     model.load_state_dict({name: had[name] for name in model.state_dict()})
     data = evaluation_set(bare.task, "sparse", 32)
-    positions = fixed_positions(bare.positions, "sparse", *data.tokens.shape)
+    positions = fixed_positions(bare.positions, "sparse", data)
     task = bare.task.split("sparse")
     direct = answer(model, task, data, positions, batch_tokens=2048, autocast=nullcontext)
     assert errors(frame, "none") == [pytest.approx(direct.measured()["loss"], abs=1e-9)]

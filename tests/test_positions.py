@@ -1,6 +1,7 @@
 """Sources of positions: what each draws, its limit, what it refuses.
 
-``randomized`` itself is in test_train.py.
+``randomized`` itself is in test_train.py, what follows from tokens or tasks in
+test_task_positions.py.
 """
 
 import math
@@ -16,7 +17,7 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.instantiate import instantiate
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Ints
-from pe_lab.pe.positions import Drawn, Offset, Pose, Positions, Randomized, Sequential
+from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Positions, Randomized, Sequential
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import trainer as train
 from pe_lab.training.plan import plan
@@ -26,7 +27,7 @@ DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
 
 
-def sample(source: Positions, n: int, length: int, training: bool = True) -> Ints:
+def sample(source: ByLength, n: int, length: int, training: bool = True) -> Ints:
     return source.sample(generator(0, "test"), n, length, training=training)
 
 
@@ -46,7 +47,7 @@ def is_uniform(values: Ints, low: int, high: int) -> bool:
 
 def test_every_yaml_has_a_test() -> None:
     names = {path.stem for path in Path(ROOT, "conf", "positions").glob("*.yaml")}
-    assert names == {"sequential", *DRAWN}
+    assert names == {"sequential", *DRAWN, "abacus", "coupled"}
 
 
 @drawn
@@ -178,8 +179,7 @@ def test_a_step_draws_positions_from_a_separate_stream(
     for trainer.step in (7, 3):
         (part,) = trainer.microbatches()
         stream = generator(0, "train positions", trainer.step)
-        n, t = part.batch.tokens.shape
-        expected = trainer.plan.positions.sample(stream, n, t, training=True)
+        expected = trainer.plan.positions.of_batch(stream, part.batch, training=True)
         np.testing.assert_array_equal(part.pos, expected)
     # To make one costs as much as all the rest of a step's reading.
     assert made == [("train positions", step) for step in (7, 3) if words]

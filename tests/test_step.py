@@ -49,8 +49,8 @@ def loss_and_gradients(made: Plan, changed: Any = None, key: int = 7) -> dict[st
             p.add_(torch.randn_like(p), alpha=0.1)
     batch = TrainData(made.task, 0, 5).batch(0)
     counted = made.task.trained(batch)
-    pos = torch.from_numpy(made.positions.sample(np.random.default_rng(0), 5, batch.tokens.shape[1],
-                                                 training=True))  # fmt: skip
+    drawn = made.positions.of_batch(np.random.default_rng(0), batch, training=True)
+    pos = torch.from_numpy(drawn)
     loss = summed_loss(model, batch, counted, pos, key)
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -25,6 +25,7 @@ from pe_lab.config.compose import compose
 from pe_lab.config.schema import TrainConfig, register_resolvers, validated
 from pe_lab.config.schema import plain as dumped
 from pe_lab.kernels.apply import backends
+from pe_lab.pe.positions import Randomized
 from pe_lab.store import checkpoint
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
@@ -305,6 +306,8 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_randomized_positions() -> None:
     source = planned("positions=randomized", "positions.max=64").positions
+    assert isinstance(source, Randomized)
+    data = evaluation_set(planned().task, "sparse", 4)
     drawn = source.sample(generator(0, "test"), 200, 15, training=True)
     assert drawn.shape == (200, 15)
     assert (np.diff(drawn, axis=1) > 0).all()
@@ -312,12 +315,12 @@ def test_randomized_positions() -> None:
     # Every position is as likely as any other: 200 * 15 / 64 = 46.9, five deviations.
     counts = np.bincount(drawn.ravel(), minlength=64)
     assert abs(counts - 46.9).max() < 5 * math.sqrt(46.9)
-    np.testing.assert_array_equal(fixed_positions(source, "sparse", 4, 15), np.arange(15)[None])
+    np.testing.assert_array_equal(fixed_positions(source, "sparse", data), np.arange(15)[None])
     fixed = planned("positions=randomized", "positions.max=64", "positions.evaluation=true")
-    one, other = (fixed_positions(fixed.positions, "sparse", 4, 15) for _ in range(2))
+    one, other = (fixed_positions(fixed.positions, "sparse", data) for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert one.shape == (4, 15)
-    assert not np.array_equal(one, fixed_positions(fixed.positions, "dense", 4, 15))
+    assert not np.array_equal(one, fixed_positions(fixed.positions, "dense", data))
 
 
 def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(

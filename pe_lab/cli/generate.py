@@ -70,9 +70,11 @@ def show(words: Sequence[str]) -> None:
     options = parse(GenerateOptions, rest)
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
+    import numpy as np
     import torch
 
     from pe_lab.common.rng import torch_seed
+    from pe_lab.common.task import Batch
     from pe_lab.experiment.load_run import load
     from pe_lab.training import generate as decoding
     from pe_lab.training.measure import fixed_positions
@@ -91,7 +93,10 @@ def show(words: Sequence[str]) -> None:
         run.model.empty_cache()
     except ValueError as error:
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
-    positions = fixed_positions(run.plan.positions, "generate", 1, len(prompt_tokens) + tokens - 1)
+    source = run.plan.positions
+    row = np.array([prompt_tokens + [0] * (tokens - 1)])
+    unscored = Batch(row, row, np.zeros(row.shape, dtype=bool))
+    positions = fixed_positions(source, "generate", unscored)
     choice = partial(
         decoding.sample,
         generator=torch.Generator().manual_seed(torch_seed(options.seed, "generate")),
@@ -101,8 +106,9 @@ def show(words: Sequence[str]) -> None:
     )
     with run.autocast():
         answer = decoding.generate(
-            run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice
-        )
+            run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice,
+            source.of_tokens if source.from_tokens else None,
+        )  # fmt: skip
     print(task.decode(prompt_tokens + answer[0].tolist()))
 
 

@@ -29,7 +29,8 @@ class Batch:
 
     ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
     ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
-    position by which errors are broken down (brackets: distance, depth).
+    position by which errors are broken down (brackets: distance, depth). ``positions`` hold the
+    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none.
     """
 
     tokens: Ints
@@ -37,6 +38,7 @@ class Batch:
     scored: Bools
     lengths: Ints | None = None
     tags: Mapping[str, Ints] = field(default_factory=dict)
+    positions: Mapping[str, Ints] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -49,6 +51,7 @@ class Batch:
             self.scored[rows],
             None if self.lengths is None else self.lengths[rows],
             {name: tag[rows] for name, tag in self.tags.items()},
+            {axis: ids[rows] for axis, ids in self.positions.items()},
         )
 
     def real(self) -> Bools:
@@ -108,6 +111,13 @@ class Task(ABC):
     @abstractmethod
     def n_tokens(self) -> int:
         """T, the most tokens the model reads in one sequence."""
+
+    @property
+    def position_axes(self) -> Mapping[str, int]:
+        """The axes of the position ids that ``sample`` gives (``Batch.positions``), each with one
+        more than its largest id in this split; empty: the task gives none. ``positions=coupled``
+        reads them. The same axes in every split."""
+        return {}
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, n: int) -> Batch:

@@ -93,7 +93,7 @@ def _target(run: LoadedRun, split: str, length: int, sequences: int | None) -> T
     )
     target = Target(split, length, task if unchanged else at_length, unchanged, n, None)
     try:
-        return replace(target, positions=plan.positions.limit(tokens, training=False))
+        return replace(target, positions=plan.positions.limit_for(target.task, training=False))
     except ValueError as error:
         return replace(target, message=str(error))
 

@@ -10,7 +10,7 @@ from pe_lab.evaluation.swap_encoding import EncodingConfigs, EncodingSpec
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.encodings import build_encodings, refused, refused_positions
 from pe_lab.training.plan import Plan
 
 
@@ -48,6 +48,9 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
         raise UsageError(f"pe={name}: {str(error).removeprefix('pe: ')}") from None
     for encoding in encodings:
         if reason := refused(plan.model_config, encoding):
+            raise UsageError(f"pe={name} {reason}")
+        source = plan.config.names.get("positions", "")
+        if reason := refused_positions(plan.model_config, encoding, plan.positions, source):
             raise UsageError(f"pe={name} {reason}")
     model = plan.model().eval()
     if missing := _missing_weights(model, trained):

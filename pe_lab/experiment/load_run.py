@@ -58,7 +58,7 @@ class LoadedRun:
             )
         n = self.plan.sequences(split, self.plan.config.eval.sequences)
         data = evaluation_set(self.plan.task, split, n)
-        return data, fixed_positions(self.plan.positions, split, *data.tokens.shape)
+        return data, fixed_positions(self.plan.positions, split, data)
 
     def answers(self, split: str) -> Answers:
         """The model's answers to all sequences of a split, from which its summary was made."""

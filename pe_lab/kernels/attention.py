@@ -20,7 +20,8 @@ from pe_lab.models.layout import (
     last_tokens,
 )
 from pe_lab.models.linear_attention import LinearAttention
-from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.masks import additive
 
 LONG = 2048 * 2048
 """Logits of a head from which on the plain code goes by blocks of queries."""

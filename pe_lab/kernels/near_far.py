@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.common.dropout import Drop
-from pe_lab.pe.base import AttentionInputs, additive, causal_mask
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.functional import distances, once_for_all_layers
+from pe_lab.pe.masks import additive, causal_mask
 from pe_lab.pe.near_far import NearFar
 
 LARGE = 256 * 256

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, PositiveInt
@@ -130,6 +130,9 @@ class ModelConfig(ABC):
 
     n_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS)]
     d_model: PositiveInt
+
+    restarts_positions: ClassVar[bool] = False
+    """Whether positions start again at the task's separator."""
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Model:

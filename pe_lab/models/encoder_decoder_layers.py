@@ -16,7 +16,8 @@ from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.layout import features_to_heads, heads_to_features, last_positions
 from pe_lab.models.transformer import FeedForward
 from pe_lab.models.transformer_config import TransformerSizes
-from pe_lab.pe.base import AttentionInputs, PositionalEncoding, additive
+from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.masks import additive
 
 
 class FullAttention(nn.Module):

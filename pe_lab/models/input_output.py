@@ -9,7 +9,7 @@ positions.
 from abc import abstractmethod
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import yaml
@@ -25,6 +25,8 @@ from pe_lab.models.scored_positions import ScoredPositions
 @dataclass(frozen=True, kw_only=True)
 class InputOutputConfig(ModelConfig):
     """The configuration of a model with an encoder and a decoder."""
+
+    restarts_positions: ClassVar[bool] = True
 
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:

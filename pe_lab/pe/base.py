@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
+
+from pe_lab.pe.masks import additive, causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
@@ -100,20 +101,6 @@ class AttentionInputs:
         return causal_mask(t, s, self.q_BHTD.device, self.window)
 
 
-def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
-    """(t, s), True where a query may see a key; the queries are the last t of s tokens."""
-    if t == 1 and window is None:  # decoding: saves time in every layer
-        return torch.ones(1, s, dtype=torch.bool, device=device)
-    keys = torch.arange(s, device=device)
-    queries = keys[s - t :, None]
-    return keys <= queries if window is None else (keys <= queries) & (keys > queries - window)
-
-
-def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where the mask allows, -inf elsewhere: adding it is cheaper than filling (B, H, T, S)."""
-    return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
-
-
 def by_position(rotate: Hook) -> Hook:
     """Marks a ``rotate`` that depends on positions alone, so that rotated keys can be cached and
     summed. An override must be marked again."""
@@ -148,6 +135,11 @@ class PositionalEncoding(nn.Module):
     """True: adding a constant to all positions changes nothing."""
     reads_positions: bool = True
     """False: positions change nothing, so a run with others than 0, 1, .. warns."""
+    any_order: bool = False
+    """True: it reads each position by itself, so that positions may fall and repeat, as the ids
+    that a task gives do; False: the keys before a query must not have larger positions."""
+    axes: int = 1
+    """How many ids of a token it can read: with more than one, positions may be (B, S, axes)."""
     whole_sequence: str | None = None
     """The choice, key=value, that makes a token's encoding depend on the length of the sequence, so
     that a key cache is refused; None: it does not."""

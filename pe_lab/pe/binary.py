@@ -19,6 +19,7 @@ class Binary(PositionalEncoding):
     +-1/sqrt(bits). Reaches 2^bits positions; one past them is an error. Absolute; causal.
     """
 
+    any_order = True
     place: Tensor
     digit: Tensor
 

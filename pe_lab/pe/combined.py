@@ -63,7 +63,11 @@ class Combined(PositionalEncoding):
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.at_test_time = any(part.at_test_time for part in serving)
-        self.reads_positions = any(part.reads_positions for part in serving)
+        reading = [part for part in serving if part.reads_positions]
+        self.reads_positions = bool(reading)
+        self.any_order = all(part.any_order for part in reading)
+        axes = {part.axes for part in reading}
+        self.axes = axes.pop() if len(axes) == 1 else 1
         inside = [part for part in serving if part.hooks() - {"embed", "block_input"}]
         windows = [part.window for part in serving if part.window is not None]
         self.window = min(windows, default=None)

@@ -25,6 +25,8 @@ class ComplexOrder(PositionalEncoding):
     transformer behind it stays real, where the paper's is complex. Any length. Absolute; causal.
     """
 
+    any_order = True
+
     def __init__(self, dims: Dims, base: PositiveFloat, phase: Literal["token", "zero"]) -> None:
         super().__init__()
         if dims.d_model % 2:

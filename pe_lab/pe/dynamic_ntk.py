@@ -37,6 +37,7 @@ class DynamicNTK(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
+        self.any_order = False
         if k is not None and factor != 1:
             raise ValueError(
                 f"factor={factor:g} has no effect with k={k:g}, which fixes the scale: leave one "

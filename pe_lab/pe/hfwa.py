@@ -31,6 +31,7 @@ class HFWA(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
+        self.any_order = False
         if dims.n_layers == 1:
             raise ValueError(
                 "n_layers=1 leaves no layer for a window below the last one: set model.n_layers "

@@ -21,6 +21,8 @@ class Hierarchical(PositionalEncoding):
     ``learned``. Past n^2 is an error. Absolute; causal.
     """
 
+    any_order = True
+
     def __init__(
         self, dims: Dims, rows: PositiveInt | None, a: Annotated[float, Field(gt=0, lt=1)]
     ) -> None:

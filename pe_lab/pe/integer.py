@@ -19,6 +19,8 @@ class Integer(PositionalEncoding):
     length. Absolute; causal.
     """
 
+    any_order = True
+
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         bound = 1 / math.sqrt(dims.d_model + 1)

@@ -33,6 +33,7 @@ class NearFar(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
+        self.any_order = False
         self.near = max(1, dims.train_len // self.divisor) if window is None else window
 
     def null_values(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Normalized(PositionalEncoding):
     ) -> None:
         super().__init__()
         self.whole_sequence = "scale=sequence" if scale == "sequence" else None
+        self.any_order = scale == "max_len"
         if self.whole_sequence and max_len is not None:
             raise ValueError(
                 f"max_len={max_len} has no effect with scale=sequence, which divides by each "

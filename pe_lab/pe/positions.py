@@ -1,33 +1,69 @@
 """Where positions come from: a config group (``positions``) that is independent of the encoding."""
 
 from abc import ABC, abstractmethod
+from typing import Self
 
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.common.task import Ints
+from pe_lab.common.task import Batch, Ints, Task
 
 
 class Positions(ABC):
-    """Gives every token of a batch its integer position, increasing from left to right."""
+    """Gives every token of a batch its integer position, or several, one for each axis."""
+
+    increasing: bool = True
+    """Whether positions increase from left to right; ids that a task gives may fall and repeat."""
+    axes: tuple[str, ...] = ()
+    """The axes of ids with several for each token, as (.., axes); empty: one position each."""
+    from_tokens: bool = False
+    """Whether positions follow from the tokens (``of_tokens``)."""
+
+    def bound(self, task: Task) -> Self:
+        """The source for the sequences of a task.
+
+        Raises:
+            ValueError: the task lacks what it reads.
+        """
+        return self
+
+    @abstractmethod
+    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
+        """(1, T) where all N sequences share them, else (N, T); (.., axes) with several ids."""
+
+    def of_tokens(self, tokens: Ints) -> Ints:
+        """The positions in evaluation if they follow ``from_tokens``, (N, T) or (N, T, axes): a
+        model that generates gets those of the tokens that it has generated."""
+        raise NotImplementedError
+
+    def drawn(self, *, training: bool) -> bool:
+        """Whether ``of_batch`` reads its generator; if not, it may be any generator."""
+        return True
+
+    @abstractmethod
+    def limit(self, length: int, *, training: bool) -> int:
+        """One more than the largest position that any ``length`` tokens can get.
+
+        Raises ValueError where ``length`` tokens do not fit, or have no positions without a task.
+        """
+
+    def limit_for(self, task: Task, *, training: bool) -> int:
+        """``limit`` for the sequences of a task."""
+        return self.limit(task.n_tokens, training=training)
+
+
+class ByLength(Positions):
+    """Positions that depend on the number of tokens alone, increasing from left to right."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         """(1, length) where all n sequences share them, else (n, length)."""
 
-    def drawn(self, *, training: bool) -> bool:
-        """Whether ``sample`` reads its generator; if not, it may be any generator."""
-        return True
-
-    @abstractmethod
-    def limit(self, length: int, *, training: bool) -> int:
-        """One more than the largest position that ``length`` tokens can get.
-
-        Raises ValueError where ``length`` tokens do not fit.
-        """
+    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
+        return self.sample(rng, *batch.tokens.shape, training=training)
 
 
-class Sequential(Positions):
+class Sequential(ByLength):
     """0, 1, .. T-1."""
 
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
@@ -40,7 +76,7 @@ class Sequential(Positions):
         return length
 
 
-class Drawn(Positions):
+class Drawn(ByLength):
     """Random positions among 0 .. max-1, in training only unless ``evaluation`` is true.
 
     In evaluation they come from a fixed stream, one draw for each sequence.

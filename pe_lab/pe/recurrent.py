@@ -19,6 +19,8 @@ class Recurrent(PositionalEncoding):
     Sequential: a step for every position up to the largest. Any length. Absolute; causal.
     """
 
+    any_order = True
+
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         width = dims.d_model

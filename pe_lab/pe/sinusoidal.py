@@ -16,6 +16,7 @@ class Sinusoidal(PositionalEncoding):
     causal.
     """
 
+    any_order = True
     frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat) -> None:

@@ -38,6 +38,7 @@ class TUPE(PositionalEncoding):
         self.query = nn.Linear(dims.d_model, dims.heads_width)
         self.key = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         nn.init.zeros_(self.query.bias)
+        self.any_order = not relative
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
 
     def null_values(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The encodings of a model, one for each layer."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from pe_lab.config.combined_parts import encoding_section, repository_of
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
+from pe_lab.pe.positions import Positions
 
 SHIPPED = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
 
@@ -74,6 +76,40 @@ def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | No
     text = model_config.refuses(encoding)
     if text is None or "{fitting}" not in text:
         return text
+
+    def fits(one: PositionalEncoding) -> bool:
+        return model_config.refuses(one) is None
+
+    return text.replace("{fitting}", _fitting(model_config, fits))
+
+
+def refused_positions(
+    model_config: ModelConfig, encoding: PositionalEncoding, positions: Positions, source: str
+) -> str | None:
+    """Why an encoding cannot read these positions: the end of a sentence that begins with pe=NAME;
+    None if it can, or reads none.
+
+    Args:
+        source: the name of the positions.
+    """
+
+    def fits(one: PositionalEncoding) -> bool:
+        read = len(positions.axes) in (0, one.axes) and (positions.increasing or one.any_order)
+        return read or not one.reads_positions
+
+    if fits(encoding):
+        return None
+    if len(positions.axes) not in (0, encoding.axes):
+        given = f"{len(positions.axes)} ({', '.join(positions.axes)})"
+        why = f"reads {encoding.axes} id of a token, and positions={source} gives {given}"
+    else:
+        why = f"needs increasing positions, and those of positions={source} fall and repeat"
+    also = "" if positions.axes else ", or other positions"
+    return f"{why}: choose an encoding that can ({_fitting(model_config, fits)}){also}"
+
+
+def _fitting(model_config: ModelConfig, fits: Callable[[PositionalEncoding], bool]) -> str:
+    """The names of the encodings that fit, as far as sizes allow to say."""
     dims = model_config.dims(vocab_size=2, train_len=16, max_len=16)
     repository = repository_of(SHIPPED)
     names = []
@@ -83,6 +119,6 @@ def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | No
         except UsageError:
             # Not with these sizes, or of parts that are not named yet.
             continue
-        if all(model_config.refuses(one) is None for one in made):
+        if all(fits(one) for one in made):
             names.append(name)
-    return text.replace("{fitting}", ", ".join(names))
+    return ", ".join(names)

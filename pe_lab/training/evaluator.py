@@ -53,11 +53,13 @@ class Evaluator:
     def generated(self, split: str) -> Answers:
         """The answers that the model generates greedily."""
         data, positions = self._sequences(split, None)
-        return generated_answers(self.model, data, positions, **self._options)
+        source = self.plan.positions
+        of_tokens = source.of_tokens if source.from_tokens else None
+        return generated_answers(self.model, data, positions, of_tokens, **self._options)
 
     def _sequences(self, split: str, n: int | None) -> tuple[Batch, Ints]:
         data = self.sets[split]
-        positions = fixed_positions(self.plan.positions, split, *data.tokens.shape)
+        positions = fixed_positions(self.plan.positions, split, data)
         if n is None:
             return data, positions
         first = slice(0, n)

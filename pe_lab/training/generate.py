@@ -18,6 +18,8 @@ from pe_lab.training.measure import Answers, chunks, evaluating
 
 Choice = Callable[[Tensor], Tensor]
 """From logits (B, V) to one token for each row, (B, 1)."""
+OfTokens = Callable[[Ints], Ints]
+"""``Positions.of_tokens``."""
 
 
 def greedy(logits_BV: Tensor) -> Tensor:
@@ -60,23 +62,37 @@ def sample(
 
 @torch.inference_mode()
 def generate(
-    model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int, choice: Choice = greedy
+    model: Model,
+    tokens_BT: Tensor,
+    pos_BS: Tensor,
+    n: int,
+    choice: Choice = greedy,
+    of_tokens: OfTokens | None = None,
 ) -> Tensor:
     """n tokens after the prompt ``tokens_BT``, each selected by ``choice``; (B, n).
 
     Args:
         pos_BS: positions of the prompt and of the first n - 1 generated tokens.
+        of_tokens: the positions of all tokens so far where they follow from the tokens, and
+            ``pos_BS`` knows those of the prompt only.
     """
     cache = model.empty_cache()
     answers: list[Tensor] = []
     read = tokens_BT.shape[1]
-    hidden = model(tokens_BT, pos_BS[:, :read], cache)
+
+    def positions() -> Tensor:
+        if of_tokens is not None and answers:
+            found = of_tokens(torch.cat((tokens_BT, *answers), 1).cpu().numpy())
+            return torch.from_numpy(found).to(pos_BS.device)
+        return pos_BS[:, :read]
+
+    hidden = model(tokens_BT, positions(), cache)
     while True:
         answers.append(choice(model.unembed(hidden[:, -1])))
         if len(answers) == n:
             return torch.cat(answers, 1)
         read += 1
-        hidden = model(answers[-1], pos_BS[:, :read], cache)
+        hidden = model(answers[-1], positions(), cache)
 
 
 @torch.inference_mode()
@@ -84,13 +100,15 @@ def generated_answers(
     model: Model,
     data: Batch,
     positions: Ints,
+    of_tokens: OfTokens | None = None,
     *,
     batch_tokens: int,
     autocast: Callable[[], Any],
     poll: Callable[[], None] = lambda: None,
 ) -> Answers:
     """The answers that the model generates greedily, to a task whose scored answers are one run
-    at the end of each row. The arguments are those of ``measure.answer``; losses are nan.
+    at the end of each row. The arguments are those of ``measure.answer`` and ``generate``; losses
+    are nan.
     """
     wrong = np.zeros(data.scored.shape, dtype=bool)
     with evaluating(model):
@@ -100,7 +118,8 @@ def generated_answers(
             for part, pos in chunks(data.take(rows), rows_pos, batch_tokens, poll):
                 prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(model.device)
                 with autocast():
-                    answers = generate(model, prompt, pos.to(model.device), n)
+                    where = pos.to(model.device)
+                    answers = generate(model, prompt, where, n, of_tokens=of_tokens)
                 found.append(answers.cpu().numpy() != part.targets[:, first : first + n])
             wrong[rows, first : first + n] = np.concatenate(found)
     row, position = np.nonzero(data.scored)

@@ -99,10 +99,10 @@ def chunks(
         yield data.take(rows), torch.from_numpy(pos)
 
 
-def fixed_positions(positions: Positions, split: str, n: int, length: int) -> Ints:
+def fixed_positions(positions: Positions, split: str, data: Batch) -> Ints:
     """The positions of a split's sequences: a fixed draw where they are random."""
     rng = generator(0, "positions", split)
-    return positions.sample(rng, n, length, training=False)
+    return positions.of_batch(rng, data, training=False)
 
 
 @torch.inference_mode()
@@ -119,7 +119,7 @@ def answer(
     """Teacher-forced answers to every scored position of ``data``.
 
     Args:
-        positions: (1 or N, T) of ``data``'s sequences.
+        positions: (1 or N, T) of ``data``'s sequences, or (.., T, axes).
         autocast: makes the context in which the model runs.
         poll: called between chunks; may raise to stop.
     """

@@ -14,7 +14,7 @@ from pe_lab.config.schema import Config, plain, validated
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
-from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.encodings import build_encodings, refused, refused_positions
 from pe_lab.training.kernels import accelerate, check_backend
 from pe_lab.training.null_values import null_values, replaced
 from pe_lab.training.sizes import check_sizes, sequences_of
@@ -74,13 +74,13 @@ def plan(config: Config) -> Plan:
     model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
     if refusal := model_config.refuses_task(task):
         raise UsageError(f"task={config.names.get('task', '')} {refusal}")
-    positions: Positions = instantiate(config.positions, "positions", Positions)
+    positions = _bound_positions(config, task, model_config)
     needed = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
     limits = dict.fromkeys(needed, 0)
     try:
         # The longest first: its message is enough for all.
         for name in sorted(needed, key=lambda name: -needed[name]):
-            limits[name] = positions.limit(needed[name], training=name == TRAIN)
+            limits[name] = positions.limit_for(task.split(name), training=name == TRAIN)
     except ValueError as error:
         raise UsageError(f"positions: {error}") from None
     train_len = task.split(TRAIN).n_tokens
@@ -90,6 +90,9 @@ def plan(config: Config) -> Plan:
     _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:
         if refusal := refused(model_config, encoding):
+            raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
+        source = config.names.get("positions", "")
+        if refusal := refused_positions(model_config, encoding, positions, source):
             raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
     limited = {e.max_len: e for e in encodings if e.max_len is not None}
     longest = min(limited, default=None)
@@ -120,6 +123,22 @@ def plan(config: Config) -> Plan:
     splits = [name for name in task.evaluated() if name not in too_long]
     values = null_values(plain(config), model_config, encodings)
     return Plan(config, task, positions, model_config, dims, splits, too_long, values)
+
+
+def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:
+    """The source of positions for this task."""
+    source: Positions = instantiate(config.positions, "positions", Positions)
+    try:
+        bound = source.bound(task)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if model_config.restarts_positions and not bound.increasing:
+        raise UsageError(
+            f"positions={config.names.get('positions', '')} is not allowed with "
+            f"model={config.names.get('model', '')}, which restarts positions at the separator: "
+            "choose model=transformer or another decoder, or other positions"
+        )
+    return bound
 
 
 def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> None:

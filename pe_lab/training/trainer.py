@@ -173,15 +173,14 @@ class Trainer:
         if self.plan.positions.drawn(training=True):
             # Making a generator takes as long as all the rest here.
             self.positions_rng = generator(seed, "train positions", self.step)
-        n, t = batch.tokens.shape
-        positions = self.plan.positions.sample(self.positions_rng, n, t, training=True)
+        positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
         counted = self.plan.task.trained(batch)
         if not counted.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
-        parts = []
+        n, parts = len(batch), []
         for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
