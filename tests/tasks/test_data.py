@@ -26,6 +26,7 @@ GOLDEN = {
     "copy": "9ae8175ec4744120",
     "flipflop": "dfbbad5b65ea2f07",
     "group_word": "28000dc3764e47ca",
+    "navigation": "110142ecfd45dfa5",
     "recall": "9b88b4b5d9a42f07",
     "recall_reassigned": "1d0fed2381e184d7",
     "reverse": "cd49890911107da9",
