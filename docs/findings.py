@@ -1,9 +1,9 @@
 """``make findings``: run every sweep of findings.yaml and write docs/findings.md.
 
 The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
-an interrupted command goes on. Tables are those of ``pe-lab results``. The first table of README.md
-and its picture, the report's heat map, are made of the same runs;
-``pe-lab extrapolate`` fills in docs/extrapolation.md.
+an interrupted command goes on. A section whose runs are not there stays as the page has it. Tables
+are those of ``pe-lab results``. README.md's first table and its picture, the report's heat map, are
+made of the same runs; ``pe-lab extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 
@@ -11,11 +11,13 @@ README.md is written where ``seeds`` and ``flipflop`` are among the names.
 """
 
 import argparse
+import re
 import shlex
 import statistics
 import subprocess
 import sys
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -27,6 +29,7 @@ from docs.markdown import insert, table
 from pe_lab.report.pictures import drawn, heat_map
 from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs
+from pe_lab.store.run_folder import RunFolder
 
 README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapolation.md"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
@@ -45,16 +48,41 @@ def pe_lab(*words: str, capture: bool = False) -> str:
     return done.stdout or ""
 
 
-def section(finding: dict[str, Any]) -> str:
-    """The commands, the table and the text of a finding; empty where nothing has been run."""
+def section(finding: dict[str, Any], anew: bool) -> str:
+    """The commands, the table and the text of a finding; as the page has it where its runs are not
+    here or ``anew`` is false, and empty where it was never run."""
     results = shlex.split(finding["results"])
+    keys = dict(word.split("=", 1) for word in results)
+    folder = facts.ROOT / RUNS
+    if not (anew and folder.is_dir() and keys.keys() <= set(read_runs(folder).columns)):
+        return earlier().get(finding["title"], "")
+    runs = read_runs(folder, where="state=finished", **keys)
+    if not len(runs):
+        return earlier().get(finding["title"], "")
     shown = pe_lab("results", f"runs_dir={RUNS}", "format=markdown", *results, capture=True)
-    if not shown.strip():
-        return ""
     lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
     lines.append(f"pe-lab results {finding['results']}")
     parts = [f"## {finding['title']}", "```sh\n" + "\n".join(lines) + "\n```", shown.strip()]
-    return "\n\n".join([*parts, finding["text"].strip()])
+    return "\n\n".join([*parts, finding["text"].strip(), measured(runs)])
+
+
+def measured(runs: pl.DataFrame) -> str:
+    """When, on what and with which code these runs were made, and what they took."""
+    folders = [RunFolder(Path(path)) for path in runs["path"]]
+    last = date.fromtimestamp(max(folder.status()["time"] for folder in folders))
+    made = (folder.starts()[-1] for folder in folders)
+    commits = sorted({(one["git_revision"] or "no commit")[:7] for one in made})
+    minutes = (runs["time/train_s"] + runs["time/measure_s"]).sum() / 60
+    return (
+        f"Measured {last} on {cpu_name()} at {', '.join(commits)}: {len(runs)} runs, "
+        f"{minutes:.0f} minutes of one core."
+    )
+
+
+def earlier() -> dict[str, str]:
+    """The sections of the page as it is, by title."""
+    found = re.split(r"^(?=## )", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    return {text.partition("\n")[0].removeprefix("## "): text.strip() for text in found}
 
 
 def first_table() -> str:
@@ -115,8 +143,11 @@ def main() -> None:
             pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
-    head = written["head"].format(date=date.today().isoformat(), cpu=cpu_name())
-    shown = [section(finding) for finding in written["findings"].values()]
+    head = written["head"]
+    shown = [
+        section(finding, not args.names or name in args.names)
+        for name, finding in written["findings"].items()
+    ]
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     if not args.names or {"seeds", "flipflop"} <= set(args.names):
