@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop
@@ -58,7 +59,12 @@ class DistanceKernel:
     ) -> Tensor | None:
         if self.biased and not consecutive(inputs.pos_k_BS):
             return None
-        return dispatch.distance(q_BHTD, k_BHSD, inputs.v_BHSD, self.bias(k_BHSD), drop)
+        v, width = inputs.v_BHSD, inputs.v_BHSD.shape[-1]
+        if width < k_BHSD.shape[-1]:
+            # A rotation may widen queries and keys (PoPE); the kernel takes one width for all.
+            v = F.pad(v, (0, k_BHSD.shape[-1] - width))
+        out = dispatch.distance(q_BHTD, k_BHSD, v, self.bias(k_BHSD), drop)
+        return None if out is None else out[..., :width]
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         if self.rotary is None or (self.biased and not consecutive(inputs.pos_k_BS)):

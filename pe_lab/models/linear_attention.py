@@ -77,7 +77,8 @@ def _rotates(encoding: PositionalEncoding) -> bool:
     alone."""
     hooks = encoding.hooks()
     alone = encoding.rotates_by_position or "rotate" not in hooks
-    return hooks <= {"embed", "block_input", "rotate"} and alone and encoding.window is None
+    inside = hooks <= {"embed", "block_input", "rotate"} and not encoding.replaces_content
+    return inside and alone and encoding.window is None
 
 
 def _summable(encoding: PositionalEncoding) -> bool:

@@ -41,7 +41,7 @@ def attend_by_hooks(
     mask = torch.ones(s, s, dtype=torch.bool).tril()[s - t :]
     inputs = AttentionInputs(x, q, k, v, pos[:, s - t :], pos, carried)
     rotated_q, rotated_k = encoding.rotate(q, k, inputs)
-    product = rotated_q @ rotated_k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    product = rotated_q @ rotated_k.transpose(-1, -2) / math.sqrt(rotated_q.shape[-1])
     logits = encoding.logits(product, rotated_q, rotated_k, inputs)
     bias = encoding.bias(inputs.pos_q_BT, pos)
     weights = encoding.normalize(logits if bias is None else logits + bias, mask)

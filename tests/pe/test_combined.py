@@ -166,16 +166,16 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     rotated_q, rotated_k = q, k
     for part in parts:
         rotated_q, rotated_k = part.rotate(rotated_q, rotated_k, seen)
-    logits = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
+    logits = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
     weighing = None
     for part in parts:
         if part.replaces_content and "rotate" in part.hooks():
-            rotated = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
+            rotated = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
             logits = logits - rotated + part.logits(rotated, rotated_q, rotated_k, seen)
         elif part.replaces_content:
             logits = logits - plain + part.logits(plain, q, k, seen)
         elif "rotate" in part.hooks() and "logits" in part.hooks():
-            rotated = rotated_q @ rotated_k.mT / q.shape[-1] ** 0.5
+            rotated = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
             logits = logits + part.logits(rotated, rotated_q, rotated_k, seen) - rotated
         else:
             logits = logits + part.logits(plain, q, k, seen) - plain

@@ -1,0 +1,62 @@
+"""Polar coordinate position embedding."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
+
+
+class PoPE(PositionalEncoding):
+    """Content by magnitudes alone, position by angles alone.
+
+    Feature c of q and k is a complex number of magnitude softplus(q_c), softplus(k_c), rotated by
+    the position only, at D frequencies where ``rope`` has D/2:
+
+        logits_ij = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) theta_c + delta_c) / sqrt(D)
+        theta_c = base^(-c/D), c = 0 .. D-1
+
+    delta (H, D), learned, is a phase for each feature and head, clamped to [-2 pi, 0]; outside of
+    it a phase has no gradient, as in the published code. ``start: zero`` lets all start at 0,
+    ``uniform`` uniform in [-2 pi, 0]. Source: Gopalakrishnan 2025 (2509.10534). Queries and keys
+    are 2 D wide after the rotation, their real and imaginary parts. Any length. Not absolute;
+    causal.
+    """
+
+    shift_invariant = True
+    any_order = True
+    both_ways = True
+    replaces_content = True
+    frequencies: Tensor
+
+    def __init__(self, dims: Dims, base: PositiveFloat, start: Literal["zero", "uniform"]) -> None:
+        super().__init__()
+        width = dims.head_dim
+        theta_D = base ** (-torch.arange(width, dtype=torch.float64) / width)
+        self.register_buffer("frequencies", theta_D, persistent=False)
+        self.phase = nn.Parameter(torch.zeros(dims.n_heads, width))
+        if start == "uniform":
+            nn.init.uniform_(self.phase, -2 * math.pi, 0)
+
+    @by_position
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        angle_B1SD = (inputs.pos_k_BS[..., None] * self.frequencies)[:, None]
+        delta_H1D = self.phase.clamp(-2 * math.pi, 0)[:, None]
+        # Attention divides by the square root of the width that it sees, 2 D.
+        q = polar(q_BHTD, angle_B1SD[:, :, -q_BHTD.shape[2] :]) * math.sqrt(2)
+        return q, polar(k_BHSD, angle_B1SD + delta_H1D)
+
+
+def polar(x_BHTD: Tensor, angle: Tensor) -> Tensor:
+    """Real and imaginary parts of softplus(x) exp(i angle), (B, H, T, 2 D), in the type of x, but
+    computed at least in float32."""
+    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    size = F.softplus(x_BHTD.to(wide))
+    parts = size * angle.cos().to(wide), size * angle.sin().to(wide)
+    return torch.cat(parts, -1).to(x_BHTD.dtype)
