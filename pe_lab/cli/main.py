@@ -40,6 +40,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
   pe-lab show task=flipflop                             sequences of each split, what is scored
+  pe-lab check pe=cope                                  whether an encoding keeps the contract
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
 
@@ -66,6 +67,7 @@ VERBS = {
     "dashboard": "pe_lab.cli.dashboard",
     "list": "pe_lab.cli.list",
     "show": "pe_lab.cli.show",
+    "check": "pe_lab.cli.check",
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
 

@@ -1,7 +1,6 @@
 """Decoding with a key cache: equal to the whole pass, and each token linear in the context."""
 
 from contextlib import nullcontext
-from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from variants import (
     TRAIN_LEN,
     VARIANTS,
     Section,
+    in_pieces,
     model,
     scattered,
     sequential,
@@ -22,9 +22,9 @@ from variants import (
     writes,
 )
 
+from pe_lab.evaluation.contract import equal_paths
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.apply import accelerate
-from pe_lab.models.transformer import Transformer
 from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
 
@@ -32,28 +32,9 @@ WRITING = {name: section for name, section in VARIANTS.items() if writes(section
 CHOSEN = [name for name in SECTIONS if name in WRITING]
 
 
-def in_pieces(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
-    """What the model computes with a cache and so many tokens at a time, then each of
-    the others by itself."""
-    cache = built.empty_cache()
-    ends = [0, *accumulate(pieces)]
-    ends += range(ends[-1] + 1, seen.shape[1] + 1)
-    return torch.cat([built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
-
-
-def assert_equal(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int) -> None:
-    with torch.inference_mode():
-        torch.testing.assert_close(
-            in_pieces(built, seen, pos, *pieces), built(seen, pos), rtol=1e-10, atol=1e-10
-        )
-
-
 @pytest.mark.parametrize("section", WRITING.values(), ids=WRITING.keys())
 def test_beyond_the_training_length(section: Section) -> None:
-    built, n = model(section).eval(), 2 * TRAIN_LEN
-    # One by one over the training length, several at once, one by one.
-    for pos in (sequential(n), scattered(3, n, MAX_LEN)):
-        assert_equal(built, tokens(3, n), pos, TRAIN_LEN - 1, 1, 1, 1, n - TRAIN_LEN - 4)
+    equal_paths.cached(section)
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - WRITING.keys()))
@@ -67,14 +48,14 @@ def test_with_a_window_in_one_layer(name: str) -> None:
     built = model(SECTIONS[name], trunk={"layers": {1: LayerConfig(window=5)}}).eval()
     assert built.blocks[1].attention.window == 5  # type: ignore[union-attr]
     n = TRAIN_LEN + 8
-    assert_equal(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
+    equal_paths.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
 
 
 @pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
 @pytest.mark.parametrize("name", ["path", "path-forget=True"])
 def test_path_over_several_chunks(name: str, length: int) -> None:
     built = model(VARIANTS[name], train_len=length, max_len=length).eval()
-    assert_equal(built, tokens(2, length), sequential(length), length - 20, 17)
+    equal_paths.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
 @pytest.mark.parametrize("backend", ["cpu", dispatch.RECOMPUTE, dispatch.EAGER, None])

@@ -1,0 +1,211 @@
+"""What an encoding must keep, one function a point. Each takes the encoding's section and the
+sizes of the tiny model that differ (``d_model``, ``n_heads``, ..), in the context ``tiny.exact``.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract.tiny import (
+    MAX_LEN,
+    TRAIN_LEN,
+    Section,
+    differ,
+    dims,
+    largest,
+    loss,
+    model,
+    reach,
+    scattered,
+    sequential,
+    tokens,
+)
+from pe_lab.models.transformer import Transformer
+from pe_lab.training.encodings import build_encodings
+
+NONE = {"_target_": "pe_lab.pe.none.NoPE"}
+SHIFT = 7
+
+
+def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in built.named_parameters() if ".encoding." in name}
+
+
+def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
+    """A token's state depends on no later token, and on each earlier one."""
+    built = model(section, **sizes)
+    seen, pos, worst = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN), 0.0
+    hidden = built(seen, pos)
+    expected = (2, TRAIN_LEN, dims(**sizes).d_model)
+    if hidden.shape != expected or hidden.dtype != torch.get_default_dtype():
+        raise ContractError(
+            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} "
+            f"{torch.get_default_dtype()}: keep the shape and the type of the input"
+        )
+    for t in (0, 1, TRAIN_LEN // 2, TRAIN_LEN - 2):
+        changed = seen.clone()
+        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
+        again = built(changed, pos)
+        worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
+        if not worst <= atol:
+            raise ContractError(
+                f"the states of tokens 0 to {t} change by {worst:.1e} where only tokens after "
+                f"{t} were changed: the mask comes after bias and logits, but gates, sums and "
+                "convolutions must not read later keys"
+            )
+        if torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]):
+            raise ContractError(f"no state after token {t} changes where the tokens after {t} do")
+    return f"where later tokens are changed, states differ by {worst:.1g}"
+
+
+def finite_far_out(section: Section, **sizes: Any) -> str:
+    """At four times the trained length, and at scattered positions."""
+    built = model(section, **sizes)
+    n = reach(built.encodings)
+    for what, pos in (("0, 1, ..", sequential(n)), ("scattered", scattered(3, min(n, 12), n))):
+        hidden = built(tokens(3, pos.shape[1]), pos)
+        if not hidden.isfinite().all():
+            at = int((~hidden.isfinite()).any(-1).any(0).nonzero()[0])
+            raise ContractError(f"not finite at token {at} of {pos.shape[1]}, positions {what}")
+    limited = "" if n == MAX_LEN else ", as many as its max_len allows"
+    return f"trained for {TRAIN_LEN} tokens, finite at {n} positions{limited}"
+
+
+def low_precision(section: Section, **sizes: Any) -> str:
+    """float32 is near to float64; bfloat16 autocast and its gradients are finite."""
+    built, seen, pos = model(section, **sizes), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    exact = built(seen, pos).detach()
+    single = model(section, **sizes).float()
+    hidden = single(seen, pos)
+    if hidden.dtype != torch.float32:
+        raise ContractError(f"a float32 model computes in {hidden.dtype}: follow the input's type")
+    worst = differ(hidden.double(), exact.double(), rtol=1e-4, atol=1e-4)
+    if worst is not None:
+        raise ContractError(f"float32 differs from float64 by {worst:.1e}: use float64 there")
+    with torch.autocast("cpu", torch.bfloat16):
+        half = single(seen, pos)
+        torch.autograd.backward(loss(half))
+    if not half.isfinite().all():
+        raise ContractError("not finite in bfloat16 autocast")
+    for name, parameter in encoding_parameters(single).items():
+        if parameter.grad is None or not parameter.grad.isfinite().all():
+            raise ContractError(f"in bfloat16 the gradient of {name} is missing or not finite")
+    gap = largest(hidden.double() - exact.double())
+    return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast is finite"
+
+
+def gradients_reach(section: Section, **sizes: Any) -> str:
+    """Every parameter has a gradient at four times the trained length."""
+    built = model(section, **sizes)
+    named = encoding_parameters(built)
+    if not named:
+        raise NotClaimedError("it has no parameters")
+    n = reach(built.encodings)
+    torch.autograd.backward(loss(built(tokens(3, n), sequential(n))))
+    least = float("inf")
+    for name, parameter in named.items():
+        gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
+        if not gradient > 1e-8:
+            raise ContractError(f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        least = min(least, gradient)
+    return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
+
+
+def differs_from_none(section: Section, **sizes: Any) -> str:
+    """The encoding does something."""
+    if not any(e.hooks() for e in build_encodings(section, dims(**sizes))):
+        raise NotClaimedError("it overrides no hook")
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    gap = largest(model(section, **sizes)(seen, pos) - model(NONE, **sizes)(seen, pos))
+    if not gap > 1e-3:
+        raise ContractError(f"it differs from pe=none by {gap:.1g} only")
+    return f"it differs from pe=none by {gap:.2g}"
+
+
+def shifted(section: Section, **sizes: Any) -> str:
+    """Positions shifted by a constant change nothing exactly if ``shift_invariant``."""
+    built = model(section, **sizes).eval()
+    seen = tokens(2, TRAIN_LEN)
+    here = built(seen, sequential(TRAIN_LEN))
+    shift = min(SHIFT, reach(built.encodings) - TRAIN_LEN)
+    if shift < 1:
+        raise NotClaimedError(f"its max_len has no room to shift {TRAIN_LEN} positions")
+    there = built(seen, sequential(TRAIN_LEN, offset=shift))
+    gap = largest(there - here)
+    if all(encoding.shift_invariant for encoding in built.encodings):
+        if differ(there, here, rtol=1e-10, atol=1e-10) is not None:
+            raise ContractError(
+                f"shift_invariant is True, but {shift} added to every position changes states by "
+                f"{gap:.1e}: correct the formula, or set it to False"
+            )
+        return f"{shift} added to every position changes states by {gap:.0e}"
+    if not gap > 1e-3:
+        raise ContractError(
+            f"shift_invariant is False, but {shift} added to every position changes states by "
+            f"{gap:.1e} only: set it to True"
+        )
+    raise NotClaimedError(f"absolute: {shift} added to every position changes states by {gap:.2g}")
+
+
+def reads_positions(section: Section, **sizes: Any) -> str:
+    """Other positions change something exactly if ``reads_positions``."""
+    built, seen = model(section, **sizes), tokens(2, TRAIN_LEN)
+    places = sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(built.encodings))
+    here, there = (built(seen, pos) for pos in places)
+    gap = largest(there - here)
+    if any(encoding.reads_positions for encoding in built.encodings):
+        if not gap > 1e-6:
+            raise ContractError(
+                f"positions with gaps change states by {gap:.1g}: use the positions passed in, or "
+                "set reads_positions = False"
+            )
+        return f"positions with gaps change states by {gap:.2g}"
+    if gap:
+        raise ContractError(f"reads_positions is False, but others change states by {gap:.1e}")
+    raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
+
+
+def rows_alone(section: Section, **sizes: Any) -> str:
+    """A sequence's states do not depend on the others of its batch, nor on how positions that all
+    share are passed."""
+    built = model(section, **sizes)
+    seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, reach(built.encodings))
+    alone = torch.cat([built(seen[i : i + 1], pos[i : i + 1]) for i in range(3)])
+    pairs = (
+        ("in a batch of three", built(seen, pos), alone),
+        ("with (1, T) positions", built(seen, pos[:1]), built(seen, pos[:1].expand(3, -1))),
+    )
+    for what, one, other in pairs:
+        if (gap := differ(one, other, rtol=1e-12, atol=1e-12)) is not None:
+            raise ContractError(f"{what} a sequence's states differ by {gap:.1e}")
+    return "three sequences at other positions, together as alone"
+
+
+def small_sizes(section: Section, **sizes: Any) -> str:
+    """One token, odd lengths, one head."""
+    width = dims(**sizes).d_model
+    for batch, length, heads in ((1, 1, None), (1, 7, None), (3, 13, 1)):
+        size = sizes if heads is None else {**sizes, "n_heads": heads}
+        hidden = model(section, **size)(tokens(batch, length), sequential(length))
+        if hidden.shape != (batch, length, width) or not hidden.isfinite().all():
+            raise ContractError(
+                f"{batch} sequences of {length} tokens with {dims(**size).n_heads} heads give "
+                f"{tuple(hidden.shape)}, finite: {bool(hidden.isfinite().all())}"
+            )
+    return "1, 7 and 13 tokens, 1 and more heads"
+
+
+def round_trip(section: Section, **sizes: Any) -> str:
+    """A model with another's ``state_dict`` computes the same."""
+    built, other = model(section, seed=0, **sizes), model(section, seed=1, **sizes)
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    other.load_state_dict(built.state_dict())
+    gap = largest(other(seen, pos) - built(seen, pos))
+    if gap:
+        raise ContractError(
+            f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is "
+            "built must be a parameter or a persistent buffer"
+        )
+    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"

@@ -1,0 +1,93 @@
+"""That an encoding's other ways to be computed are equal to the plain one: with a key cache, and
+with the kernels."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract.tiny import (
+    TRAIN_LEN,
+    Section,
+    differ,
+    gradients,
+    in_pieces,
+    largest,
+    model,
+    reach,
+    scattered,
+    sequential,
+    tokens,
+)
+from pe_lab.models.transformer import Transformer
+from pe_lab.training.kernels import has_kernels
+
+
+def cached(section: Section, **sizes: Any) -> str:
+    """Decoding with a key cache equals the whole pass, beyond the trained length: one token at a
+    time, several at once, one at a time; at positions 0, 1, .. and at scattered ones."""
+    built = model(section, **sizes).eval()
+    limit = reach(built.encodings)
+    n = min(2 * TRAIN_LEN, limit)
+    worst = 0.0
+    for encoding in built.encodings:
+        if encoding.whole_sequence is not None:
+            check_refused(built)
+            raise NotClaimedError(f"{encoding.whole_sequence} reads the whole sequence's length")
+    pieces = (TRAIN_LEN - 1, 1, 1, 1, max(1, n - TRAIN_LEN - 4)) if n > TRAIN_LEN + 4 else (1, 1)
+    for what, pos in (("0, 1, ..", sequential(n)), ("with gaps", scattered(3, n, limit))):
+        worst = max(worst, cache_gap(built, tokens(3, n), pos, *pieces, what=f"positions {what}"))
+    return f"{n} tokens decoded one by one and in pieces differ by {worst:.0e}"
+
+
+def cache_gap(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
+    """The largest difference with a key cache and these pieces from the whole pass.
+
+    Raises:
+        ContractError: it is more than rounding.
+    """
+    with torch.inference_mode():
+        steps, whole = in_pieces(built, seen, pos, *pieces), built(seen, pos)
+    if (gap := differ(steps, whole, rtol=1e-10, atol=1e-10)) is not None:
+        wrong = ~torch.isclose(steps, whole, rtol=1e-10, atol=1e-10)
+        at = int(wrong.any(-1).any(0).nonzero()[0])
+        raise ContractError(
+            f"decoding with a key cache differs by {gap:.1e} from token {at} on, {what}: read "
+            "pos_q and pos_k as passed (queries are the last of the keys), count no rows"
+        )
+    return largest(steps - whole)
+
+
+def check_refused(built: Transformer) -> None:
+    """That a key cache is refused."""
+    try:
+        built.empty_cache()
+    except ValueError:
+        return
+    raise ContractError("whole_sequence is set, but a key cache is not refused")
+
+
+def fast_equals_plain(section: Section, **sizes: Any) -> str:
+    """With the kernels as without, in value and gradient, with dropout and at any positions."""
+    if not has_kernels():
+        raise NotClaimedError("pe_lab/kernels is missing")
+    trunk = {"dropout": 0.2}
+    fast, plain = (model(section, trunk=trunk, fast=f, **sizes) for f in (True, False))
+    limit, seen = reach(fast.encodings), tokens(2, TRAIN_LEN)
+    places = itertools.product(
+        (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, limit)), (True, False)
+    )
+    worst = 0.0
+    for pos, dropping in places:
+        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
+        where = "in training" if dropping else "in evaluation"
+        if (gap := differ(outs[0], outs[1], rtol=1e-12, atol=1e-12)) is not None:
+            raise ContractError(f"the kernels change states by {gap:.1e} {where}")
+        worst = max(worst, largest(outs[0] - outs[1]))
+        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
+        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
+            if (gap := differ(one, other, rtol=1e-10, atol=1e-12)) is not None:
+                raise ContractError(f"the kernels change the gradient of {name} by {gap:.1e}")
+    return f"states with the kernels differ by {worst:.0e}, gradients within 1e-10"
