@@ -166,7 +166,7 @@ def test_keys_must_fit(keys, complaint):
 
 
 def test_a_split_has_the_group_of_its_task(load):
-    with pytest.raises(ValueError, match="split other cannot change group: its model knows S3"):
+    with pytest.raises(ValueError, match="split other cannot change group: its model knows S2"):
         load("group_word", splits={"other": {"group": "S4"}})
 
 

@@ -1,0 +1,51 @@
+"""The missing letter of a string written twice."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pe_lab.common.task import Ints
+from pe_lab.tasks.question import Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingDuplicate(Question):  # type: ignore[misc]
+    """The letter that is missing in a string written twice.
+
+    A string of uniform letters a and b is followed by itself, and a letter of the two, drawn
+    uniformly, is replaced by _. The length of both together is uniform over the even numbers from
+    min_length to max_length; an odd limit stands for the even one below. (Deletang 2023, arXiv
+    2207.02098, where an odd length is padded.)
+
+    Vocabulary: a b _ = <pad>. length 8, tokens over scored targets:
+
+        a b b a a _ b a =
+                        b
+
+    A shorter sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and
+    four times max_length. Errors are also broken down by the number of tokens read. Metric: share
+    of wrong letters.
+    """
+
+    @property
+    def step(self) -> int:
+        return 2
+
+    @property
+    def least(self) -> int:
+        return 2
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("a", "b", "_")
+
+    def texts(self, rng: np.random.Generator, lengths: Ints) -> tuple[Ints, Ints]:
+        n, longest = len(lengths), int(lengths.max())
+        letters = rng.integers(0, 2, (n, longest))
+        place = np.arange(longest)
+        half = lengths[:, None] // 2
+        text = np.take_along_axis(letters, np.where(place < half, place, place - half), axis=1)
+        row, missing = np.arange(n), rng.integers(0, lengths)
+        answers = text[row, missing]
+        text[row, missing] = 2
+        return text, answers

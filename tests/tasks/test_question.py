@@ -1,0 +1,262 @@
+"""modular, even_pairs and missing_duplicate against their rules, word by word."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pe_lab.common.rng import generator
+from pe_lab.common.task import Batch
+from pe_lab.tasks.even_pairs import EvenPairs
+from pe_lab.tasks.missing_duplicate import MissingDuplicate
+from pe_lab.tasks.modular import Modular
+
+
+def modular(**keys):
+    plain = {"m": 5, "operators": "+-*", "brackets": False, "min_length": 3, "max_length": 9}
+    return Modular(splits={}, **(plain | keys))
+
+
+class Parser:
+    """A recursive descent over the words of an expression; * binds more than + and -."""
+
+    def __init__(self, words):
+        self.words, self.at = words, 0
+
+    def next(self):
+        return self.words[self.at] if self.at < len(self.words) else None
+
+    def take(self):
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def sum(self):
+        value = self.product()
+        while self.next() in ("+", "-"):
+            value = value + self.product() if self.take() == "+" else value - self.product()
+        return value
+
+    def product(self):
+        value = self.factor()
+        while self.next() == "*":
+            self.take()
+            value *= self.factor()
+        return value
+
+    def factor(self):
+        word = self.take()
+        if word == "-":
+            return -self.factor()
+        if word == "(":
+            value = self.sum()
+            assert self.take() == ")"
+            return value
+        return int(word)
+
+
+def value(words, m):
+    parser = Parser(words)
+    found = parser.sum()
+    assert parser.next() is None
+    return found % m
+
+
+def questions(sentences, task, batch):
+    """(text, answer) of each row, which has nothing else scored."""
+    for words, scored, answers in sentences(task, batch):
+        assert words[-2] == "="
+        assert scored == [len(words) - 2]
+        assert answers == [words[-1]]
+        assert "=" not in words[:-2]
+        assert "<pad>" not in words
+        yield words[:-2], words[-1]
+
+
+limits = st.tuples(st.integers(1, 40), st.integers(1, 40)).map(sorted)
+
+
+@settings(deadline=None)
+@given(
+    m=st.integers(2, 12),
+    operators=st.sampled_from(["+-*", "+-", "+", "*", "*-"]),
+    brackets=st.booleans(),
+    limits=limits,
+    seed=st.integers(0, 2**32),
+)
+def test_modular(sentences, m, operators, brackets, limits, seed):
+    low, high = limits
+    task = modular(m=m, operators=operators, brackets=brackets, min_length=low, max_length=high)
+    if not brackets:
+        low, high = low - (low % 2 == 0), high - (high % 2 == 0)
+    for text, answer in questions(sentences, task, task.sample(generator(seed), 6)):
+        assert low <= len(text) <= high
+        assert answer == str(value(text, m))
+        if brackets:
+            check_nested(text, operators)
+        else:
+            assert len(text) % 2 == 1
+            assert set(text[1::2]) <= set(operators)
+            assert all(word.isdigit() for word in text[::2])
+
+
+def check_nested(text, operators):
+    """The whole text in brackets from 3 tokens on, with one operator outside the inner ones."""
+    if len(text) <= 2:
+        assert text[:-1] in ([], ["-"])
+        assert text[-1].isdigit()
+        return
+    assert text[0] == "("
+    assert text[-1] == ")"
+    if len(text) <= 4:
+        check_nested(text[1:-1], operators)
+        return
+    inner, depth, splits = text[1:-1], 0, []
+    for place, word in enumerate(inner):
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        # After an operand, so that it is not the sign of one.
+        if depth == 0 and word in "+-*" and place and inner[place - 1] not in "+-*":
+            splits.append(place)
+    (place,) = splits
+    assert inner[place] in operators
+    check_nested(inner[:place], operators)
+    check_nested(inner[place + 1 :], operators)
+
+
+@settings(deadline=None)
+@given(limits=limits, seed=st.integers(0, 2**32))
+def test_even_pairs(sentences, limits, seed):
+    task = EvenPairs(splits={}, min_length=limits[0], max_length=limits[1])
+    for text, answer in questions(sentences, task, task.sample(generator(seed), 6)):
+        assert limits[0] <= len(text) <= limits[1]
+        assert set(text) <= {"a", "b"}
+        pairs = sum(text[i] != text[i + 1] for i in range(len(text) - 1))
+        assert answer == ("even" if pairs % 2 == 0 else "odd")
+
+
+@settings(deadline=None)
+@given(limits=limits, seed=st.integers(0, 2**32))
+def test_missing_duplicate(sentences, limits, seed):
+    low, high = (max(2, limit) for limit in limits)
+    task = MissingDuplicate(splits={}, min_length=low, max_length=high)
+    for text, answer in questions(sentences, task, task.sample(generator(seed), 6)):
+        assert low - low % 2 <= len(text) <= high
+        assert text.count("_") == 1
+        half = len(text) // 2
+        assert 2 * half == len(text)
+        whole = [answer if word == "_" else word for word in text]
+        assert whole[:half] == whole[half:]
+        assert set(whole) <= {"a", "b"}
+
+
+def lengths_of(batch):
+    return np.bincount(batch.real().sum(axis=1) - 1)
+
+
+def test_draws_are_uniform(assert_share):
+    n = 20_000
+    odd = modular(min_length=4, max_length=8).sample(generator(1), n)
+    for length in (3, 5, 7):
+        assert_share(lengths_of(odd)[length], n, 1 / 3)
+    for digit in range(5):
+        assert_share((odd.tokens[:, 0] == digit).sum(), n, 1 / 5)
+    for operator in range(5, 8):
+        assert_share((odd.tokens[:, 1] == operator).sum(), n, 1 / 3)
+    nested = modular(brackets=True, min_length=8, max_length=8, operators="+-")
+    tokens = nested.sample(generator(2), n).tokens
+    for operator in range(5, 7):
+        # The left side has 1 to 4 tokens, each in a quarter of the cases; 2 and 4 have a minus.
+        assert_share((tokens[:, 2] == operator).sum(), n, 1 / 4 * 1 / 2 + (operator == 6) / 4)
+    missing = MissingDuplicate(splits={}, min_length=2, max_length=7).sample(generator(3), n)
+    for length in (2, 4, 6):
+        assert_share(lengths_of(missing)[length], n, 1 / 3)
+    short = missing.tokens[missing.real().sum(axis=1) == 3]
+    assert_share((short[:, 0] == 2).sum(), len(short), 1 / 2)
+    pairs = EvenPairs(splits={}, min_length=1, max_length=4).sample(generator(4), n)
+    for length in range(1, 5):
+        assert_share(lengths_of(pairs)[length], n, 1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("task", "which"),
+    [
+        (modular(min_length=7, max_length=7), 0),
+        (modular(brackets=True, min_length=12, max_length=12), 1),
+        (EvenPairs(splits={}, min_length=6, max_length=6), 0),
+        (MissingDuplicate(splits={}, min_length=8, max_length=8), 0),
+    ],
+)
+def test_drawing(drawings, task, which):
+    drawing = drawings(type(task))[which]
+    words = drawing.split()
+    numbers = np.array([[task.vocab.index(word) for word in words]])
+    scored = np.arange(numbers.shape[1] - 1)[None] == numbers.shape[1] - 2
+    assert numbers.shape[1] == task.n_tokens + 1
+    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+    text, answer = words[:-2], words[-1]
+    if isinstance(task, Modular):
+        assert answer == str(value(text, 5))
+        if task.brackets:
+            check_nested(text, "+-*")
+    elif isinstance(task, EvenPairs):
+        assert answer == ("even" if text[0] == text[-1] else "odd")
+    else:
+        assert [answer if word == "_" else word for word in text] == [*"abba"] * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"min_length": 10}, r"task\.min_length is 10, more than task\.max_length, 9; lower"),
+        ({"operators": "+/"}, r"task\.operators=\+/ is not some of \+-\*: give \+-\*, or \+-"),
+        ({"operators": "++"}, r"task\.operators=\+\+ has an operator twice"),
+        ({"splits": {"other": {"m": 7}}}, r"split other cannot change m: the vocabulary is fixed"),
+    ],
+)
+def test_keys_must_fit(keys, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Modular(**{"splits": {}, "m": 5, "operators": "+-*", "brackets": False, "min_length": 3,
+                   "max_length": 9, **keys})  # fmt: skip
+
+
+def test_too_short_for_a_duplicate():
+    with pytest.raises(ValueError, match=r"task\.min_length is 1, too short .* give at least 2"):
+        MissingDuplicate(splits={}, min_length=1, max_length=8)
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "limits"),
+    [
+        (modular(), 18, (5, 17)),
+        (modular(), 19, (5, 17)),
+        (modular(brackets=True), 19, (6, 18)),
+        (EvenPairs(splits={}, min_length=1, max_length=8), 5, (1, 4)),
+        (MissingDuplicate(splits={}, min_length=4, max_length=8), 18, (8, 16)),
+    ],
+)
+def test_at_length(task, length, limits):
+    longer = task.at_length(length)
+    assert (longer.min_length, longer.max_length) == limits
+    assert longer.n_tokens == limits[1] + 1
+    least = 3 if isinstance(task, MissingDuplicate) else 2
+    task.at_length(least)
+    with pytest.raises(ValueError, match=f"too short for this task: give at least {least}"):
+        task.at_length(least - 1)
+
+
+def test_splits(load):
+    for name, longest in (("modular", 20), ("even_pairs", 40), ("missing_duplicate", 32)):
+        task = load(name)
+        assert list(task.splits) == ["long_x2", "long_x4"]
+        for times in (2, 4):
+            split = task.split(f"long_x{times}")
+            assert split.min_length == split.max_length == times * longest
+
+
+def test_cycle_is_a_walk(load):
+    task = load("cycle")
+    batch = task.sample(generator(5), 200)
+    for row, length in enumerate(batch.real().sum(axis=1)):
+        steps = [int(task.vocab[i]) for i in batch.tokens[row, :length]]
+        assert set(steps) <= {0, 1, 4}
+        assert list(np.flatnonzero(batch.scored[row])) == [length - 1]
+        assert task.vocab[batch.targets[row, length - 1]] == str(sum(steps) % 5)
