@@ -9,7 +9,7 @@ import pytest
 from edited import edit_checkpoint
 from program import Here, the_run, tiny
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import DamagedError
 from pe_lab.store import checkpoint
 
 WORDS = tiny("train.steps=4", "train.checkpoint_every=2")
@@ -50,7 +50,7 @@ def test_each_bit_of_a_checkpoint_counts(run: Path) -> None:
     for _ in range(200):
         at, bit = rng.randrange(len(whole)), rng.randrange(8)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-        with pytest.raises(UsageError, match="does not fit its digest"):
+        with pytest.raises(DamagedError, match="does not fit its digest"):
             checkpoint.load(path, None)
 
 

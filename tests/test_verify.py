@@ -1,5 +1,6 @@
 """``pe-lab verify`` (issue 15, part 4): what is wrong in run folders, and nothing else."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def test_a_flipped_bit_is_found(here: Here, run: Path, name: str) -> None:
     rng, whole = random.Random(name), (run / name).read_bytes()
     for _ in range(40):
         flip(run / name, rng.randrange(len(whole)), rng.randrange(8))
-        assert any(name in problem for problem in problems(run))
+        assert any(name in problem.sentence for problem in problems(run))
         (run / name).write_bytes(whole)
     assert problems(run) == []
 
@@ -114,7 +115,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: (run / "summary.json").write_text(
             (run / "summary.json").read_text().partition(',\n "digest"')[0] + "}"
         ),
-        "summary.json has no digest",
+        "summary.json does not fit its digest",
     ),
     "status": (lambda run: (run / "status.json").write_text("{}"), "status.json is not as"),
     "environment": (lambda run: (run / "environment.json").write_text("3"), "environment.json is"),
@@ -127,9 +128,9 @@ def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], p
     spoil(run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     (problem,) = problems(run)
-    assert part in problem
+    assert (part in problem.sentence, problem.kind) == (True, "damaged")
     ended = here("verify", f"run={run}", "format=csv")
-    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 runs: damaged, or not verifiable\n")
+    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 run: damaged\n")
     assert part in ended.out
     assert part in " ".join(here("verify").out.replace("│", " ").split())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -142,3 +143,68 @@ def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run:
     ended = here("eval", "run=runs/flipflop", "lengths=8")
     assert ended.status == 0, ended.err
     assert f"{run.name}/summary.json does not fit its digest" in ended.out
+
+
+def without_digests(run: Path) -> None:
+    """As earlier versions wrote it."""
+    text = (run / "summary.json").read_text().partition(',\n "digest"')[0]
+    content = json.loads(text + "}")
+    del content["digests"]
+    (run / "summary.json").write_text(json.dumps(content, indent=1))
+
+
+def test_a_run_that_is_only_older_is_not_called_damaged(here: Here, run: Path) -> None:
+    without_digests(run)
+    ended = here("verify", "set_aside=true")
+    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 run: older, without digests\n")
+    assert run.exists()
+    assert run.name[-8:] not in here("results", "where=state=broken").out
+    assert "no digest, as earlier versions" in " ".join(here("verify", "format=csv").out.split())
+
+
+@pytest.mark.parametrize("cut", [',\n "digest"', '"digest"'])
+def test_a_summary_without_its_digest_is_damaged_everywhere(
+    here: Here, run: Path, cut: str
+) -> None:
+    """Cut out, or its key changed by a byte: every summary of this format has one."""
+    path = run / "summary.json"
+    text = path.read_text()
+    path.write_text(text.partition(cut)[0] + "}" if "," in cut else text.replace(cut, '"digast"'))
+    part = "summary.json does not fit its digest"
+    assert part in " ".join(here("results", "where=state=broken").out.split())
+    for words in (WORDS, ["inspect", f"run={run}"], ["eval", f"run={run}", "lengths=8"]):
+        ended = here(*words)
+        assert (ended.status, part in ended.err) == (1, True), words
+    assert part in here("-m", *WORDS, "seed=0,1").out
+
+
+def test_damaged_runs_are_set_aside_and_made_again(here: Here, run: Path) -> None:
+    """No other run is made again, and nothing is lost."""
+    assert here(*WORDS, "seed=1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    kept = (other / "checkpoint.pt").read_bytes()
+    flip(run / "checkpoint.pt", 99)
+    damaged = (run / "checkpoint.pt").read_bytes()
+    assert here("verify").status == 1
+    ended = here("verify", "set_aside=true")
+    assert (ended.status, ended.err) == (0, "")
+    aside = run.with_name(f"{run.name}.replaced-1")
+    assert f"{run.relative_to(Path.cwd())} is now" in " ".join(ended.out.split())
+    assert (aside / "checkpoint.pt").read_bytes() == damaged
+    assert not run.exists()
+    assert here("-m", *WORDS, "seed=0,1").status == 0
+    assert here("verify").status == 0
+    assert (other / "checkpoint.pt").read_bytes() == kept
+
+
+def test_a_damaged_row_of_evaluations_sets_no_model_aside(here: Here, run: Path) -> None:
+    flip(run / "evaluations.jsonl", 30)
+    ended = here("verify", "set_aside=true")
+    assert ended.err == "pe-lab: 1 of 1 run: with a damaged row of evaluations\n"
+    assert (ended.status, run.exists()) == (1, True)
+
+
+def test_what_a_file_holds_cannot_steer_the_terminal(here: Here, run: Path) -> None:
+    edit_summary(run, lambda s: s.update(identity="\x1b[31mred"))
+    ended = here("verify")
+    assert (ended.status, "\x1b" in ended.out + ended.err) == (1, False)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import PeLabError, UsageError
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
@@ -80,7 +80,7 @@ def matching_runs(text: str, runs_dir: Path) -> list[Path]:
 
 def _is_finished(path: Path) -> bool:
     """Not where its summary is damaged: tables say why."""
-    with suppress(UsageError):
+    with suppress(PeLabError):
         return RunFolder(path).summary() is not None
     return False
 

@@ -3,15 +3,20 @@
     pe-lab verify                                all of runs/
     pe-lab verify run=FOLDER                     a folder, several by commas, or a part of a name
     pe-lab verify task=flipflop where=".."       filters as in pe-lab results
+    pe-lab verify set_aside=true                 rename the folders of damaged runs, as force=true
+                                                 does: the same commands then make them again
     pe-lab verify format=csv                     table, csv, json, markdown or latex
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
 Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
-its schema. The exit status is 1 if anything is wrong. Nothing is changed.
+its schema. The exit status is 1 if anything is wrong. Nothing is changed without set_aside=true,
+and nothing is deleted with it; a folder with a damaged row of evaluations stays where it is.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.table import Table as RichTable
@@ -19,17 +24,25 @@ from rich.text import Text
 
 from pe_lab.cli.run_argument import matching_runs
 from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.options import parse
+from pe_lab.common.errors import HeldError, RunError, UsageError
+from pe_lab.common.options import Flag, parse
+from pe_lab.common.output import counted, printable
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import FACTS, runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.store.run_folder import is_run
+from pe_lab.store.run_folder import RunFolder, is_run
 
 COLUMNS = ("run", "setting", "what is wrong")
+KINDS = {
+    "damaged": "damaged",
+    "row": "with a damaged row of evaluations",
+    "unreadable": "not readable",
+    "older": "older, without digests",
+}
+"""What each kind of problem is called, the worst first."""
 
 
 class VerifyOptions(RunOptions):
@@ -38,15 +51,16 @@ class VerifyOptions(RunOptions):
     command = "verify"
 
     run: str | None = None
+    set_aside: Flag = False
     format: Format = "table"
 
 
 def show(words: Sequence[str]) -> None:
-    """Print what is wrong.
+    """Print what is wrong, and set damaged runs aside if that is wanted.
 
     Raises:
         UsageError: a wrong option or filter, or no such run.
-        RunError: a run is damaged.
+        RunError: something is wrong with a run that is not set aside.
     """
     options = parse(VerifyOptions, words)
     if options.run is None:
@@ -64,22 +78,57 @@ def show(words: Sequence[str]) -> None:
         {
             **{key: run[key] for key in ("path", "task", "pe", "seed")},
             "setting": " ".join([run["pe"], names.get(run["setting"] or "", "")]).strip(),
-            "problem": problem,
+            "kind": problem.kind,
+            "problem": problem.sentence,
         }
         for run in runs.iter_rows(named=True)
         for problem in problems(Path(run["path"]))
     ]
-    title = f"{len({row['path'] for row in found})} of {len(runs)} runs: damaged, or not verifiable"
+    title = _title(found, len(runs))
+    aside, held = _set_aside(found) if options.set_aside else ({}, [])
+    notes = [*(f"{path} is now {now}" for path, now in aside.items()), *held]
+    if not found:
+        notes = [f"{counted(len(runs), 'run')}, nothing is wrong"]
     lines = [(Path(row["path"]).name, row["setting"], row["problem"]) for row in found]
     if options.format == "table" and found:
         table = RichTable(*COLUMNS, show_lines=True)
         for line in lines:
-            table.add_row(*map(Text, line))
+            table.add_row(*(Text(printable(word)) for word in line))
         console().print(table)
+        for note in notes:
+            console().print(note, soft_wrap=True)
     else:
         cells = [[Cell(word) for word in line] for line in lines]
         tables = [Table(title, COLUMNS, len(COLUMNS), cells)] if found else []
-        notes = [] if found else [f"{len(runs)} runs, nothing is wrong"]
         print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
-    if found:
-        raise RunError(title)
+    if left := [row for row in found if row["path"] not in aside]:
+        raise RunError(_title(left, len(runs) - len(aside)))
+
+
+def _title(found: Sequence[dict[str, Any]], of: int) -> str:
+    """``2 of 9 runs: 1 damaged, 1 older, without digests``; a run counts by its worst problem."""
+    ranks = list(KINDS)
+    worst: dict[str, int] = {}
+    for row in found:
+        rank = ranks.index(row["kind"])
+        worst[row["path"]] = min(rank, worst.get(row["path"], rank))
+    counts = Counter(worst.values())
+    parts = [KINDS[ranks[rank]] for rank in sorted(counts)]
+    if len(parts) > 1:
+        parts = [f"{counts[rank]} {KINDS[ranks[rank]]}" for rank in sorted(counts)]
+    return f"{len(worst)} of {counted(of, 'run')}: {'; '.join(parts)}"
+
+
+def _set_aside(found: Iterable[dict[str, Any]]) -> tuple[dict[str, Path], list[str]]:
+    """Rename the folders of the damaged runs; their new paths, and a message for each that another
+    process holds."""
+    aside, held = {}, []
+    for path in dict.fromkeys(row["path"] for row in found if row["kind"] == "damaged"):
+        folder = RunFolder(Path(path))
+        try:
+            with folder.lock():
+                if (now := folder.set_aside()) is not None:
+                    aside[path] = now
+        except HeldError as error:
+            held.append(str(error))
+    return aside, held

@@ -76,3 +76,8 @@ def tolerant_output() -> Iterator[Output]:
         output.flush()
     finally:
         sys.stdout = before
+
+
+def counted(n: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

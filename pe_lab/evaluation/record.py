@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import RunError
+from pe_lab.common.errors import DamagedError, RunError
+from pe_lab.common.files import read_file
 from pe_lab.common.metrics import METRICS
 from pe_lab.store.digests import digest_of, does_not_fit
 from pe_lab.store.metrics_log import MetricsLog
@@ -66,15 +67,26 @@ def read_evaluations(path: Path) -> list[dict[str, Any]]:
     """The rows of a record, without their digests.
 
     Raises:
-        RunError: a line is not a row, or does not fit its digest.
+        DamagedError: a line is not a row, or does not fit its digest.
+        RunError: the file cannot be read.
     """
     rows = []
-    for number, found in enumerate(read_rows(EVALUATION, path, "remove that line"), start=1):
+    try:
+        content = read_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be read ({error.strerror}): make it readable, or move it away"
+        ) from None
+    for number, found in enumerate(
+        read_rows(EVALUATION, path, "remove that line", content), start=1
+    ):
         row: dict[str, Any] = {**found}
         digest = row.pop("digest", None)
         if digest is not None and digest != row_digest(row):
             where = f"{path}: line {number}"
-            raise RunError(does_not_fit(where, remedy="remove that line"))
+            raise DamagedError(does_not_fit(where, remedy="remove that line"))
         rows.append(row)
     return rows
 

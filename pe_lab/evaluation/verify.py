@@ -1,10 +1,11 @@
 """Whether the files of a run folder are those that the run wrote."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pe_lab.common.errors import PeLabError, UsageError
+from pe_lab.common.errors import DamagedError, OlderError, PeLabError
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.record import NAME, read_evaluations
 from pe_lab.store import checkpoint
@@ -14,25 +15,39 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 
 
-def problems(path: Path) -> list[str]:
-    """What is wrong in a run folder, a sentence for each file; empty where nothing is.
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a file, in a sentence with the remedy, and of which kind: damaged; a
+    damaged ``row`` of evaluations.jsonl; written by an ``older`` version; or unreadable here."""
+
+    sentence: str
+    kind: Literal["damaged", "row", "older", "unreadable"]
+
+
+def problems(path: Path) -> list[Problem]:
+    """What is wrong in a run folder, one for each file; empty where nothing is.
 
     Every file that is read back is checked against its schema, and what has a digest against it:
     the checkpoint, summary.json, the rows of metrics.jsonl that either of them counts, and each row
     of evaluations.jsonl.
     """
     folder = RunFolder(path)
-    found = []
+    found: list[Problem] = []
 
     def check(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
         except FileNotFoundError:
             return None
+        except DamagedError as error:
+            found.append(Problem(str(error), "row" if function is read_evaluations else "damaged"))
+        except OlderError as error:
+            found.append(Problem(str(error), "older"))
         except PeLabError as error:
-            found.append(str(error))
+            found.append(Problem(str(error), "unreadable"))
         except OSError as error:
-            found.append(f"{error.filename} cannot be read ({error.strerror}): make it readable")
+            what = f"{error.filename} cannot be read ({error.strerror}): make it readable"
+            found.append(Problem(what, "unreadable"))
         return None
 
     summary = check(folder.summary)
@@ -50,7 +65,8 @@ def problems(path: Path) -> list[str]:
         of = summary.get("identity") if summary else folder.identity
         state = check(checkpoint.load, folder.checkpoint, of, digest)
     elif summary is not None:
-        found.append(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
+        missing = f"{folder.checkpoint} is missing, which holds the model: {REMEDY}"
+        found.append(Problem(missing, "damaged"))
     if state is not None and summary is None:
         check(_check_metrics, folder, *state["metrics_mark"])
     return found
@@ -59,14 +75,15 @@ def problems(path: Path) -> list[str]:
 def _check_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     path = folder.path / "summary.json"
     if SEAL not in read_file(path):
-        raise UsageError(
-            f"{path} has no digest, and cannot be checked: make the run again with force=true"
+        raise OlderError(
+            f"{path} has no digest, as earlier versions of the program wrote none, and cannot be "
+            "checked: make the run again with force=true, which sets this folder aside"
         )
     made = identity(summary["config"], summary.get("contents"))
     if made != (of := summary.get("identity")):
-        raise UsageError(f"{path} has the configuration of {made}, not of {of}: {REMEDY}")
+        raise DamagedError(f"{path} has the configuration of {made}, not of {of}: {REMEDY}")
 
 
 def _check_metrics(folder: RunFolder, size: int, digest: str) -> None:
     if digest_of(read_file(folder.metrics)[:size]) != digest:
-        raise UsageError(does_not_fit(folder.metrics, "digest in the checkpoint"))
+        raise DamagedError(does_not_fit(folder.metrics, "digest in the checkpoint"))

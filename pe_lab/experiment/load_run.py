@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import UsageError, sentence
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch, Ints
 from pe_lab.common.trust import refuse_foreign
@@ -77,6 +77,7 @@ def load(path: str | Path) -> LoadedRun:
     Raises:
         UsageError: the folder is missing, is not that of a run, or its run is not finished or
             cannot be rebuilt by this version of the program or on this machine.
+        DamagedError, OlderError: a file of it is damaged, or of an earlier version.
     """
     path = Path(path)
     folder = RunFolder(path)
@@ -92,7 +93,7 @@ def load(path: str | Path) -> LoadedRun:
             f"{error}"
         ) from None
     except Exception as error:
-        raise UsageError(
+        raise DamagedError(
             f"{path} cannot be built again, its configuration is damaged ({sentence(error)}): "
             f"{REMEDY}"
         ) from None
@@ -104,7 +105,7 @@ def load(path: str | Path) -> LoadedRun:
             "task reads back as they were"
         )
     if not folder.checkpoint.exists():
-        raise UsageError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
+        raise DamagedError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
     state = checkpoint.load(
         folder.checkpoint, summary.get("identity"), summary.get("digests", {}).get("checkpoint.pt")
     )
@@ -141,7 +142,7 @@ def _made_by(folder: RunFolder) -> str:
     try:
         last = folder.starts()[-1]
         version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
-    except (UsageError, KeyError, IndexError, TypeError):
+    except (PeLabError, KeyError, IndexError, TypeError):
         return "of an unknown version"
     return version + (f" (git revision {str(revision)[:12]})" if revision else "")
 

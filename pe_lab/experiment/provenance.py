@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.errors import PeLabError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
@@ -54,7 +54,7 @@ def made_otherwise(folder: RunFolder, config: Config) -> str:
     ``threads=2 (requested: threads=1)``; empty if there are none."""
     starts: list[Any] = []
     # ``pe-lab verify`` says what is wrong with it.
-    with suppress(UsageError):
+    with suppress(PeLabError):
         starts += folder.starts()
     made, requested = starts[-1] if starts else {}, _settings(config)
     return ", ".join(

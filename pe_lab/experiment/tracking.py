@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import HeldError, RunError, UsageError, reason
+from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
 from pe_lab.common.instantiate import instantiate
 from pe_lab.common.timeout import call_with_timeout
 from pe_lab.common.tracker import TrackedRun, Tracker
@@ -105,7 +105,7 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
 
     def lacking() -> Tracked | None:
         """The state of a tracker that has a part of the run only."""
-        with suppress(UsageError):
+        with suppress(PeLabError):
             state = folder.tracked()
             if state and not state["complete"] and state["tracker"] == section["_target_"]:
                 return state
@@ -119,7 +119,7 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
             if state is None or summary is None:
                 return
             run = tracked_run(plan, folder, state["overrides"], state["sweep"])
-        except (UsageError, RunError) as error:
+        except PeLabError as error:
             _say(f"{error}; until then the tracker gets nothing of it")
             return
         _say(f"sending the tracker what it lacks of {folder.path}")

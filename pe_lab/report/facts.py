@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import PeLabError
 from pe_lab.results.frame import FACTS
 from pe_lab.results.reader import text
 from pe_lab.store.run_folder import RunFolder
@@ -95,5 +95,5 @@ def _environment(path: Path) -> dict[str, str]:
             "machine": f"{last['host']}, {last['platform']}",
             "device": f"{last['gpu'] or last['device']}, {threads}",
         }
-    except (UsageError, KeyError, IndexError, TypeError):
+    except (PeLabError, KeyError, IndexError, TypeError):
         return {"revision": "unknown: environment.json is missing or broken"}

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from pe_lab.common.errors import UsageError, sentence
+from pe_lab.common.errors import DamagedError, PeLabError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.read_back import checked, read_config
@@ -103,7 +103,7 @@ class _Reader:
             except FileNotFoundError:
                 return self._unfinished(folder, facts)
             return self._finished(folder, facts, unsealed(content, folder.path / "summary.json"))
-        except (UsageError, OSError) as error:
+        except (PeLabError, OSError) as error:
             message = str(error)
             if isinstance(error, OSError):
                 message = f"{folder.path} cannot be read ({error.strerror}): make it readable"
@@ -117,7 +117,7 @@ class _Reader:
         try:
             summary, setting = self._parse_parts(content, path) or self._parse_whole(content, path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path} cannot be read ({error}): {REMEDY}") from None
+            raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
         folder.check_identity(summary)
         facts = {
             **facts,
@@ -181,7 +181,7 @@ class _Reader:
 
 def _seed(folder: RunFolder, seed: int) -> int:
     if seed >= 2**63:
-        raise UsageError(f"{folder.path}: a seed must be below 2^63; remove this folder")
+        raise DamagedError(f"{folder.path}: a seed must be below 2^63; remove this folder")
     return seed
 
 

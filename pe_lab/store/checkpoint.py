@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pe_lab.common.errors import RunError, UsageError, reason
+from pe_lab.common.errors import DamagedError, OlderError, RunError, reason
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of
 
@@ -61,45 +61,46 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
         digest: that of the file, if it is recorded elsewhere too.
 
     Raises:
-        UsageError: the file is damaged, of another run, or no checkpoint.
+        DamagedError: the file is damaged, of another run, or no checkpoint.
+        OlderError: it has no digest.
     """
     try:
         content = memoryview(read_file(path))
     except OSError as error:
-        raise UsageError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
+        raise RunError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
     zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
     if _without_comment(content):
-        raise UsageError(
+        raise OlderError(
             f"the checkpoint {path} has no digest, as earlier versions of the program wrote none: "
             f"{EARLIER}"
         )
     if comment != digest_comment(zipped):
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} ({len(content)} bytes) does not fit its digest, it is damaged, "
             f"cut off or no checkpoint of this program: {REMEDY}"
         )
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} holds more than tensors and plain data and is not opened: "
             f"{REMEDY}"
         ) from None
     except Exception as error:  # of any kind, where a file with a digest is no checkpoint
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} cannot be read ({reason(error)}): {REMEDY}"
         ) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         held = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} has format {held}, this program reads {FORMAT}: {REMEDY}"
         )
     if run not in (None, state.get("run")):
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} is of the run {state.get('run')}, not of {run}: {REMEDY}"
         )
     if digest not in (None, comment[-64:].tobytes().decode()):
-        raise UsageError(
+        raise DamagedError(
             f"the checkpoint {path} is not the one that summary.json was measured with: {REMEDY}"
         )
     return state

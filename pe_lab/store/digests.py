@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import DamagedError
 
 SEAL = b',\n "digest": "'
 REMEDY = "put back a copy, or make the run again with force=true, which sets this folder aside"
@@ -34,14 +34,15 @@ def sealed(value: dict[str, Any]) -> str:
 
 
 def unsealed(content: bytes, path: Path) -> bytes:
-    """The JSON that was ``sealed``, without its digest. JSON that never had one is returned as is.
+    """The JSON that was ``sealed``, without its digest. JSON that never had one is returned as is:
+    earlier versions of the program wrote neither ``digest`` nor ``digests`` into a summary.
 
     Raises:
-        UsageError: the digest is that of something else.
+        DamagedError: the digest is that of something else, or was cut out.
     """
     body, seal, end = content.rpartition(SEAL)
     if seal and end == f'{digest_of(body)}"\n}}\n'.encode():
         return body + b"\n}"
-    if b'"digest":' not in content:
+    if b'"digest":' not in content and b'"digests":' not in content:
         return content
-    raise UsageError(does_not_fit(path))
+    raise DamagedError(does_not_fit(path))

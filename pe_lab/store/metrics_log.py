@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-from pe_lab.common.errors import RunError, cannot_write
+from pe_lab.common.errors import DamagedError, cannot_write
 from pe_lab.common.files import no_link
 from pe_lab.store.digests import does_not_fit
 from pe_lab.store.read_back import read_rows
@@ -26,7 +26,7 @@ def read_metrics(path: Path, content: bytes | None = None) -> list[dict[str, Any
         content: of the file, if it was read already.
 
     Raises:
-        RunError: a line is not a row of metrics.
+        DamagedError: a line is not a row of metrics.
     """
     return read_rows(ROW, path, REMEDY, content)
 
@@ -51,7 +51,7 @@ class MetricsLog:
             self.size = content.rfind(b"\n") + 1 if keep is None else keep
             if content[: self.size].rfind(b"\n") + 1 != self.size:
                 self._file.close()
-                raise RunError(
+                raise DamagedError(
                     f"{path} ({len(content)} bytes) does not hold the {keep} bytes of whole rows "
                     "that the checkpoint was written after: put the file back, or start the run "
                     "anew with force=true"
@@ -59,7 +59,7 @@ class MetricsLog:
             self._hash = hashlib.sha256(content[: self.size])
             if digest not in (None, self.mark[1]):
                 self._file.close()
-                raise RunError(does_not_fit(path, "digest in the checkpoint"))
+                raise DamagedError(does_not_fit(path, "digest in the checkpoint"))
             self._file.truncate(self.size)
         except OSError as error:
             raise cannot_write(self.path, error) from error

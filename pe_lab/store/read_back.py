@@ -11,7 +11,7 @@ import orjson
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.schema import DEEPEST, SETTING
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REMEDY) -> T:
-    """The value, if it is as the schema says; UsageError with the first key that is not."""
+    """The value, if it is as the schema says; DamagedError with the first key that is not."""
     try:
         return schema.validate_python(value)
     except ValidationError as error:
@@ -30,21 +30,23 @@ def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REM
         reason = first["msg"].removeprefix("Value error, ")
         at = f"{key}{found}: " if key else ""
         message = f"{where} is not as pe-lab writes it ({at}{reason})"
-        raise UsageError(f"{message}: {remedy}") from None
+        raise DamagedError(f"{message}: {remedy}") from None
 
 
 def read_json(schema: TypeAdapter[T], path: Path) -> T | None:
-    """A JSON file; None if it is missing, UsageError if it is damaged."""
+    """A JSON file; None if it is missing, DamagedError if it is damaged."""
     try:
         return checked(schema, orjson.loads(unsealed(read_file(path), path)), path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}): {REMEDY}") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error}): {REMEDY}") from None
+    except ValueError as error:
+        raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
-    """config.yaml; None if it is missing, UsageError if it is damaged."""
+    """config.yaml; None if it is missing, DamagedError if it is damaged."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         content = read_file(path)
@@ -57,9 +59,11 @@ def read_config(path: Path) -> dict[str, Any] | None:
         config = yaml.load(content, Loader=loader)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error}): {REMEDY}") from None
+    except (ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"{path} cannot be read ({reason}): {REMEDY}") from None
+        raise DamagedError(f"{path} cannot be read ({reason}): {REMEDY}") from None
     checked(SETTING, {"config": config}, path)
     return dict(config)
 
@@ -73,15 +77,15 @@ def read_rows(
         content: of the file, if it was read already.
 
     Raises:
-        RunError: a line is not a row.
+        DamagedError: a line is not a row.
     """
     *whole, _torn = (read_file(path) if content is None else content).split(b"\n")
     rows = []
     for number, line in enumerate(whole, start=1):
         try:
             rows.append(checked(schema, orjson.loads(line), f"{path}: line {number}", remedy))
-        except UsageError as error:
-            raise RunError(str(error)) from None
+        except DamagedError:
+            raise
         except ValueError as error:
-            raise RunError(f"{path}: line {number} is no JSON ({error}): {remedy}") from error
+            raise DamagedError(f"{path}: line {number} is no JSON ({error}): {remedy}") from error
     return rows

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from pe_lab.common.errors import HeldError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, HeldError, cannot_write
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
 from pe_lab.store.metrics_log import read_metrics
@@ -154,8 +154,8 @@ class RunFolder:
         """The rows of metrics.jsonl; none where there is no such file.
 
         Raises:
-            UsageError: the run is finished, and these are not the rows that its summary counts.
-            RunError: a line is not a row.
+            DamagedError: a line is not a row, or the run is finished and these are not the rows
+                that its summary counts.
         """
         try:
             content = read_file(self.metrics)
@@ -163,7 +163,7 @@ class RunFolder:
             return []
         digest = ((self.summary() or {}).get("digests") or {}).get("metrics.jsonl")
         if digest not in (None, digest_of(content)):
-            raise UsageError(does_not_fit(self.metrics, "digest in summary.json"))
+            raise DamagedError(does_not_fit(self.metrics, "digest in summary.json"))
         return read_metrics(self.metrics, content)
 
     def killed(self) -> bool:
@@ -188,10 +188,10 @@ class RunFolder:
         return dict(found)
 
     def check_identity(self, summary: Mapping[str, Any]) -> None:
-        """UsageError for a summary that was written for a folder of another name."""
+        """DamagedError for a summary that was written for a folder of another name."""
         of = summary.get("identity", self.identity)
         if of != self.identity and _NAME.fullmatch(self.path.name):
-            raise UsageError(
+            raise DamagedError(
                 f"{self.path / 'summary.json'} is of the run {of}, not of {self.identity}: {REMEDY}"
             )
 

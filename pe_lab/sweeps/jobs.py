@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from pe_lab.common.console import percent
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import PeLabError
 from pe_lab.common.metrics import IN_DOMAIN, OOD, mean_ood, metric_name
 from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.run import folder_of
@@ -58,7 +58,7 @@ class Job:
         """The last recorded status of its folder; empty where it cannot be read."""
         try:
             return self.folder.status()
-        except UsageError:
+        except PeLabError:
             return {}
 
     def step(self) -> int:
@@ -70,7 +70,7 @@ class Job:
         """How it ended, read from its folder."""
         try:
             return self._outcome()
-        except UsageError as error:
+        except PeLabError as error:
             return Outcome("broken", str(error))
 
     def _outcome(self) -> "Outcome":

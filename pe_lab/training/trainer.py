@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_lab.common.errors import RunError
+from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.common.rng import generator, torch_seed
 from pe_lab.common.task import Batch
@@ -93,7 +93,7 @@ class Trainer:
             if self.device.type == "cuda" and state["rng_cuda"] is not None:
                 torch.cuda.set_rng_state(state["rng_cuda"])
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise RunError(
+            raise DamagedError(
                 f"the checkpoint {self.folder.checkpoint} does not fit this run "
                 f"({str(error).splitlines()[0]}): {REMEDY}"
             ) from None
