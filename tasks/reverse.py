@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from pe_lab.common.task import Ints
 from pe_lab.tasks.copy import Copy
 
@@ -10,8 +12,8 @@ from pe_lab.tasks.copy import Copy
 class Reverse(Copy):  # type: ignore[misc]
     """Copy letters in reverse order.
 
-    As copy but for the order of the answer: each letter is two tokens farther back than the
-    one before it. (Reverse String of Deletang 2023,
+    As copy, with its keys, but for the order of the answer: each letter is two tokens farther back
+    than the one before it. (Reverse String of Deletang 2023,
     arXiv 2207.02098, and Ruoss 2023, arXiv 2305.16843.)
 
     Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over
@@ -24,5 +26,6 @@ class Reverse(Copy):  # type: ignore[misc]
     wrong letters.
     """
 
-    def _source(self, nth: Ints, n_letters: Ints) -> Ints:
-        return n_letters - 1 - nth
+    def answer(self, letters: Ints, n_letters: Ints) -> Ints:
+        source = n_letters - 1 - np.arange(self.max_letters)
+        return np.take_along_axis(letters, source.clip(0), axis=1)

@@ -20,7 +20,7 @@ from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.read_back import checked, read_config
 from pe_lab.store.run_folder import RunFolder, run_folders
-from pe_lab.store.run_id import identity
+from pe_lab.store.run_id import identity, with_added
 from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
 
 
@@ -187,7 +187,7 @@ def _seed(folder: RunFolder, seed: int) -> int:
 
 def _setting(summary: Mapping[str, Any]) -> Setting:
     config, contents = summary["config"], summary.get("contents")
-    keys = flat({**config, "contents": contents or {}})
+    keys = flat({**with_added(config), "contents": contents or {}})
     keys.pop("seed", None)
     null_keys = [*summary.get("null_keys", ())]
     null_keys += [key for key, value in keys.items() if value is None]

@@ -6,6 +6,7 @@ provenance read it. This module imports neither torch nor pydantic: tables are m
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
@@ -23,6 +24,24 @@ EXCLUDED = frozenset(
 
 ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 """Keys that are excluded too while ``train.stop_below`` is null."""
+
+_COPY = {"letters": "free", "p": None, "bos_eos": False}
+ADDED: dict[str, dict[str, Any]] = {
+    "pe_lab.tasks.copy.Copy": _COPY,
+    "pe_lab.tasks.reverse.Reverse": _COPY,
+}
+"""Class -> keys added after runs of it were recorded, with the value that changes no number. With
+this value they are not part of the identity, so that those runs are found again."""
+
+
+def with_added(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded configuration with the keys that its groups have today."""
+    return {
+        key: {**ADDED.get(str(value.get("_target_")), {}), **value}
+        if isinstance(value, dict)
+        else value
+        for key, value in config.items()
+    }
 
 
 def excluded(key: str) -> bool:
@@ -47,6 +66,20 @@ def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> 
             continue
         if isinstance(value, dict):
             value = {name: v for name, v in value.items() if f"{key}.{name}" not in without}
-        hashed[key] = value
+        hashed[key] = _without_added(value)
     text = json.dumps(hashed, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _without_added(value: Any) -> Any:
+    """A section, or a part of one, without the keys of ``ADDED`` that change nothing."""
+    if isinstance(value, list):
+        return [_without_added(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    added = ADDED.get(str(value.get("_target_")), {})
+    return {
+        name: _without_added(one)
+        for name, one in value.items()
+        if name not in added or one != added[name]
+    }

@@ -1,0 +1,112 @@
+"""The commonest letter."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from pydantic import PositiveInt
+
+from pe_lab.common.task import Bools, Ints
+from pe_lab.tasks.letters import Letters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Majority(Letters):  # type: ignore[misc]
+    """The commonest of some letters, or of each of several interleaved sequences.
+
+    The number of letters is uniform from min_letters to max_letters in every sequence. With two
+    symbols, how many of them are the first is uniform, but for a tie, and they are in random
+    order; with more, each letter is uniform, and letters without a single commonest one are drawn
+    again. With interleaved k, k such sequences of one length take turns, and the number of letters
+    is rounded to a multiple of k; the answers come in their order. Scored: the answers. (Binary
+    majority, majority of 26 letters and interleaved majority of Huang 2025, arXiv 2410.02140.)
+
+    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. 8 letters,
+    n_symbols 3, interleaved 2 (the sequences b b a b and c a c b), tokens over scored targets:
+
+        b c b a a c b b | b
+                        b c
+
+    With bos_eos, <bos> is read first, and <eos> follows the answer and is scored with it. A
+    sequence shorter than max_letters allows is padded on the right.
+
+    Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from there to three
+    times. Metric: share of wrong answers.
+    """
+
+    interleaved: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_symbols == 1:
+            raise ValueError("task.n_symbols=1 leaves nothing to count: set it to 2 or more")
+        k = self.interleaved
+        if self.max_letters // k * k < max(k, self.min_letters):
+            raise ValueError(
+                f"no number from task.min_letters={self.min_letters} to task.max_letters="
+                f"{self.max_letters} is a multiple of task.interleaved={k}; raise task.max_letters "
+                f"to {-(-self.min_letters // k) * k} or more"
+            )
+
+    def at_length(self, length: int) -> Self:
+        least = 2 * self.interleaved + 2 * self.bos_eos
+        if length < least:
+            raise ValueError(
+                f"a length of {length} is too short for majority: give at least {least}"
+            )
+        changed: Self = super().at_length(length)
+        return changed
+
+    def answered(self, n_letters: int) -> int:
+        return self.interleaved
+
+    def draw(self, rng: np.random.Generator, n_letters: Ints) -> tuple[Ints, Ints]:
+        k, n = self.interleaved, len(n_letters)
+        # As the published code rounds, and into the range.
+        each = np.rint(n_letters / k).astype(np.int64)
+        each -= each * k > self.max_letters
+        each += each * k < self.min_letters
+        each = each.clip(1)
+        # One row a sequence, k for each of the batch.
+        letters = self._sequences(rng, each.repeat(k, axis=0))
+        found = np.zeros((n, self.max_letters), dtype=np.int64)
+        width = self.max_letters // k * k
+        found[:, :width] = letters.reshape(n, k, -1).transpose(0, 2, 1).reshape(n, width)
+        return found, each * k
+
+    def answer(self, letters: Ints, n_letters: Ints) -> Ints:
+        k, n = self.interleaved, len(letters)
+        width = self.max_letters // k * k
+        rows = letters[:, :width].reshape(n, -1, k).transpose(0, 2, 1).reshape(n * k, -1)
+        there = np.arange(width // k) < (n_letters // k).repeat(k, axis=0)
+        answers: Ints = self._counts(rows, there).argmax(axis=1).reshape(n, k)
+        return answers
+
+    def _sequences(self, rng: np.random.Generator, each: Ints) -> Ints:
+        """Letters with a single commonest one, (n, max_letters // interleaved)."""
+        shape = (len(each), self.max_letters // self.interleaved)
+        there = np.arange(shape[1]) < each
+        if self.n_symbols == 2:
+            # 0 .. each, without the half of an even number.
+            firsts = rng.integers(0, each + each % 2)
+            firsts += (each % 2 == 0) & (firsts >= each // 2)
+            order = np.where(there, rng.random(shape), 1.0)
+            ranked = np.concatenate([np.full((len(each), 1), -1.0), np.sort(order, axis=1)], axis=1)
+            return (order > np.take_along_axis(ranked, firsts, axis=1)).astype(np.int64)
+        letters = rng.integers(0, self.n_symbols, shape)
+        again = np.flatnonzero(self._tied(letters, there))
+        while len(again):
+            letters[again] = rng.integers(0, self.n_symbols, (len(again), shape[1]))
+            again = again[self._tied(letters[again], there[again])]
+        return letters
+
+    def _tied(self, letters: Ints, there: Bools) -> Bools:
+        counts = self._counts(letters, there)
+        tied: Bools = (counts == counts.max(axis=1, keepdims=True)).sum(axis=1) > 1
+        return tied
+
+    def _counts(self, letters: Ints, there: Bools) -> Ints:
+        """How often each symbol occurs, (n, n_symbols)."""
+        n, symbols = len(letters), self.n_symbols
+        cells = (np.arange(n)[:, None] * symbols + letters)[there]
+        return np.bincount(cells, minlength=n * symbols).reshape(n, symbols)
