@@ -28,7 +28,9 @@ logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "distance")
+KINDS = ("cope", "distance", "relative")
+# Of a kind that has none of its name.
+LIBRARIES = {"rotary_distance": "distance", "relative": "distance"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class Backend:
             from pe_lab.kernels.cpu import build
 
             # ``library`` has logged the reason.
-            if build.library(kind.removeprefix("rotary_")) is None:
+            if build.library(LIBRARIES.get(kind, kind)) is None:
                 return None
         function: Attend = getattr(importlib.import_module(self.modules[kind]), kind)
         return function
@@ -77,6 +79,7 @@ BACKENDS = (
         {
             "cope": _in("cpu.cope"),
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
+            "relative": _in("cpu.relative"),
         },
         "cpu",
         min_queries=2,
@@ -122,6 +125,12 @@ def distance(
 ) -> Tensor | None:
     """Causal attention, (B, H, T, D), with a bias for each head and distance; None as above."""
     return _attend("distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)
+
+
+def relative(q_BHTD: Tensor, *rest: Any) -> Tensor | None:
+    """Causal attention with terms of relative positions, (B, H, T, D); None as above. The arguments
+    are those of ``cpu.relative.relative``."""
+    return _attend("relative", q_BHTD, *rest)
 
 
 def rotary_distance(

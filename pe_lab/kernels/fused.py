@@ -14,6 +14,7 @@ from torch import Tensor
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.near_far import NearFarKernel
+from pe_lab.kernels.relative import RelativeKernel, bias_of_pairs, relative_kernel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
 from pe_lab.pe.cope import CoPE
@@ -21,6 +22,7 @@ from pe_lab.pe.cope_positions import TablePositions
 from pe_lab.pe.functional import consecutive
 from pe_lab.pe.near_far import NearFar
 from pe_lab.pe.rope import RoPE
+from pe_lab.pe.shaw import Shaw
 
 ONLY_ROTATION_AND_BIAS = {"embed", "block_input", "rotate", "bias"}
 
@@ -112,6 +114,8 @@ def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
     hooks = encoding.hooks()
     if hooks <= ONLY_ROTATION_AND_BIAS:
         return _by_distance(encoding)
+    if "values" in hooks and type(encoding).values is Shaw.values:
+        hooks = hooks - {"values"}  # Its kernel adds them.
     if not hooks <= {*ONLY_ROTATION_AND_BIAS - {"bias"}, "logits"}:
         return None
     if isinstance(encoding, Combined):
@@ -121,13 +125,13 @@ def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
             return None
         encoding = changing[0]
     choose = BY_LOGITS.get(type(encoding).logits)
-    return None if choose is None else choose(encoding)
+    return relative_kernel(encoding) if choose is None else choose(encoding)
 
 
-def _by_distance(encoding: PositionalEncoding) -> DistanceKernel | None:
+def _by_distance(encoding: PositionalEncoding) -> FusedKernel:
     biased, rotary = "bias" in encoding.hooks(), None
     if biased and not encoding.bias_by_distance:
-        return None
+        return RelativeKernel(encoding, bias_of_pairs, of_places=False)
     if isinstance(encoding, RoPE) and type(encoding).rotate is RoPE.rotate:
         rotary = encoding
     return DistanceKernel(encoding, biased, rotary)

@@ -48,6 +48,41 @@ def distance(
     return _mix(logits, v_BHSD, drop)
 
 
+def relative(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor | None,
+    kept_BHS: Tensor | None,
+    bias_HTS: Tensor | None,
+    key_HND: Tensor | None,
+    query_HND: Tensor | None,
+    value_HND: Tensor | None,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.relative``."""
+    (t, d), s = q_BHTD.shape[2:], k_BHSD.shape[2]
+    place = torch.arange(s, device=q_BHTD.device)
+    far_TS = (place[s - t :, None] - place).clamp(min=0)
+    logits = q_BHTD @ k_BHSD.mT / math.sqrt(d)
+    if bias_HN is not None:
+        logits = logits + bias_HN[:, far_TS]
+    if kept_BHS is not None:
+        logits = logits + (kept_BHS[:, :, s - t :, None] - kept_BHS[:, :, None])
+    if bias_HTS is not None:
+        logits = logits + bias_HTS
+    if key_HND is not None:
+        logits = logits + torch.einsum("bhtd,htsd->bhts", q_BHTD, key_HND[:, far_TS]) / math.sqrt(d)
+    if query_HND is not None:
+        found = torch.einsum("bhsd,htsd->bhts", k_BHSD, query_HND[:, far_TS])
+        logits = logits + found / math.sqrt(d)
+    weights = _weights(logits, drop)
+    out = weights @ v_BHSD
+    if value_HND is not None:
+        out = out + torch.einsum("bhts,htsd->bhtd", weights, value_HND[:, far_TS])
+    return out
+
+
 def rotary_distance(
     q_BHTD: Tensor,
     k_BHSD: Tensor,
@@ -67,6 +102,7 @@ def rotary_distance(
 REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cope": cope,
     "distance": distance,
+    "relative": relative,
     "rotary_distance": rotary_distance,
 }
 
@@ -76,6 +112,10 @@ def _causal_mask(t: int, s: int, device: torch.device) -> Tensor:
 
 
 def _mix(logits: Tensor, v_BHSD: Tensor, drop: Drop | None) -> Tensor:
+    return _weights(logits, drop) @ v_BHSD
+
+
+def _weights(logits: Tensor, drop: Drop | None) -> Tensor:
     mask = _causal_mask(logits.shape[2], logits.shape[3], logits.device)
     weights = logits.masked_fill(~mask, -math.inf).softmax(-1)
-    return (weights if drop is None else drop(weights, attention_rows(weights))) @ v_BHSD
+    return weights if drop is None else drop(weights, attention_rows(weights))

@@ -23,6 +23,7 @@ Call = Callable[[Attend, Leaves], Tensor | None]
 # the last layer may ask for them.
 SIZES = ((1, 2, 70, 70, 0.0), (2, 2, 37, 70, 0.25))
 WIDTH, POSITIONS, POSITION_SCALE = 16, 9, 0.7
+TERMS = ("bias", "kept", "pairs", "key_table", "query_table", "value_table")
 LIMIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
@@ -77,7 +78,7 @@ def cpu_kernel_passes(
 
 def _dtype(name: str, dtype: torch.dtype) -> torch.dtype:
     """Only queries, keys and values come in half precision."""
-    return torch.promote_types(dtype, torch.float32) if name in ("table", "bias") else dtype
+    return dtype if name in ("qkv", "gates") else torch.promote_types(dtype, torch.float32)
 
 
 def _results(attend: Attend, leaves: Leaves, call: Call) -> list[Tensor] | None:
@@ -119,10 +120,20 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             rotation = () if kind == "distance" else (_rotation(k, t),)
             return attend(q[:, :, -t:], k, v, of.get("bias"), *rotation, drop)
 
+        def relative(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            return attend(q[:, :, -t:], k, v, *(of.get(name) for name in TERMS), drop)
+
         if kind == "cope":
             table = drawn(POSITIONS, WIDTH)
             yield {"qkv": qkv, "table": table}, cope
             yield {"qkv": qkv, "gates": gates, "table": table}, cope
+        elif kind == "relative":
+            shapes = (h, s), (b, h, s), (h, t, s), *[(h, s + 1, WIDTH)] * 3
+            yield (
+                {"qkv": qkv, **dict(zip(TERMS, (drawn(*x) for x in shapes), strict=True))},
+                relative,
+            )
         else:
             yield {"qkv": qkv}, distance
             yield {"qkv": qkv, "bias": drawn(h, s + 3)}, distance

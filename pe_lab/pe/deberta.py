@@ -81,23 +81,27 @@ class DeBERTa(PositionalEncoding):
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
         return x_BTE if self.absolute is None else x_BTE + self.absolute(pos_q_BT)
 
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """k^r and q^r, (H, R, D), rows in the order of the distance, 0 first; all larger distances
+        have the last one."""
+        c = self.clip
+        onwards_RE, back_RE = self.relative.weight[c:], self.relative.weight[: c + 1].flip(0)
+        query_RE = back_RE if self.mirrored else onwards_RE
+        return self._heads(self.project_key(onwards_RE)), self._heads(self.project_query(query_RE))
+
     def _heads(self, x_RE: Tensor) -> Tensor:
         return x_RE.view(len(x_RE), self.n_heads, -1).transpose(0, 1)
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        c, scale = self.clip, 1 / math.sqrt(3 * q_BHTD.shape[-1])
+        scale = 1 / math.sqrt(3 * q_BHTD.shape[-1])
         far_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
-        # Rows in the order of the distance, 0 first; all larger distances have the last one.
-        onwards_RE, back_RE = self.relative.weight[c:], self.relative.weight[: c + 1].flip(0)
-        query_RE = back_RE if self.mirrored else onwards_RE
-        key_HRD = self._heads(self.project_key(onwards_RE))
-        query_HRD = self._heads(self.project_query(query_RE))
+        key_HRD, query_HRD = self.tables()
         to_position_BHTS = pick(
-            (q_BHTD * scale) @ key_HRD.transpose(-1, -2), far_BTS.clamp(max=len(onwards_RE) - 1)
+            (q_BHTD * scale) @ key_HRD.transpose(-1, -2), far_BTS.clamp(max=key_HRD.shape[1] - 1)
         )
-        row_BTS = far_BTS.clamp(max=len(query_RE) - 1)
+        row_BTS = far_BTS.clamp(max=query_HRD.shape[1] - 1)
         to_content_BHTS = _pick_for_keys(k_BHSD * scale, query_HRD, row_BTS)
         return content_BHTS / math.sqrt(3) + to_position_BHTS + to_content_BHTS
 

@@ -33,13 +33,17 @@ class FoX(PositionalEncoding):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        gate_BSH = self.gate(inputs.x_BSE)
-        # A running sum of many logarithms would drown its summands in half precision.
-        wide = torch.promote_types(gate_BSH.dtype, torch.float32)
-        kept_BHS = F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
+        kept_BHS = self.kept(inputs)
         kept_BHT = kept_BHS[..., -q_BHTD.shape[2] :]
         # Ahead of the query the difference is positive, and masked.
         return content_BHTS + (kept_BHT[..., None] - kept_BHS[:, :, None])
+
+    def kept(self, inputs: AttentionInputs) -> Tensor:
+        """log f_0 + .. + log f_j, (B, H, S)."""
+        gate_BSH = self.gate(inputs.x_BSE)
+        # A running sum of many logarithms would drown its summands in half precision.
+        wide = torch.promote_types(gate_BSH.dtype, torch.float32)
+        return F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``forget gate`` f_j of each key."""

@@ -39,7 +39,7 @@ class TransformerXL(PositionalEncoding):
         if self.share_biases:
             self.biases = lower.biases
 
-    def _keys(self, most: int) -> Tensor:
+    def keys(self, most: int) -> Tensor:
         """W R_n for n = 0 .. most, (H, R, D)."""
         rows = torch.arange(most + 1, device=self.frequencies.device)
         angle = rows[:, None] * self.frequencies
@@ -53,7 +53,7 @@ class TransformerXL(PositionalEncoding):
     ) -> Tensor:
         scale = 1 / math.sqrt(q_BHTD.shape[-1])
         row_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
-        key_HRD = self._keys(span(inputs.pos_k_BS))
+        key_HRD = self.keys(span(inputs.pos_k_BS))
         score_BHTR = ((q_BHTD + self.biases["v"]) * scale) @ key_HRD.transpose(-1, -2)
         sought_BH1S: Tensor = (self.biases["u"] * scale) @ k_BHSD.transpose(-1, -2)
         return content_BHTS + pick(score_BHTR, row_BTS) + sought_BH1S

@@ -85,11 +85,22 @@ def distance_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
     return [q[:, :, size.s - size.t :], k, v, bias]
 
 
+def relative_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v, biases by distance, sums of gates, biases of pairs, and three tables."""
+    b, h, t, s, d = size.b, size.h, size.t, size.s, size.d
+    rng = torch.Generator().manual_seed(1)
+    shapes = (b, h, s), (h, t, s), (h, s + 2, d), (h, s, d), (h, s, d)
+    drawn = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes)
+    kept, *others = (x.to(dtype) for x in drawn)
+    return [*distance_inputs(size, dtype), kept.cumsum(-1) / 3, *others]
+
+
 def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[float, ...]]:
     """Tensors and the other arguments, but for dropout, of a kind of attention."""
     if kind == "cope":
         return cope_inputs(size, "rope", 9, dtype), (0.7,)
-    return distance_inputs(size, dtype), ()
+    of_kind = relative_inputs if kind == "relative" else distance_inputs
+    return of_kind(size, dtype), ()
 
 
 def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor]:

@@ -10,11 +10,13 @@ from attention_cases import (
     DROP,
     GATES,
     SIZES,
+    Attend,
     Size,
     assert_cope,
     assert_distance,
     assert_equal,
     inputs,
+    relative_inputs,
     results,
 )
 from compiler import needs_compiler
@@ -22,11 +24,17 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import build, cope, distance
+from pe_lab.kernels.cpu import build, cope, distance, relative
 
 pytestmark = needs_compiler
 
-KERNELS: dict[str, Callable[..., Tensor]] = {"cope": cope.cope, "distance": distance.distance}
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "cope": cope.cope,
+    "distance": distance.distance,
+    "relative": relative.relative,
+}
+TERMS = range(3, 9)
+"""Arguments of ``relative`` that may be None."""
 each_kernel = pytest.mark.parametrize("kind", KERNELS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 
@@ -46,6 +54,36 @@ def test_distance_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
     assert_distance(distance.distance, size, dtype)
 
 
+@each_dtype
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_relative_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    """All terms at once, and each alone."""
+    for present in (TERMS, *([term] for term in TERMS)):
+        places = [0, 1, 2, *present]
+        tensors = [relative_inputs(size, dtype)[i] for i in places]
+
+        def only(attend: Attend, places: list[int] = places) -> Attend:
+            def call(*given: object) -> Tensor | None:
+                *x, drop = given
+                of = dict(zip(places, x, strict=True))
+                return attend(*(of.get(i) for i in range(9)), drop)
+
+            return call
+
+        for drop in (None, DROP):
+            assert_equal(only(relative.relative), only(reference.relative), tensors, drop)
+
+
+@pytest.mark.parametrize("needed", range(9))
+def test_one_gradient_of_relative_alone(needed: int) -> None:
+    found = []
+    for attend in (relative.relative, reference.relative):
+        tensors = relative_inputs(Size(2, 2, 70, 90, 16), torch.float64)
+        tensors = [x.detach().requires_grad_(i == needed) for i, x in enumerate(tensors)]
+        found += torch.autograd.grad(attend(*tensors, DROP).sin().sum(), tensors[needed])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
 @each_kernel
 @pytest.mark.parametrize("drop", [DROP, Drop(0.0, 5), Drop(0.999, 2**63 - 1)])
 def test_the_dropout_mask(kind: str, drop: Drop) -> None:
@@ -55,7 +93,7 @@ def test_the_dropout_mask(kind: str, drop: Drop) -> None:
     if kind == "cope":
         weights = cope.cope(q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
     else:
-        weights = distance.distance(q, k, v, None, drop)
+        weights = KERNELS[kind](q, k, v, *[None] * (6 if kind == "relative" else 1), drop)
     kept = drop.kept(attention_rows(weights), torch.arange(90))
     assert torch.equal(weights != 0, kept & torch.ones(70, 90, dtype=torch.bool).tril(20))
 
@@ -139,6 +177,8 @@ def test_no_sequences_or_heads(kind: str, size: Size) -> None:
     tensors = [*qkv[0].unbind(), bias]
     if kind == "cope":
         tensors = [*qkv[0].unbind(), *qkv[0][:2].unbind(), torch.zeros(9, 4)]
+    if kind == "relative":
+        tensors = relative_inputs(size, torch.float32)
     rest = (0.7,) if kind == "cope" else ()
     found = results(KERNELS[kind], [x.clone() for x in tensors], *rest, DROP)
     assert not any(x.any() for x in found)
@@ -150,6 +190,8 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
     tensors[0] = tensors[0][:, :, :0]
     if kind == "cope":
         tensors[3] = tensors[3][:, :, :0]
+    if kind == "relative":
+        tensors[5] = tensors[5][:, :0]
     # Memory that is reused without being written has these numbers.
     scrap = [torch.full((2, 2, 50, 8), 7.0) for _ in range(9)]
     del scrap
@@ -158,13 +200,16 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
 
 LONG = """
 import resource, torch
-from pe_lab.kernels.cpu import cope, distance
+from pe_lab.kernels.cpu import cope, distance, relative
 torch.set_num_threads(1)
 def step(length):
     q, k, v = torch.randn(3, 1, 1, length, 16).requires_grad_()
     table = torch.randn(length + 1, 16).requires_grad_()
     cope.cope(q, k, v, q, k, table, 1.0, None).sum().backward()
     distance.distance(q, k, v, None, None).sum().backward()
+    kept, tables = torch.randn(1, 1, length), torch.randn(3, 1, length, 16)
+    of = [kept.requires_grad_(), None, *tables.requires_grad_()]
+    relative.relative(q, k, v, None, *of, None).sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 short = step(64)
 print(step(4096) - short)

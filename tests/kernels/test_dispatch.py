@@ -46,8 +46,9 @@ def use(monkeypatch: pytest.MonkeyPatch, **kernels: Attend) -> None:
 
 
 def formula(*arguments: object) -> Tensor:
-    """The reference of either kind, recognized by the number of arguments."""
-    return (reference.distance if len(arguments) == 5 else reference.cope)(*arguments)  # type: ignore[arg-type]
+    """The reference of the kind, recognized by the number of arguments."""
+    kind = {5: "distance", 8: "cope", 10: "relative"}[len(arguments)]
+    return reference.REFERENCE[kind](*arguments)
 
 
 def wrong_value(*arguments: object) -> Tensor:

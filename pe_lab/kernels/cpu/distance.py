@@ -1,7 +1,8 @@
-"""The C++ kernel of attention with a bias by distance, with an optional rotation."""
+"""The C++ kernel of attention with a bias by distance, with an optional rotation or other terms."""
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     Dropout,
     Rotary,
     Strided,
+    address,
     by_token,
     call,
     check,
@@ -27,6 +29,8 @@ BLOCK = 64
 # Work is split into about this many parts, whatever the number of threads, so that results do not
 # depend on it.
 PARTS = 16
+
+TABLES = ("key_table", "query_table", "value_table")
 
 RotaryFactors = tuple[Tensor, Tensor, bool]
 """Real factors of queries and keys, and whether pairs are halves (``Rotation``)."""
@@ -50,6 +54,10 @@ class Problem(ctypes.Structure):
         *((name, Rotary) for name in ("rotary_q", "rotary_k")),
         *((name, Strided) for name in ("grad_out", "grad_q", "grad_k", "grad_v")),
         ("grad_bias", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("kept", "pairs")),
+        *((name, Strided) for name in TABLES),
+        *((name, ctypes.c_void_p) for name in ("grad_kept", "grad_pairs")),
+        *((f"grad_{name}", Strided) for name in TABLES),
     )
 
 
@@ -91,44 +99,46 @@ def rotary_distance(
             for of, x in ((rotation.q, q_BHTD), (rotation.k, k_BHSD))
         )
         factors = of_q, of_k, rotation.halves
-    out: Tensor = _Distance.apply(q_BHTD, k_BHSD, v_BHSD, bias_HN, drop, factors)  # type: ignore[no-untyped-call]
+    out: Tensor = Distance.apply(  # type: ignore[no-untyped-call]
+        drop, factors, q_BHTD, k_BHSD, v_BHSD, bias_HN, None, None, None, None, None
+    )
     return out
 
 
-class _Distance(torch.autograd.Function):
+class Distance(torch.autograd.Function):
+    """Arguments: dropout, rotation, q, k, v, and those of ``relative`` from its bias on."""
+
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        drop: Drop | None,
-        factors: RotaryFactors | None,
+        ctx: Any, drop: Drop | None, factors: RotaryFactors | None, *inputs: Tensor | None
     ) -> Tensor:
-        q, k, v = contiguous_rows(q), contiguous_rows(k), contiguous_rows(v)
-        bias = None if bias is None else contiguous_rows(bias)
+        q, k, v, bias, kept, pairs, *tables = (
+            None if x is None else contiguous_rows(x) for x in inputs
+        )
+        assert q is not None
+        if kept is not None:
+            kept = kept.contiguous()
+        if pairs is not None:
+            pairs = _by_key(pairs)
         out = by_token(*q.shape, like=q)
         # Of each query's logits: the largest, and the sum of the powers.
         statistics = q.new_empty(2, *q.shape[:-1])
-        problem = _problem(q, k, v, bias, factors, drop)
-        problem.out = Strided(out)
-        problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
+        tensors = (q, k, v, bias, kept, pairs, *tables)
+        problem = _problem(tensors, factors, drop, out, statistics)
         call("distance", "distance_forward", q.dtype, problem)
-        ctx.save_for_backward(q, k, v, bias, out, statistics)
+        ctx.save_for_backward(*tensors, out, statistics)
         ctx.factors, ctx.drop = factors, drop
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, out, statistics = ctx.saved_tensors
+        *tensors, out, statistics = ctx.saved_tensors
+        q, k, v, bias, kept, pairs, *_ = tensors
         grad_out = contiguous_rows(grad_out)
-        problem = _problem(q, k, v, bias, ctx.factors, ctx.drop)
-        problem.out = Strided(out)
-        problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
+        problem = _problem(tensors, ctx.factors, ctx.drop, out, statistics)
         problem.grad_out = Strided(grad_out)
-        needed = ctx.needs_input_grad
+        needed = ctx.needs_input_grad[2:]
         grad_q: Tensor | None
         grad_k: Tensor | None
         grad_v: Tensor | None
@@ -141,10 +151,21 @@ class _Distance(torch.autograd.Function):
             grad_v = by_token(*v.shape, like=v) if needed[2] else None
         problem.grad_q, problem.grad_k = Strided(grad_q), Strided(grad_k)
         problem.grad_v = Strided(grad_v)
-        grad_bias = None
+        grad_bias = grad_kept = grad_pairs = None
         if needed[3]:
             grad_bias = q.new_empty(problem.parts, *k.shape[:-1])
             problem.grad_bias = grad_bias.data_ptr()
+        if needed[4]:
+            grad_kept = torch.empty_like(kept)
+            problem.grad_kept = grad_kept.data_ptr()
+        if needed[5]:
+            grad_pairs = torch.zeros_like(pairs)
+            problem.grad_pairs = grad_pairs.data_ptr()
+        grad_tables: list[Tensor | None] = [None] * len(TABLES)
+        for i, name in enumerate(TABLES):
+            if needed[6 + i]:
+                grad_tables[i] = grad = q.new_empty(problem.parts, *k.shape)
+                setattr(problem, f"grad_{name}", Strided(grad))
         call("distance", "distance_backward", q.dtype, problem)
         if grad_q is not None:
             grad_q = grad_q[0] if problem.parts == 1 else grad_q.sum(0)
@@ -152,17 +173,30 @@ class _Distance(torch.autograd.Function):
             grad_bias = torch.nn.functional.pad(
                 grad_bias.sum((0, 1)), (0, bias.shape[-1] - k.shape[-2])
             )
-        return grad_q, grad_k, grad_v, grad_bias, None, None
+        if grad_pairs is not None:
+            grad_pairs = grad_pairs[..., : q.shape[2]].mT
+        sums = [None if grad is None else grad.sum((0, 1)) for grad in grad_tables]
+        return None, None, grad_q, grad_k, grad_v, grad_bias, grad_kept, grad_pairs, *sums
+
+
+def _by_key(bias_HTS: Tensor) -> Tensor:
+    """(H, S, T), T rounded up to whole blocks: the kernel reads a bias for neighbouring queries."""
+    h, t, s = bias_HTS.shape
+    padded = bias_HTS.new_zeros(h, s, -(-t // BLOCK) * BLOCK)
+    padded[..., :t] = bias_HTS.mT
+    return padded
 
 
 def _problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
+    tensors: Sequence[Tensor | None],
     factors: RotaryFactors | None,
     drop: Drop | None,
+    out: Tensor,
+    statistics: Tensor,
 ) -> Problem:
+    q, k, v, bias, kept, pairs, *tables = tensors
+    assert q is not None
+    assert k is not None
     b, h, t, d = q.shape
     parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
     problem = Problem(
@@ -172,9 +206,14 @@ def _problem(
         1 / math.sqrt(d),
         Dropout(drop),
     )
-    problem.q, problem.k, problem.v = Strided(q), Strided(k), Strided(v)
+    problem.q, problem.k, problem.v, problem.out = Strided(q), Strided(k), Strided(v), Strided(out)
+    problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
     if bias is not None:
         problem.bias, problem.bias_stride = bias.data_ptr(), bias.stride(0)
+    problem.kept = None if kept is None else address(kept)
+    problem.pairs = None if pairs is None else address(pairs)
+    for name, table in zip(TABLES, tables, strict=True):
+        setattr(problem, name, Strided(table))
     if factors is not None:
         of_q, of_k, halves = factors
         problem.rotary_q, problem.rotary_k = Rotary(of_q, halves), Rotary(of_k, halves)

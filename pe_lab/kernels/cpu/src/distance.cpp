@@ -6,12 +6,16 @@
 
 template <class Pass>
 int in_every_head(const Distance& p) {
+  // All sequences add to the gradient of one bias of pairs.
+  const long together = p.grad_pairs != nullptr ? std::max<long>(1, p.batch) : 1;
   const auto worker = [&](Tasks& tasks) {
     Pass pass(p);
-    for (long task; (task = tasks.next()) >= 0;) pass.head(task / p.parts, task % p.parts);
+    for (long task; (task = tasks.next()) >= 0;)
+      for (long b = 0; b < together; ++b)
+        pass.head(b * p.heads + task / p.parts, task % p.parts);
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};
-  return in_parallel(pool, p.batch * p.heads * p.parts, worker) ? 0 : 1;
+  return in_parallel(pool, p.batch / together * p.heads * p.parts, worker) ? 0 : 1;
 }
 
 // 0, or 1 if there was too little memory.

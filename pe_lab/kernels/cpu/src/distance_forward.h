@@ -1,6 +1,7 @@
 #pragma once
 
 #include "distance_problem.h"
+#include "distance_terms.h"
 
 // Online softmax (Milakov & Gimelshein 2018): for each block of queries, blocks of keys update the
 // running maximum and sum, and the output is rescaled where the maximum grows.
@@ -9,20 +10,22 @@ class DistanceForward {
   static constexpr long N = Lanes<T>::count;
   const Distance& p_;
   Head<T> head_;
+  Terms<T> terms_;
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
  public:
-  explicit DistanceForward(const Distance& p) : p_(p), head_(p), out_(BLOCK * head_.stride) {}
+  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
     head_.enter(number);
+    terms_.enter();
     for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
   }
 
  private:
   void queries(long query) {
     const long count = head_.count(query), index = head_.offset + query;
-    head_.enter_queries(query);
+    const auto rows = head_.enter_queries(query);
     // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));
@@ -31,8 +34,10 @@ class DistanceForward {
       const BlockPair<T> pair(index, count, key, p_.keys);
       pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
                    weights_);
+      terms_.add(pair, query, key, rows.first, rows.stride, weights_);
       if (weigh(pair, key)) rescale(count);
       pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
+      terms_.add_values(pair, weights_, out_);
     }
     finish(query, count);
   }

@@ -23,6 +23,12 @@ struct Distance {
   // for each part, and grad_bias is (parts, batch, heads, keys).
   Strided grad_out, grad_q, grad_k, grad_v;
   void* grad_bias;
+  // distance_terms.h; null: none. Gradients of the tables are (parts, batch, heads, keys, width).
+  const void* kept;   // (batch, heads, keys)
+  const void* pairs;  // (heads, keys, queries rounded up to blocks)
+  Strided key_table, query_table, value_table;
+  void *grad_kept, *grad_pairs;
+  Strided grad_key_table, grad_query_table, grad_value_table;
 };
 
 // One head of one sequence: its keys and values, and the current block of queries. Logits are to

@@ -1,0 +1,59 @@
+"""Encodings whose terms the kernel of relative positions computes: equal to their hooks."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from compiler import needs_compiler
+from fast import accelerated
+
+from docs import facts
+from pe_lab.kernels import dispatch
+from pe_lab.models.base import Vocabulary
+from pe_lab.training.encodings import build_encodings
+
+pytestmark = needs_compiler
+
+LENGTH = 71
+# Tables shorter than the sequence, whose last row is that of all further distances.
+BY_PLACES: dict[str, list[dict[str, Any]]] = {
+    "relative": [{}, {"share_layers": False}],
+    "shaw": [{}, {"values": False, "clip": 100}],
+    "transformer_xl": [{}],
+    "deberta": [{}, {"clip": 9, "mirrored": False}],
+}
+BY_TOKENS_OR_PAIRS: dict[str, list[dict[str, Any]]] = {"fox": [{}], "fire": [{}], "tupe": [{}]}
+CASES = [
+    pytest.param(name, keys, name in BY_PLACES, id=f"{name}-{keys}")
+    for name, changes in {**BY_PLACES, **BY_TOKENS_OR_PAIRS}.items()
+    for keys in changes
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "of_places"), CASES)
+def test_values_and_gradients_are_those_of_the_hooks(
+    name: str, keys: dict[str, Any], of_places: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where positions skip some, tables by the distance of places do not serve."""
+    calls, real = [], dispatch.relative
+    monkeypatch.setattr(dispatch, "relative", lambda *x: calls.append(x) or real(*x))
+    torch.manual_seed(0)
+    with facts.float64(0):
+        encodings = build_encodings({**facts.section(name), **keys}, facts.dims(2 * LENGTH))
+        plain = facts.small_model().build(Vocabulary(facts.VOCAB), encodings)
+        facts.move(encodings)
+    fast = accelerated(copy.deepcopy(plain))
+    seen = torch.randint(facts.VOCAB, (2, LENGTH))
+    places = torch.arange(LENGTH)[None]
+    for pos in (places, 2 * places):
+        calls.clear()
+        found = []
+        for model in (plain, fast):
+            out = model(seen, pos)
+            slope = torch.linspace(-9, 9, out.numel()).to(out).sin().view(out.shape)
+            leaves = [p for p in model.parameters() if p is not model.head.weight]
+            found.append([out, *torch.autograd.grad(out, leaves, slope)])
+        assert bool(calls) == (pos is places or not of_places)
+        for x, y in zip(*found, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
