@@ -122,7 +122,9 @@ def test_a_change_without_effect_changes_nothing(run: Run) -> None:
 def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     path = run(*rope())
     words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
-    placed = cells([path], parse_encodings(words), ["in_domain"], [48], configs=EncodingConfigs())
+    placed = cells(
+        [load(path)], parse_encodings(words), ["in_domain"], [48], configs=EncodingConfigs()
+    )
     kept, replaced, from_yaml = (cell.plan.config.pe for cell in placed[1:])
     assert (kept["base"], kept["pairing"]) == (500, "half")
     assert (replaced["base"], replaced["pairing"]) == (10000, "interleaved")
@@ -183,7 +185,9 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
 
 def test_every_encoding_reads_the_same_sequences(run: Run, made: Run) -> None:
     paths = [run(*rope()), made("pe=learned")]
-    found = cells(paths, parse_encodings("none"), ["sparse"], [16, 48], configs=EncodingConfigs())
+    found = cells(
+        map(load, paths), parse_encodings("none"), ["sparse"], [16, 48], configs=EncodingConfigs()
+    )
     sequences = EvaluationData()
     sets = {cell.target.tokens: sequences.of(cell.plan, cell.target) for cell in found}
     assert len(found) == 8
@@ -412,7 +416,7 @@ def test_a_torn_row_is_not_read_and_goes(run: Run) -> None:
 
 def test_several_may_add_at_once(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells([path], [], ["in_domain"], [16], configs=EncodingConfigs())
+    (cell,) = cells([load(path)], [], ["in_domain"], [16], configs=EncodingConfigs())
     processes = [
         start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", f"out={n}.csv", cwd=folder)
         for n in (8, 9)
@@ -429,7 +433,7 @@ def test_several_may_add_at_once(run: Run) -> None:
 
 def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells([path], [], ["in_domain"], [16], configs=EncodingConfigs())
+    (cell,) = cells([load(path)], [], ["in_domain"], [16], configs=EncodingConfigs())
     record = Evaluations(path)
     content = (path / "checkpoint.pt").read_bytes()
     (path / "checkpoint.pt").unlink()

@@ -11,7 +11,10 @@ import torch
 from edited import edit_summary
 from program import Here, the_run, tiny
 
+from pe_lab.common.errors import RunError
+from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.verify import problems
+from pe_lab.results.evaluation_tables import evaluation_tables
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 
@@ -139,10 +142,17 @@ def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], p
 def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run: Path) -> None:
     """V7: eval of a broken run."""
     assert here(*WORDS, "seed=1").status == 0
+    others = tuple(here(*WORDS, f"seed={seed}").status for seed in (2, 3))
+    assert others == (0, 0)
     flip(run / "summary.json", 300)
+    flip(next(run.parent.glob("seed2-*")) / "checkpoint.pt", 300)
     ended = here("eval", "run=runs/flipflop", "lengths=8")
-    assert ended.status == 0, ended.err
-    assert f"{run.name}/summary.json does not fit its digest" in ended.out
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "2 of 4 runs not evaluated: " in ended.err
+    assert f"{run.name}/summary.json does not fit its digest" in ended.err
+    assert "checkpoint.pt (" in ended.err
+    assert [len(list(run.parent.glob(f"seed{n}-*/evaluations.jsonl"))) for n in (1, 3)] == [1, 1]
+    assert not list(run.parent.glob("seed2-*/evaluations.jsonl"))
 
 
 def without_digests(run: Path) -> None:
@@ -208,3 +218,28 @@ def test_what_a_file_holds_cannot_steer_the_terminal(here: Here, run: Path) -> N
     edit_summary(run, lambda s: s.update(identity="\x1b[31mred"))
     ended = here("verify")
     assert (ended.status, "\x1b" in ended.out + ended.err) == (1, False)
+
+
+def test_a_record_that_cannot_be_read_is_named(here: Here, run: Path) -> None:
+    (run / "evaluations.jsonl").unlink()
+    (run / "evaluations.jsonl").mkdir()
+    ended = here("eval", f"run={run}", "lengths=8")
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "evaluations.jsonl cannot be read (Is a directory): make it readable" in ended.err
+
+
+def test_a_run_damaged_while_it_is_evaluated_is_named(run: Path) -> None:
+    evaluated = evaluate([run], lengths=[8])
+    flip(run / "summary.json", 300)
+    with pytest.raises(RunError, match=r"its digest.*; what was measured is recorded"):
+        evaluation_tables(evaluated)
+
+
+def test_the_files_of_an_evaluation_are_in_its_runs_dir(
+    here: Here, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    ended = here("eval", f"run={run.name[-8:]}", "runs_dir=elsewhere", "lengths=8")
+    assert ended.status == 0, ended.err
+    assert "written to elsewhere/evaluations/" in ended.out
+    assert not (tmp_path / "runs").exists()

@@ -3,7 +3,7 @@
     pe-lab eval run=FOLDER lengths=128,256,512     a run with its trained encoding at these lengths
     pe-lab eval 'run=runs/flipflop/*/*' lengths=.. several runs: folders or parts of a path with
                                                    * and ?, comma-separated; unfinished ones are
-                                                   skipped
+                                                   skipped, damaged ones too, with status 1
     pe-lab eval run=.. pe=pi,rerope:window=64:logn=test    the trained encoding and these; a key
                                                    that both encodings have keeps its trained
                                                    value unless it is set here
@@ -36,7 +36,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from pe_lab.cli.run_argument import finished_runs
-from pe_lab.common.errors import Interrupted, UsageError
+from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError
 from pe_lab.common.options import (
     AtLeastOne,
     CommaSeparated,
@@ -82,6 +82,7 @@ def show(words: Sequence[str]) -> None:
 
     Raises:
         UsageError: invalid option, or a run that cannot be evaluated with it; nothing was done.
+        RunError: a run cannot be loaded; of several, the others were evaluated.
         Interrupted: stopped by a signal; earlier measurements are recorded.
     """
     config_dir, rest = without_config_dir(words)
@@ -96,6 +97,7 @@ def show(words: Sequence[str]) -> None:
 
     metric = check_metric(options.metric, options.generate)
     progress = _Progress()
+    left_out: list[PeLabError] = []
     try:
         evaluated = evaluate(
             paths,
@@ -110,6 +112,7 @@ def show(words: Sequence[str]) -> None:
             threads=options.threads,
             config_dir=config_dir,
             progress=progress.show,
+            left_out=left_out.append if len(paths) > 1 else None,
         )
     except Interrupted:
         logger.warning(
@@ -118,12 +121,17 @@ def show(words: Sequence[str]) -> None:
         raise
     finally:
         progress.end()
+    if len(left_out) == len(paths):
+        raise left_out[0]
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
     lines = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
     skipped = runs_of(unfinished)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     print_tables(options.format, tables, evaluated, skipped, lines, facts)
+    if left_out:
+        runs = f"{len(left_out)} of {len(paths)} runs not evaluated"
+        raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:

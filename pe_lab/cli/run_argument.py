@@ -2,7 +2,6 @@
 
 import glob
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pe_lab.common.errors import PeLabError, UsageError
@@ -79,10 +78,11 @@ def matching_runs(text: str, runs_dir: Path) -> list[Path]:
 
 
 def _is_finished(path: Path) -> bool:
-    """Not where its summary is damaged: tables say why."""
-    with suppress(PeLabError):
+    """Also where its summary is damaged: loading it says why."""
+    try:
         return RunFolder(path).summary() is not None
-    return False
+    except PeLabError:
+        return True
 
 
 def _matching(name: str, runs_dir: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """What an evaluation measures: run x encoding x split x length, checked before any work."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pe_lab.evaluation.transfer import (
     plan_at_length,
     transfer,
 )
-from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.models.base import Model
 from pe_lab.store.run_id import identity
 from pe_lab.training.plan import Plan
@@ -52,7 +51,7 @@ class Cell:
 
 
 def cells(
-    paths: Sequence[Path],
+    runs: Iterable[LoadedRun],
     encodings: Sequence[EncodingSpec],
     splits: Sequence[str],
     lengths: Sequence[int] | None,
@@ -65,7 +64,7 @@ def cells(
     """Every cell, by run, encoding (the trained one first), split and length.
 
     Raises:
-        UsageError: a run cannot be evaluated, or not in this way.
+        UsageError: a run cannot be evaluated in this way.
     """
     if k is not None and not configs.any_takes_scale(encodings):
         raise UsageError(
@@ -74,17 +73,14 @@ def cells(
         )
     found: list[Cell] = []
     by_setting: dict[str, list[Cell]] = {}
-    for path in paths:
-        run = load(path)
-        if not os.access(path, os.W_OK):
-            raise UsageError(f"{path} cannot be written, and holds the record: make it writable")
+    for run in runs:
         setting = identity({**run.summary["config"], "seed": 0}, run.plan.task.contents())
         if setting not in by_setting:
             by_setting[setting] = _SettingCells(run, setting, configs, k, generate).cells(
                 encodings, targets(run, splits, lengths, sequences)
             )
         seed = run.plan.config.seed
-        found += [replace(cell, path=path, seed=seed) for cell in by_setting[setting]]
+        found += [replace(cell, path=run.path, seed=seed) for cell in by_setting[setting]]
     return found
 
 

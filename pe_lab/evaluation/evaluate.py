@@ -10,14 +10,15 @@ stream: the same sequences for every run and encoding. At the split's configured
 the sequences of the run's final evaluation.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import PeLabError, RunError, UsageError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.common.signals import StopOnSignal
 from pe_lab.common.trust import trust
@@ -26,6 +27,7 @@ from pe_lab.evaluation.measure_cells import CellMeasurer
 from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, Evaluations
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
+from pe_lab.experiment.load_run import LoadedRun, load
 
 
 def evaluate(
@@ -42,6 +44,7 @@ def evaluate(
     threads: int = 1,
     config_dir: str | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    left_out: Callable[[PeLabError], None] | None = None,
 ) -> pl.DataFrame:
     """Measure each run with each encoding, the trained one first, on each split at each length.
 
@@ -63,6 +66,8 @@ def evaluate(
         config_dir: a folder with yamls of further encodings, and of those that the runs were
             trained with if they are not of pe_lab.
         progress: called with the number of cells measured and their total.
+        left_out: called with the error of each run that cannot be loaded; None: it is raised, and
+            nothing is measured.
 
     Returns:
         ``path``, ``task``, ``pe`` (trained), ``seed``, ``setting``, ``encoding``
@@ -75,6 +80,7 @@ def evaluate(
 
     Raises:
         UsageError: the evaluation is impossible; nothing was measured.
+        DamagedError, OlderError: a run cannot be loaded; nothing was measured.
         RunError: a folder cannot be written or was changed meanwhile, or memory ran out with a
             single sequence; earlier measurements are recorded.
         Interrupted: stopped by a signal; earlier measurements are recorded.
@@ -85,8 +91,9 @@ def evaluate(
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     trust(config_dir)
+    records: dict[Path, Evaluations] = {}
     table = cells(
-        [Path(run) for run in runs],
+        _loaded(map(Path, runs), records, left_out),
         parse_encodings(",".join(encodings)) if encodings else [],
         list(dict.fromkeys(splits)),
         None if lengths is None else list(dict.fromkeys(lengths)),
@@ -95,7 +102,6 @@ def evaluate(
         sequences=sequences,
         generate=generate,
     )
-    records = {path: Evaluations(path) for path in {cell.path for cell in table}}
     rows = {
         n: row
         for n, cell in enumerate(table)
@@ -113,6 +119,26 @@ def evaluate(
             rows[n] = records[cell.path].add(cell.measurement, facts)
         progress(len(remaining), len(remaining))
     return _frame(table, rows, earlier, generate)
+
+
+def _loaded(
+    paths: Iterable[Path],
+    records: dict[Path, Evaluations],
+    left_out: Callable[[PeLabError], None] | None,
+) -> Iterator[LoadedRun]:
+    """The runs that can be loaded; their records are put into ``records``."""
+    for path in paths:
+        try:
+            run = load(path)
+            if not os.access(path, os.W_OK):
+                raise RunError(f"{path} cannot be written, and holds the record: make it writable")
+            records[path] = Evaluations(path)
+        except PeLabError as error:
+            if left_out is None:
+                raise
+            left_out(error)
+        else:
+            yield run
 
 
 def _frame(

@@ -11,7 +11,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
 from pe_lab.report.figures import figure
 from pe_lab.report.pictures import drawn
-from pe_lab.results.frame import runs_of
+from pe_lab.results.evaluation_tables import runs_of_evaluations
 from pe_lab.results.labels import labels
 
 
@@ -41,8 +41,7 @@ def _new(path: Path, content: bytes) -> None:
 def chart(evaluated: pl.DataFrame, metric: str) -> Spec:
     """The metric over the length, a figure for each task and split, a line for each setting and
     encoding with the range of its runs."""
-    paths = evaluated["path"].unique(maintain_order=True)
-    runs = runs_of(paths)
+    runs = runs_of_evaluations(evaluated)
     # The column "error" is drawn in %, "loss" as it is.
     shown = "error" if is_share(metric) else "loss"
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import TITLED
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.evaluation.record import TRAINED
@@ -28,14 +28,26 @@ def evaluation_tables(
 
     Raises:
         UsageError: unknown metric.
+        RunError: a run cannot be read any more.
     """
-    paths = evaluated["path"].unique(maintain_order=True)
-    runs = runs_of(paths)
+    runs = runs_of_evaluations(evaluated)
     several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
     by = ["encoding", *(["in place of"] if several else []), "setting"]
     groups, _ = grouped_evaluations(evaluated, runs, by, metric, across)
     found = tables(groups, named(runs), Layout(by, metric, spread, across=across))
     return [_in_order(table, evaluated, ["encoding"]) for table in found]
+
+
+def runs_of_evaluations(evaluated: pl.DataFrame) -> pl.DataFrame:
+    """The runs of these evaluations, as ``read_runs`` has them.
+
+    Raises:
+        RunError: one of them cannot be read any more.
+    """
+    runs = runs_of(evaluated["path"].unique(maintain_order=True))
+    for message in runs.filter(pl.col("state") == "broken")["message"]:
+        raise RunError(f"{message}; what was measured is recorded")
+    return runs
 
 
 def recorded_tables(
