@@ -40,6 +40,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
   pe-lab show task=flipflop                             sequences of each split, what is scored
+  pe-lab new encoding NAME                              files to begin an encoding of your own with
   pe-lab check pe=cope                                  whether an encoding keeps the contract
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
@@ -50,7 +51,7 @@ Choices:
 Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
   seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
   tracker=wandb|tensorboard|none  tracker.wandb.mode=offline|online|disabled
-A new encoding or task: a class and a yaml, pe-lab --config-dir FOLDER pe=NAME (see README).
+Yours: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME (docs/extending.md).
 Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.
 """
 
@@ -68,6 +69,7 @@ VERBS = {
     "list": "pe_lab.cli.list",
     "show": "pe_lab.cli.show",
     "check": "pe_lab.cli.check",
+    "new": "pe_lab.cli.new",
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
 

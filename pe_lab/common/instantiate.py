@@ -122,7 +122,8 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
     except ImportError as error:
         raise UsageError(
             f"{key}._target_={path} cannot be imported ({error}): "
-            "put its folder on PYTHONPATH or install it"
+            "put its file beside pe/ or task/ in the folder of --config-dir, put its folder on "
+            "PYTHONPATH, or install it"
         ) from None
     except (Exception, SystemExit) as error:
         raise UsageError(f"{_failure(section, key, error)}; correct that file") from None

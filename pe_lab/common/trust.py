@@ -4,6 +4,7 @@ A run's folder may come from somebody else. Only classes of pe_lab are imported 
 yaml of this command line's ``--config-dir`` names, and those that this process has already.
 """
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,22 @@ def trust(config_dir: str | None) -> None:
         raise UsageError(
             f"--config-dir {config_dir} is not a folder: give the one that holds your pe/ yamls"
         )
+    importable(config_dir)
     for path in sorted(Path(config_dir).rglob("*.yaml")):
         try:
             _named.update(_classes(yaml.safe_load(path.read_text("utf-8"))))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"{path} is no yaml ({error}): correct or remove it") from None
+
+
+def importable(folder: str) -> None:
+    """Let the classes in the files of a folder of yamls be imported, after all that is installed:
+    a file there can hide no module."""
+    path = str(Path(folder).absolute())
+    if path not in sys.path:
+        sys.path.append(path)
+    # A file written since the last import.
+    importlib.invalidate_caches()
 
 
 def refuse_foreign(config: Any, path: Path) -> None:

@@ -19,6 +19,7 @@ from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Task
 from pe_lab.common.tracker import Tracker
+from pe_lab.common.trust import importable
 from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
@@ -40,6 +41,10 @@ def check_composed(cfg: DictConfig) -> Config:
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
     cfg, choices = OmegaConf.create(ours), runtime.choices
     names = {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
+    for source in runtime.config_sources:
+        # The folder of --config-dir, here for workers too.
+        if source.schema == "file":
+            importable(source.path)
     cfg = fill_parts(cfg, runtime.config_sources)
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True)

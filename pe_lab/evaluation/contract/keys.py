@@ -27,7 +27,7 @@ def same_keys(section: Section) -> str:
         raise ContractError(f"the yaml does not set {', '.join(unset)}, so no run records them")
     if unknown := [key for key in keys if key not in arguments]:
         raise ContractError(f"the class takes no {', '.join(unknown)}")
-    return f"{len(keys)} keys: {', '.join(keys)}" if keys else "it has no keys"
+    return f"both have {', '.join(keys)}" if keys else "it has no keys"
 
 
 def every_key(section: Section, **sizes: Any) -> str:

@@ -1,0 +1,99 @@
+"""``pe-lab new``: what it writes runs as it stands."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import ROOT, Here, summary, the_run, tiny
+
+
+@pytest.fixture(autouse=True)
+def path_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of --config-dir are importable for the rest of a process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("fading", "lookback", "averages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+
+
+def test_an_encoding_is_checked_and_trained(here: Here, tmp_path: Path) -> None:
+    made = here("new", "encoding", "fading")
+    assert (made.status, made.err) == (0, "")
+    files = ["fading/fading.py", "fading/pe/fading.yaml", "fading/test_fading.py"]
+    for name in files:
+        assert f"written  {name}" in made.out
+        assert not {"NAME", "CLASS"} & set((tmp_path / name).read_text().split())
+    checked = here("check", "--config-dir", "fading", "pe=fading")
+    assert checked.status == 0, checked.out
+    assert "tried rate=" in checked.out
+    train = here("--config-dir", "fading", *tiny("pe=fading", "train.steps=3", "pe.rate=0.2"))
+    assert train.status == 0, train.err
+    assert summary(the_run(tmp_path / "runs"))["metrics"]["params/encoding"] == 2
+    assert here("--config-dir", "fading", *tiny("pe=fading", "pe.rate=-1")).status == 2
+
+
+def test_the_tests_that_it_writes_pass(here: Here, tmp_path: Path) -> None:
+    here("new", "encoding", "fading", "to=mine")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    assert "2 passed" in ended.stdout
+
+
+@pytest.mark.parametrize("file", ["fading.py", "pe/fading.yaml", "test_fading.py"])
+def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / file).write_text("mine")
+    ended = here("new", "encoding", "fading", "to=mine")
+    assert ended.status == 2
+    assert f"mine/{file} exists and is not written over" in ended.err
+    assert [p.name for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [Path(file).name]
+    assert (tmp_path / "mine" / file).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["encoding", "rope"], "pe=rope is there already"),
+        (["task", "flipflop"], "task=flipflop is there already"),
+        (["model", "gru"], "model=gru is there already"),
+        (["encoding", "json"], "json is a Python module already"),
+        (["encoding", "my-own"], "letters, digits and _"),
+        (["encoding", "class"], "letters, digits and _"),
+        (["encoding", "../up"], "letters, digits and _"),
+        (["encoding", "Mine"], "names are in small letters: mine"),
+        (["encodings", "mine"], "new encodings: did you mean encoding?"),
+        (["encoding"], "give one name"),
+        ([], "choose from encoding, model, task"),
+        (["encoding", "mine", "too=x"], "did you mean to?"),
+        (["encoding", "mine", "to=file"], "file is not a folder"),
+    ],
+)
+def test_refused_in_one_sentence(here: Here, tmp_path: Path, words: list[str], part: str) -> None:
+    (tmp_path / "file").write_text("")
+    ended = here("new", *words)
+    assert ended.status == 2
+    (line,) = ended.err.splitlines()
+    assert part in line
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
+    ended = here("new", "encoding", "mine", "to=/proc/none")
+    assert ended.status == 1
+    (line,) = ended.err.splitlines()
+    assert "cannot be written" in line
+    assert "choose another to=FOLDER" in line
+
+
+def test_a_file_of_the_folder_hides_no_module(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "colorsys.py").write_text("raise SystemExit('hidden')")
+    (tmp_path / "mine" / "pe" / "odd.yaml").write_text("_target_: colorsys.Odd\n")
+    ended = here("--config-dir", "mine", *tiny("pe=odd"))
+    assert ended.status == 2
+    assert "colorsys has no Odd" in ended.err
