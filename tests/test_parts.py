@@ -43,6 +43,10 @@ def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
         "pairing": "interleaved",
         "logn": "none",
         "logn_clip": None,
+        "fraction": 1.0,
+        "drop": None,
+        "clip": None,
+        "learned": False,
         "layers": [0],
     }
     assert alibi["learned"] is False

@@ -4,15 +4,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra.core.object_type import ObjectType
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import as_yaml
 from pe_lab.config.check import check
 from pe_lab.config.combined_parts import encoding_section, fill_parts, repository_of
 from pe_lab.config.schema import Config, plain, register_resolvers
@@ -110,7 +113,9 @@ class EncodingConfigs:
             pe = section | kept | scaled | spec.overrides
             filled = fill_parts(OmegaConf.create({**resolved, "pe": pe}), self.sources)
             container: Any = OmegaConf.to_container(filled, resolve=True)
-            return check(container, names)
+            swapped = check(container, names)
+            _refuse_lost(config.pe, swapped.pe, spec.name)
+            return swapped
         except OmegaConfBaseException as error:
             raise UsageError(message(" ".join(str(error).split()))) from None
         except UsageError as error:
@@ -122,3 +127,17 @@ class EncodingConfigs:
             "k" in encoding_section(spec.name, "pe", self.repository) and "k" not in spec.overrides
             for spec in specs
         )
+
+
+def _refuse_lost(trained: dict[str, Any], swapped: dict[str, Any], name: str) -> None:
+    """Refuse a change of the trained encoding that lacks a key which it was trained with."""
+    was, becomes = (get_object(section["_target_"]) for section in (trained, swapped))
+    if was is becomes or not issubclass(becomes, was):
+        return
+    defaults = signature(was.__init__).parameters
+    for key in trained.keys() - swapped.keys():
+        if trained[key] != defaults[key].default:
+            raise UsageError(
+                f"the run was trained with {key}={as_yaml(trained[key])}, which pe={name} does "
+                "not have: choose an encoding that has it, or a run without it"
+            )

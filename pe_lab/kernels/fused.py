@@ -133,7 +133,8 @@ def _by_distance(encoding: PositionalEncoding) -> FusedKernel:
     if biased and not encoding.bias_by_distance:
         return RelativeKernel(encoding, bias_of_pairs, of_places=False)
     if isinstance(encoding, RoPE) and type(encoding).rotate is RoPE.rotate:
-        rotary = encoding
+        # The kernel has no gradient of the angles.
+        rotary = None if encoding.learned else encoding
     return DistanceKernel(encoding, biased, rotary)
 
 

@@ -3,11 +3,12 @@
 import math
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rope_frequencies import Clip, Drop, rope_frequencies
 from pe_lab.pe.rotation import Rotation, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
@@ -21,7 +22,7 @@ class RoPE(PositionalEncoding):
     The pair m of q_i and k_i is rotated by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j
     depends on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
     2m + 1, as the paper and GPT-J; ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the
-    same encoding with the features in another order. No parameters, any length. Not absolute,
+    same encoding with the features in another order. Any length. Not absolute,
     unless ``logn`` is; causal.
 
     ``logn`` multiplies the query at position n - 1 by log n / log train length, here and in every
@@ -32,6 +33,15 @@ class RoPE(PositionalEncoding):
     a dagger. ``logn_clip`` gives (``true``) or takes (``false``) that least factor of 1 to either:
     with ``logn: train`` and ``logn_clip: true`` training is as without ``logn``, unless positions
     pass the trained length there.
+
+    ``fraction`` below 1 rotates this share of the pairs, rounded down; the others are content
+    without a position. ``drop: null`` spreads the frequencies over fewer pairs (partial RoPE, as
+    GPT-J); ``low`` leaves out the slowest of all D/2, ``high`` the fastest. p-RoPE of Barbero 2024
+    (2410.06205) is ``drop: low``. ``clip`` acts on the pairs with less than one rotation in the
+    trained length L, theta < 2 pi / L: ``hard`` does not rotate them (HoPE, Chen 2024,
+    2410.21216), ``soft`` multiplies the frequencies of these n pairs by (1 + cos(pi j / (n - 1)))
+    / 2, j = 0..n-1 (Clipped RoPE, Li 2026, 2602.05258, which fixes n). ``learned`` makes the
+    frequencies parameters of each layer that start there.
     """
 
     shift_invariant = True
@@ -44,6 +54,10 @@ class RoPE(PositionalEncoding):
         pairing: Pairing,
         logn: LogN = "none",
         logn_clip: bool | None = None,
+        fraction: Annotated[float, Field(gt=0, le=1)] = 1,
+        drop: Drop | None = None,
+        clip: Clip | None = None,
+        learned: bool = False,
     ) -> None:
         super().__init__()
         check_pairs(dims)
@@ -64,7 +78,17 @@ class RoPE(PositionalEncoding):
         self.needs_softmax = None if logn == "none" else f"logn={logn}"
         # What it counts are the keys behind a query.
         self.both_ways = logn == "none"
-        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        theta_M = rope_frequencies(dims, base, fraction, drop, clip)
+        self.learned = learned
+        if not learned:
+            self.register_buffer("frequencies", theta_M, persistent=False)
+        elif fraction < 1 or clip is not None:
+            raise ValueError(
+                "learned=true would move the frequencies that fraction and clip fix: set "
+                "fraction=1 and clip=null, or learned=false"
+            )
+        else:
+            self.frequencies = nn.Parameter(theta_M.to(torch.get_default_dtype()))
 
     def null_values(self) -> dict[str, Any]:
         return {} if self.logn == "none" else {"logn_clip": self.logn_clip}
@@ -89,7 +113,8 @@ class RoPE(PositionalEncoding):
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""
-        return unit_factors(pos_BT, self.frequencies)
+        theta_M = self.frequencies.double() if self.learned else self.frequencies
+        return unit_factors(pos_BT, theta_M)
 
     def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
         """Queries, or their factors, scaled by ``logn``."""

@@ -56,6 +56,7 @@ def agree(
     naive: Callable[[Sight], Tensor],
     width: int = 4,
     keys: dict[str, Any] | None = None,
+    train_len: int = TRAIN_LEN,
 ) -> None:
     """Attention by the hooks equals ``naive``, to 1e-10 in float64 and 1e-5 in float32.
 
@@ -65,7 +66,7 @@ def agree(
     """
     batch, n_keys, n_queries, heads, own_positions = size
     sizes = {"d_model": heads * width, "n_heads": heads, "n_layers": 1}
-    encoding = first_layer(name, choice, **sizes, train_len=TRAIN_LEN, max_len=MAX_LEN)
+    encoding = first_layer(name, choice, **sizes, train_len=train_len, max_len=MAX_LEN)
     q = torch.randn(batch, heads, n_queries, width) * 1.5
     k, v = (torch.randn(batch, heads, n_keys, width) for _ in range(2))
     x = torch.randn(batch, n_keys, heads * width)

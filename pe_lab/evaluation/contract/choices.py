@@ -34,6 +34,9 @@ def other_values(section: Section, key: str) -> list[Any]:
     if value is None:
         if get_origin(hint) not in (Union, UnionType):
             return []
+        literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
+        if literals:
+            return [choice for literal in literals for choice in get_args(literal)]
         if bool in get_args(hint):
             # logn_clip, where null is false unless logn=test.
             return [True]
