@@ -4,6 +4,9 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,26 @@ def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: 
         deadline -= 1
     assert not [pid for pid in pool if alive(pid)]
     assert sorted(state(f)["state"] for f in folders(tmp_path).values()) == ["interrupted"] * 2
+
+
+IDLE = """
+import os, signal, sys
+from joblib.externals.loky import get_reusable_executor
+from pe_lab.common.signals import begin_worker
+pool = get_reusable_executor(1, timeout=300, initializer=begin_worker, initargs=(os.getpid(),))
+print(pool.submit(os.getpid).result(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_without_a_job_ends_with_its_launcher() -> None:
+    """Of a sweep that is killed before it sends the first one; it waited for five minutes."""
+    launcher = subprocess.run([sys.executable, "-c", IDLE], stdout=subprocess.PIPE, text=True)
+    assert launcher.returncode == -signal.SIGKILL
+    until = time.monotonic() + 10
+    while alive(int(launcher.stdout)):
+        assert time.monotonic() < until, "it waits"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("error", [Interrupted(15), HeldError("held"), RunError("failed")])

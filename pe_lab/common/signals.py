@@ -87,7 +87,7 @@ def passing_to_workers() -> Iterator[None]:
 
     A pool that loses a worker kills the others while they may be writing. A worker must therefore
     survive signals while it starts: they are blocked here, and in the children, which inherit the
-    mask, until ``as_worker`` handles them. A thread waits for them here; threads of numerical
+    mask, until ``begin_worker`` handles them. A thread waits for them here; threads of numerical
     libraries may still receive one, which then reaches the handler.
     """
     done, signals = threading.Event(), _heeded()
@@ -132,15 +132,23 @@ def _passed_on(signum: int) -> bool:
     return True
 
 
-@contextmanager
-def as_worker(launcher: int) -> Iterator[None]:
-    """Do a job as a worker of the process ``launcher``: signals are noted, now and between
-    jobs; if the launcher dies, the job is stopped as by a signal and the worker ends."""
+def begin_worker(launcher: int) -> None:
+    """Make this process a worker of the process ``launcher``: signals are noted, now and between
+    jobs; if the launcher dies, a job is stopped as by a signal and the worker ends.
+
+    At the start of a worker: one whose launcher dies before it sends a job would wait for minutes.
+    """
     if _here.launcher is None:
         _here.launcher = launcher
         StopOnSignal().__enter__()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         threading.Thread(target=_follow, args=(launcher,), name="follow", daemon=True).start()
+
+
+@contextmanager
+def as_worker(launcher: int) -> Iterator[None]:
+    """Do a job as a worker of the process ``launcher`` (see ``begin_worker``)."""
+    begin_worker(launcher)
     _here.busy = True
     try:
         yield

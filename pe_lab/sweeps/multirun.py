@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
-from pe_lab.common.signals import StopOnSignal, passing_to_workers, stopping
+from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
 from pe_lab.experiment.provenance import made_otherwise
@@ -175,11 +175,14 @@ class _Sweep:
                 begun=frozenset(job.number for job in batch if job.has_begun()),
                 wait_for_locks=wait_for_locks,
             )
-            launcher = Plugins.instance().instantiate_launcher(
+            launcher: Any = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(self.hydra.config_loader, self.callbacks),
                 task_function=job,
                 config=self.cfg,
             )
+            if self.pool:
+                # Arguments of joblib.Parallel, which Hydra has no keys for.
+                launcher.joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
             words = [job.words for job in batch]
             returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
             for launched, returned in zip(batch, returns, strict=True):

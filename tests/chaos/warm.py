@@ -27,9 +27,9 @@ FAULTS = ("count", "full", "quota", "read_only", "eio_once", "eio_stays", "short
 """In the order of preload.c."""
 SECONDS, CPU_SECONDS = 300, 60
 """Limits of a command line; one that reaches them hangs."""
-ORPHANS_S = 60
-"""How long a process may outlive the command that started it: a worker that is still importing, on
-a busy machine, notices only afterwards."""
+ORPHANS_S = 10
+"""How long a process may outlive the command that started it: on a busy machine a worker takes
+seconds until it can notice."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
