@@ -112,18 +112,47 @@ def test_system_metrics_are_off_by_default_and_packages_are_listed(tmp_path: Pat
 def test_how_many_rows_earlier_processes_logged(tmp_path: Path) -> None:
     """A server that does not count the rows it has, as openwandb, gets none a second time."""
     folder = WandbFolder(tmp_path)
-    folder.begin("abc")
+    folder.begin("abcdef")
     folder.end(7, online=True)
     assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 7]
-    folder.begin("abc")
+    folder.begin("abcdef")
     folder.end(9, online=False)
     assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 9]
     # Killed: how many rows were logged is unknown.
-    folder.begin("abc")
+    folder.begin("abcdef")
     assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 0]
     (tmp_path / "rows").write_text("[")
     assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [0, 0]
-    assert folder.earlier("online").suffix == "abc"
+    assert folder.earlier("online").suffix == "abcdef"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("rows", b"[]", "rows is not as pe-lab writes it"),
+        ("rows", b'{"logged": -1}', "(logged=-1"),
+        ("rows", b"\xff", "rows cannot be read"),
+        ("id", b"../../x", "id is not as pe-lab writes it"),
+        ("id", b"\xff\xfe", "id cannot be read"),
+        ("id", None, "id cannot be read"),
+    ],
+)
+def test_a_broken_file_is_one_sentence_and_the_rows_are_logged_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: bytes | None, part: str
+) -> None:
+    folder = WandbFolder(tmp_path)
+    folder.begin("abcdef")
+    folder.end(7, online=True)
+    if content is None:
+        (tmp_path / name).unlink()
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_bytes(content)
+    earlier = folder.earlier("offline")
+    assert (earlier.rows, earlier.suffix == "abcdef") == (0, name == "rows")
+    (line,) = warnings(caplog)
+    assert part in line
+    assert line.endswith("logged again" if name == "rows" else "logged as another run")
 
 
 def test_a_sync_line_quotes_the_folder_and_names_the_option_for_online_runs() -> None:

@@ -33,16 +33,16 @@ def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REM
         raise DamagedError(f"{message}: {remedy}") from None
 
 
-def read_json(schema: TypeAdapter[T], path: Path) -> T | None:
+def read_json(schema: TypeAdapter[T], path: Path, remedy: str = REMEDY) -> T | None:
     """A JSON file; None if it is missing, DamagedError if it is damaged."""
     try:
-        return checked(schema, orjson.loads(unsealed(read_file(path), path)), path)
+        return checked(schema, orjson.loads(unsealed(read_file(path), path)), path, remedy)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunError(f"{path} cannot be read ({error}): {REMEDY}") from None
+        raise RunError(f"{path} cannot be read ({error}): {remedy}") from None
     except ValueError as error:
-        raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
+        raise DamagedError(f"{path} cannot be read ({error}): {remedy}") from None
 
 
 def read_config(path: Path) -> dict[str, Any] | None:

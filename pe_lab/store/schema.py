@@ -82,6 +82,14 @@ class Tracked(TypedDict):
 
 
 @with_config(STRICT)
+class Logged(TypedDict):
+    """wandb/rows: how many rows of metrics.jsonl were logged, and how many of them sent."""
+
+    logged: NotRequired[Whole]
+    sent: NotRequired[Whole]
+
+
+@with_config(STRICT)
 class Train(TypedDict):
     """The keys of ``train`` that tables are made with."""
 
@@ -167,6 +175,9 @@ def _measured(row: Evaluation) -> Evaluation:
 
 
 STATUS = TypeAdapter(Status)
+LOGGED = TypeAdapter(Logged)
+WANDB_ID = TypeAdapter(Annotated[str, Field(pattern="^[0-9a-f]{6}$")])
+"""wandb/id: the random part of the run's id."""
 TRACKED = TypeAdapter(Tracked)
 STARTS = TypeAdapter(list[Start])
 FACTS = TypeAdapter(Facts)

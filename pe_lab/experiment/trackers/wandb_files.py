@@ -2,16 +2,23 @@
 
 import errno
 import json
+import logging
 import os
 import secrets
 import shlex
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pe_lab.common.files import replace_file
+from pe_lab.common.errors import PeLabError, RunError
+from pe_lab.common.files import read_file, replace_file
+from pe_lab.store.read_back import checked, read_json
+from pe_lab.store.schema import LOGGED, WANDB_ID, Logged
+
+logger = logging.getLogger("pe_lab")
+T = TypeVar("T")
 
 MIN_FREE_BYTES = 1 << 20
 """wandb silently loses rows on a full disk, and checkpoints need the space more."""
@@ -39,15 +46,18 @@ class WandbFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._sent = 0
 
     def earlier(self, mode: str) -> Earlier:
         """What earlier processes logged, and a process in this mode need not log again."""
-        file, rows = self.path / "id", self._rows()
-        suffix = file.read_text() if file.exists() else secrets.token_hex(3)
+        known = self._read(self._id, "it is logged as another run")
+        rows = self._read(self._rows, "every row is logged again") if known else None
+        suffix, rows = known or secrets.token_hex(3), rows or {}
+        self._sent = rows.get("sent", 0)
         folders = [path for path in self.path.glob("*run-*") if path.is_dir()]
         unsent = [p for p in folders if p.match("offline-*") and not any(p.glob("*.synced"))]
         if mode == "online":
-            return Earlier(suffix, rows.get("sent", 0), unsent)
+            return Earlier(suffix, self._sent, unsent)
         if "logged" in rows:
             return Earlier(suffix, rows["logged"], [])
         # If it is unknown how many rows reached the server, log them as another run.
@@ -56,11 +66,11 @@ class WandbFolder:
     def begin(self, suffix: str) -> None:
         """Record that a process begins to log."""
         self._write("id", suffix)
-        self._write("rows", json.dumps({"sent": self._rows().get("sent", 0)}))
+        self._write("rows", json.dumps({"sent": self._sent}))
 
     def end(self, rows: int, *, online: bool) -> None:
         """Record how many rows are logged now."""
-        sent = rows if online else self._rows().get("sent", 0)
+        sent = rows if online else self._sent
         self._write("rows", json.dumps({"logged": rows, "sent": sent}))
 
     def check_disk(self, path: Path) -> None:
@@ -68,12 +78,25 @@ class WandbFolder:
         if shutil.disk_usage(path).free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
-    def _rows(self) -> dict[str, int]:
-        # What cannot be read is as if the last process had been killed.
-        with suppress(OSError, ValueError, TypeError):
-            rows = json.loads((self.path / "rows").read_text())
-            return {name: int(rows[name]) for name in ("logged", "sent") if name in rows}
-        return {}
+    def _read(self, read: Callable[[str], T | None], remedy: str) -> T | None:
+        """What a file holds; None, after a warning, where that cannot be read."""
+        try:
+            return read(remedy)
+        except PeLabError as error:
+            logger.warning("%s", error)
+            return None
+
+    def _id(self, remedy: str) -> str | None:
+        path = self.path / "id"
+        try:
+            return checked(WANDB_ID, read_file(path).decode(), path, remedy)
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read ({error}): {remedy}") from None
+
+    def _rows(self, remedy: str) -> Logged | None:
+        return read_json(LOGGED, self.path / "rows", remedy)
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode())
