@@ -111,6 +111,23 @@ def test_what_a_killed_writer_left_is_removed(here: Here, tmp_path: Path) -> Non
     assert list(run.glob(".*")) == []
 
 
+def test_what_a_killed_command_left_outside_of_runs_is_removed(here: Here, tmp_path: Path) -> None:
+    """By the next command that writes there, an hour later; files of others stay."""
+    assert here(*tiny("train.steps=2")).status == 0
+    run = the_run(tmp_path / "runs")
+    folders = [tmp_path / "runs" / name for name in ("evaluations", "report")]
+    for folder in folders:
+        folder.mkdir()
+        for name in (".a.csv.0123abcd.part", ".b.csv.0123abcd.part", ".mine.part"):
+            (folder / name).write_text("half")
+            if not name.startswith(".b"):
+                os.utime(folder / name, (0, 0))
+    assert here("eval", f"run={run}", "lengths=8").status == 0
+    assert here("report", "inspect=none").status == 0
+    for folder in folders:
+        assert sorted(p.name for p in folder.glob(".*")) == [".b.csv.0123abcd.part", ".mine.part"]
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_what_is_no_regular_file_is_not_read(here: Here, tmp_path: Path, kind: str) -> None:
     """V3: a pipe would be waited for, and a device has no end."""

@@ -127,9 +127,9 @@ def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_pat
             assert min(letters) > 0.8
 
 
-def refusal(here: Here, *words: str) -> str:
+def refusal(here: Here, *words: str, status: int = 2) -> str:
     outcome = here("inspect", *words)
-    assert outcome.status == 2
+    assert outcome.status == status
     assert outcome.out == ""
     assert outcome.err.count("\n") == 1, outcome.err
     return outcome.err
@@ -174,7 +174,7 @@ def test_other_than_a_finished_run_is_refused(run: Path, here: Here, tmp_path: P
     (half / "status.json").unlink()
     assert "half is not finished (not begun" in refusal(here, "run=half")
     (half / "summary.json").write_text("{")
-    assert "summary.json cannot be read" in refusal(here, "run=half")
+    assert "summary.json cannot be read" in refusal(here, "run=half", status=1)
 
 
 def test_a_model_that_cannot_be_loaded_is_refused(
@@ -185,10 +185,10 @@ def test_a_model_that_cannot_be_loaded_is_refused(
     whole = (folder / "checkpoint.pt").read_bytes()
     (folder / "checkpoint.pt").write_bytes(whole[:-100])
     assert "does not fit its digest, it is damaged, cut off or no checkpoint" in refusal(
-        here, "run=copy"
+        here, "run=copy", status=1
     )
     (folder / "checkpoint.pt").unlink()
-    assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy")
+    assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy", status=1)
     shutil.copy(run / "checkpoint.pt", folder)
     edit_checkpoint(folder, lambda state: state.pop("model"))
     assert "do not fit the model of this version" in refusal(here, "run=copy")

@@ -29,7 +29,7 @@ import polars as pl
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.files import replace_file
+from pe_lab.common.files import remove_leftovers, replace_file
 from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.trust import trust
 from pe_lab.inspection.data import Inspection
@@ -132,7 +132,10 @@ def _content(runs: pl.DataFrame, inspect: str | None) -> _Content:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Files in the folder of ``path``, or in the folder ``path``."""
     try:
+        for folder in (path, path.parent):
+            remove_leftovers(folder)
         yield
     except OSError as error:
         raise RunError(

@@ -2,12 +2,19 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from pe_lab.common.errors import UsageError
+
+PART = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+"""The names of the temporary files of ``replace_file``."""
+LEFTOVER_S = 3600.0
 
 
 def read_file(path: str | Path) -> bytes:
@@ -53,6 +60,15 @@ def replace_file(path: Path, *parts: bytes | memoryview) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in a folder of files that they were writing, an hour ago or
+    earlier: a living process takes seconds."""
+    for path in folder.glob(".*.part") if folder.is_dir() else ():
+        with suppress(OSError):
+            if PART.fullmatch(path.name) and time.time() - path.lstat().st_mtime > LEFTOVER_S:
+                path.unlink()
 
 
 def write_new_file(path: Path, content: bytes) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.common.errors import cannot_write
-from pe_lab.common.files import write_new_file
+from pe_lab.common.files import remove_leftovers, write_new_file
 from pe_lab.common.metrics import is_share
 from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
@@ -33,6 +33,7 @@ def write(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
 def _new(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)
         write_new_file(path, content)
     except OSError as error:
         raise cannot_write(path, error) from None
