@@ -134,7 +134,10 @@ def test_offset_is_one_chunk() -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_refused_by_the_command_line(here: Here, name: str) -> None:
     for words, parts in (
-        (["positions.max=8"], ["15 tokens", "8 different", "set positions.max to 15"]),
+        (
+            ["positions.max=8", "positions.evaluation=false"],
+            ["15 tokens", "8 different", "set positions.max to 15"],
+        ),
         (["positions.max=0"], ["positions.max=0", "greater than 0"]),
         (["positions.evaluation=maybe"], ["positions.evaluation=maybe", "true or false"]),
         (

@@ -315,12 +315,15 @@ def test_randomized_positions() -> None:
     # Every position is as likely as any other: 200 * 15 / 64 = 46.9, five deviations.
     counts = np.bincount(drawn.ravel(), minlength=64)
     assert abs(counts - 46.9).max() < 5 * math.sqrt(46.9)
-    np.testing.assert_array_equal(fixed_positions(source, "sparse", data), np.arange(15)[None])
-    fixed = planned("positions=randomized", "positions.max=64", "positions.evaluation=true")
-    one, other = (fixed_positions(fixed.positions, "sparse", data) for _ in range(2))
+    # As published, positions are drawn in evaluation too, unless the other way is chosen.
+    plain = planned("positions=randomized", "positions.max=64", "positions.evaluation=false")
+    np.testing.assert_array_equal(
+        fixed_positions(plain.positions, "sparse", data), np.arange(15)[None]
+    )
+    one, other = (fixed_positions(source, "sparse", data) for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert one.shape == (4, 15)
-    assert not np.array_equal(one, fixed_positions(fixed.positions, "dense", data))
+    assert not np.array_equal(one, fixed_positions(source, "dense", data))
 
 
 def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(

@@ -112,10 +112,10 @@ class Drawn(ByLength):
 class Randomized(Drawn):
     """A sorted random subset of 0 .. max-1 for each sequence.
 
-    Source: Ruoss 2023 (2305.16843). By default in training only; ``evaluation: true`` draws
-    them there too, from a fixed stream, as the paper's code does. Encodings of distances read the
-    differences of these positions; for ALiBi, relative and Transformer-XL the authors' code draws
-    sorted distances instead, once for all sequences of a batch.
+    Source: Ruoss 2023 (2305.16843). ``evaluation: true`` draws them in evaluation too, from a fixed
+    stream, as the authors' code does, which has no other way; ``false``: 0 .. T-1 there. Encodings
+    of distances read the differences of these positions; for ALiBi, relative and Transformer-XL the
+    authors' code draws sorted distances instead, once for all sequences of a batch.
     """
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
