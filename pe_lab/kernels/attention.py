@@ -42,13 +42,14 @@ class FastAttention(Attention):
         hooks = self.encoding.hooks()
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
-        self.softmax = "normalize" not in hooks and not getattr(self, "squared", False)
+        squared = getattr(self, "squared", False)
+        self.softmax = "normalize" not in hooks and not squared
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
         # Each query depends on the keys up to it alone, as in decoding.
         self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
-        # No kernel has windows.
-        self.kernel = kernel_of(self.encoding) if self.softmax and self.window is None else None
+        # No kernel has windows, nor the squares of GAU.
+        self.kernel = None if squared or self.window is not None else kernel_of(self.encoding)
 
     def forward(
         self,

@@ -28,7 +28,7 @@ logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "distance", "relative")
+KINDS = ("cope", "distance", "relative", "stick_breaking")
 # Of a kind that has none of its name.
 LIBRARIES = {"rotary_distance": "distance", "relative": "distance"}
 
@@ -79,7 +79,7 @@ BACKENDS = (
         {
             "cope": _in("cpu.cope"),
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            "relative": _in("cpu.relative"),
+            **{kind: _in(f"cpu.{kind}") for kind in ("relative", "stick_breaking")},
         },
         "cpu",
         min_queries=2,
@@ -131,6 +131,12 @@ def relative(q_BHTD: Tensor, *rest: Any) -> Tensor | None:
     """Causal attention with terms of relative positions, (B, H, T, D); None as above. The arguments
     are those of ``cpu.relative.relative``."""
     return _attend("relative", q_BHTD, *rest)
+
+
+def stick_breaking(q_BHTD: Tensor, *rest: Any) -> Tensor | None:
+    """Causal stick-breaking attention, (B, H, T, D); None as above. The arguments are those of
+    ``cpu.stick_breaking.stick_breaking``."""
+    return _attend("stick_breaking", q_BHTD, *rest)
 
 
 def rotary_distance(

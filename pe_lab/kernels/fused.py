@@ -23,6 +23,7 @@ from pe_lab.pe.functional import consecutive
 from pe_lab.pe.near_far import NearFar
 from pe_lab.pe.rope import RoPE
 from pe_lab.pe.shaw import Shaw
+from pe_lab.pe.stick_breaking import StickBreaking
 
 ONLY_ROTATION_AND_BIAS = {"embed", "block_input", "rotate", "bias"}
 
@@ -97,11 +98,33 @@ class CopeKernel:
     def attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
+        if k_BHSD.shape[-1] != inputs.v_BHSD.shape[-1]:  # as after PoPE's rotation
+            return None
         # Gates never see a rotation, whether the encoding's or that of another part.
         gate_q, gate_k = self.encoding.gate_operands(inputs.q_BHTD, inputs.k_BHSD, inputs)
         scale = q_BHTD.shape[-1] ** -0.5 if self.encoding.scale_positions else 1.0
         table_ND = self.positions.table
         return dispatch.cope(q_BHTD, k_BHSD, inputs.v_BHSD, gate_q, gate_k, table_ND, scale, drop)
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        return None
+
+
+class StickBreakingKernel:
+    """Attention with stick-breaking weights."""
+
+    kind = "stick_breaking"
+
+    def __init__(self, encoding: StickBreaking) -> None:
+        self.encoding = encoding
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        if k_BHSD.shape[-1] != inputs.v_BHSD.shape[-1]:  # as after PoPE's rotation
+            return None
+        remainder = self.encoding.remainder == "self"
+        return dispatch.stick_breaking(q_BHTD, k_BHSD, inputs.v_BHSD, remainder, drop)
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         return None
@@ -116,7 +139,10 @@ def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
         return _by_distance(encoding)
     if "values" in hooks and type(encoding).values is Shaw.values:
         hooks = hooks - {"values"}  # Its kernel adds them.
-    if not hooks <= {*ONLY_ROTATION_AND_BIAS - {"bias"}, "logits"}:
+    without_bias = ONLY_ROTATION_AND_BIAS - {"bias"}
+    if "normalize" in hooks:
+        return _stick_breaking(encoding) if hooks <= {*without_bias, "normalize"} else None
+    if not hooks <= {*without_bias, "logits"}:
         return None
     if isinstance(encoding, Combined):
         # Of what others rotate, CoPE's kernel takes the content term alone, as ``Combined.logits``.
@@ -136,6 +162,15 @@ def _by_distance(encoding: PositionalEncoding) -> FusedKernel:
         # The kernel has no gradient of the angles.
         rotary = None if encoding.learned else encoding
     return DistanceKernel(encoding, biased, rotary)
+
+
+def _stick_breaking(encoding: PositionalEncoding) -> StickBreakingKernel | None:
+    if isinstance(encoding, Combined):
+        (encoding,) = encoding.serving("normalize")
+    if not isinstance(encoding, StickBreaking):
+        return None
+    known = type(encoding).normalize is StickBreaking.normalize
+    return StickBreakingKernel(encoding) if known else None
 
 
 def _cope(encoding: CoPE) -> FusedKernel | None:

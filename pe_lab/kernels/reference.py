@@ -48,6 +48,22 @@ def distance(
     return _mix(logits, v_BHSD, drop)
 
 
+def stick_breaking(
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, remainder: bool, drop: Drop | None
+) -> Tensor:
+    """``dispatch.stick_breaking``."""
+    t, s = q_BHTD.shape[2], k_BHSD.shape[2]
+    seen = _causal_mask(t, s, q_BHTD.device)
+    before = seen.tril(s - t - 1)
+    share = (q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])).sigmoid() * before
+    left = (1 - share).flip(-1).cumprod(-1).flip(-1)
+    left_after = torch.cat((left[..., 1:], torch.ones_like(left[..., :1])), -1)
+    weights = share * left_after
+    if remainder:
+        weights = weights + left[..., :1] * (seen & ~before)
+    return (weights if drop is None else drop(weights, attention_rows(weights))) @ v_BHSD
+
+
 def relative(
     q_BHTD: Tensor,
     k_BHSD: Tensor,
@@ -103,6 +119,7 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cope": cope,
     "distance": distance,
     "relative": relative,
+    "stick_breaking": stick_breaking,
     "rotary_distance": rotary_distance,
 }
 

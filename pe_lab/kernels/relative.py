@@ -60,6 +60,8 @@ class RelativeKernel:
     ) -> Tensor | None:
         if self.of_places and not consecutive(inputs.pos_k_BS):
             return None
+        if k_BHSD.shape[-1] != inputs.v_BHSD.shape[-1]:  # as after PoPE's rotation
+            return None
         found = self.terms(self.encoding, inputs)
         if found is None:
             return None

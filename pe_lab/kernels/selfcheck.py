@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,10 +125,19 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             q, k, v = split(of["qkv"], 3)
             return attend(q[:, :, -t:], k, v, *(of.get(name) for name in TERMS), drop)
 
+        def broken(
+            remainder: bool, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
+        ) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            return attend(q[:, :, -t:], k, v, remainder, drop)
+
         if kind == "cope":
             table = drawn(POSITIONS, WIDTH)
             yield {"qkv": qkv, "table": table}, cope
             yield {"qkv": qkv, "gates": gates, "table": table}, cope
+        elif kind == "stick_breaking":
+            for remainder in (False, True):
+                yield {"qkv": qkv}, partial(broken, remainder)
         elif kind == "relative":
             shapes = (h, s), (b, h, s), (h, t, s), *[(h, s + 1, WIDTH)] * 3
             yield (

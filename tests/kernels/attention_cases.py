@@ -99,6 +99,8 @@ def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tup
     """Tensors and the other arguments, but for dropout, of a kind of attention."""
     if kind == "cope":
         return cope_inputs(size, "rope", 9, dtype), (0.7,)
+    if kind == "stick_breaking":
+        return distance_inputs(size, dtype)[:3], (True,)
     of_kind = relative_inputs if kind == "relative" else distance_inputs
     return of_kind(size, dtype), ()
 

@@ -15,6 +15,7 @@ from attention_cases import (
     assert_cope,
     assert_distance,
     assert_equal,
+    distance_inputs,
     inputs,
     relative_inputs,
     results,
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import build, cope, distance, relative
+from pe_lab.kernels.cpu import build, cope, distance, relative, stick_breaking
 
 pytestmark = needs_compiler
 
@@ -32,6 +33,7 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
     "cope": cope.cope,
     "distance": distance.distance,
     "relative": relative.relative,
+    "stick_breaking": stick_breaking.stick_breaking,
 }
 TERMS = range(3, 9)
 """Arguments of ``relative`` that may be None."""
@@ -74,6 +76,28 @@ def test_relative_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
             assert_equal(only(relative.relative), only(reference.relative), tensors, drop)
 
 
+@each_dtype
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_stick_breaking_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    attend, formula = stick_breaking.stick_breaking, reference.stick_breaking
+    for remainder in (False, True):
+        for drop in (None, DROP):
+            q, k, v, _ = distance_inputs(size, dtype)
+            assert_equal(attend, formula, [q, k, v], remainder, drop)
+            # Sticks that end at once, or stay whole.
+            assert_equal(attend, formula, [30 * q, k, v], remainder, drop, tolerance=3e-5)
+
+
+def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:
+    """Key 0 is far beyond where the weights of float32 end."""
+    q, k, v = torch.zeros(3, 1, 1, 400, 8)
+    v[..., 0, :] = torch.nan
+    found = stick_breaking.stick_breaking(q, k, v, True, None)
+    assert bool(found[..., 300:, :].isfinite().all())
+    k[..., 390, :] = torch.nan
+    assert bool(stick_breaking.stick_breaking(q, k, v, True, None)[..., 391:, :].isnan().all())
+
+
 @pytest.mark.parametrize("needed", range(9))
 def test_one_gradient_of_relative_alone(needed: int) -> None:
     found = []
@@ -93,7 +117,8 @@ def test_the_dropout_mask(kind: str, drop: Drop) -> None:
     if kind == "cope":
         weights = cope.cope(q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
     else:
-        weights = KERNELS[kind](q, k, v, *[None] * (6 if kind == "relative" else 1), drop)
+        rest = {"distance": [None], "relative": [None] * 6, "stick_breaking": [True]}[kind]
+        weights = KERNELS[kind](q, k, v, *rest, drop)
     kept = drop.kept(attention_rows(weights), torch.arange(90))
     assert torch.equal(weights != 0, kept & torch.ones(70, 90, dtype=torch.bool).tril(20))
 
@@ -179,7 +204,9 @@ def test_no_sequences_or_heads(kind: str, size: Size) -> None:
         tensors = [*qkv[0].unbind(), *qkv[0][:2].unbind(), torch.zeros(9, 4)]
     if kind == "relative":
         tensors = relative_inputs(size, torch.float32)
-    rest = (0.7,) if kind == "cope" else ()
+    if kind == "stick_breaking":
+        tensors = tensors[:3]
+    rest = inputs(kind, Size(1, 1, 1, 1, 1), torch.float32)[1]
     found = results(KERNELS[kind], [x.clone() for x in tensors], *rest, DROP)
     assert not any(x.any() for x in found)
 
@@ -200,7 +227,7 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
 
 LONG = """
 import resource, torch
-from pe_lab.kernels.cpu import cope, distance, relative
+from pe_lab.kernels.cpu import cope, distance, relative, stick_breaking
 torch.set_num_threads(1)
 def step(length):
     q, k, v = torch.randn(3, 1, 1, length, 16).requires_grad_()
@@ -210,6 +237,7 @@ def step(length):
     kept, tables = torch.randn(1, 1, length), torch.randn(3, 1, length, 16)
     of = [kept.requires_grad_(), None, *tables.requires_grad_()]
     relative.relative(q, k, v, None, *of, None).sum().backward()
+    stick_breaking.stick_breaking(q, k, v, True, None).sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 short = step(64)
 print(step(4096) - short)

@@ -46,8 +46,9 @@ def use(monkeypatch: pytest.MonkeyPatch, **kernels: Attend) -> None:
 
 
 def formula(*arguments: object) -> Tensor:
-    """The reference of the kind, recognized by the number of arguments."""
+    """The reference of the kind, recognized by its arguments."""
     kind = {5: "distance", 8: "cope", 10: "relative"}[len(arguments)]
+    kind = "stick_breaking" if isinstance(arguments[3], bool) else kind
     return reference.REFERENCE[kind](*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Encodings whose terms the kernel of relative positions computes: equal to their hooks."""
+"""What the kernels of relative positions and of stick-breaking compute is what the hooks do."""
 
 import copy
 from typing import Any
@@ -23,10 +23,16 @@ BY_PLACES: dict[str, list[dict[str, Any]]] = {
     "transformer_xl": [{}],
     "deberta": [{}, {"clip": 9, "mirrored": False}],
 }
-BY_TOKENS_OR_PAIRS: dict[str, list[dict[str, Any]]] = {"fox": [{}], "fire": [{}], "tupe": [{}]}
+AT_ANY: dict[str, list[dict[str, Any]]] = {
+    "fox": [{}],
+    "fire": [{}],
+    "tupe": [{}],
+    "stick_breaking": [{}, {"remainder": "self"}],
+    "combined": [{"parts": facts.parts("stick_breaking", "rope", "learned")}],
+}
 CASES = [
     pytest.param(name, keys, name in BY_PLACES, id=f"{name}-{keys}")
-    for name, changes in {**BY_PLACES, **BY_TOKENS_OR_PAIRS}.items()
+    for name, changes in {**BY_PLACES, **AT_ANY}.items()
     for keys in changes
 ]
 
@@ -36,8 +42,10 @@ def test_values_and_gradients_are_those_of_the_hooks(
     name: str, keys: dict[str, Any], of_places: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where positions skip some, tables by the distance of places do not serve."""
-    calls, real = [], dispatch.relative
-    monkeypatch.setattr(dispatch, "relative", lambda *x: calls.append(x) or real(*x))
+    calls = []
+    kind = "stick_breaking" if name in ("stick_breaking", "combined") else "relative"
+    real = getattr(dispatch, kind)
+    monkeypatch.setattr(dispatch, kind, lambda *x: calls.append(x) or real(*x))
     torch.manual_seed(0)
     with facts.float64(0):
         encodings = build_encodings({**facts.section(name), **keys}, facts.dims(2 * LENGTH))

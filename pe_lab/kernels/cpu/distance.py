@@ -58,6 +58,7 @@ class Problem(ctypes.Structure):
         *((name, Strided) for name in TABLES),
         *((name, ctypes.c_void_p) for name in ("grad_kept", "grad_pairs")),
         *((f"grad_{name}", Strided) for name in TABLES),
+        ("remainder", ctypes.c_int64),
     )
 
 
@@ -187,16 +188,8 @@ def _by_key(bias_HTS: Tensor) -> Tensor:
     return padded
 
 
-def _problem(
-    tensors: Sequence[Tensor | None],
-    factors: RotaryFactors | None,
-    drop: Drop | None,
-    out: Tensor,
-    statistics: Tensor,
-) -> Problem:
-    q, k, v, bias, kept, pairs, *tables = tensors
-    assert q is not None
-    assert k is not None
+def problem_of(q: Tensor, k: Tensor, v: Tensor, drop: Drop | None, out: Tensor) -> Problem:
+    """What every pass reads."""
     b, h, t, d = q.shape
     parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
     problem = Problem(
@@ -207,6 +200,21 @@ def _problem(
         Dropout(drop),
     )
     problem.q, problem.k, problem.v, problem.out = Strided(q), Strided(k), Strided(v), Strided(out)
+    return problem
+
+
+def _problem(
+    tensors: Sequence[Tensor | None],
+    factors: RotaryFactors | None,
+    drop: Drop | None,
+    out: Tensor,
+    statistics: Tensor,
+) -> Problem:
+    q, k, v, bias, kept, pairs, *tables = tensors
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    problem = problem_of(q, k, v, drop, out)
     problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
     if bias is not None:
         problem.bias, problem.bias_stride = bias.data_ptr(), bias.stride(0)

@@ -29,6 +29,7 @@ struct Distance {
   Strided key_table, query_table, value_table;
   void *grad_kept, *grad_pairs;
   Strided grad_key_table, grad_query_table, grad_value_table;
+  int64_t remainder;  // stick_breaking.cpp: 1: what is left of a stick is the weight of the query's token
 };
 
 // One head of one sequence: its keys and values, and the current block of queries. Logits are to
@@ -105,3 +106,18 @@ struct Head {
     return kept<T>(p.drop, hashes, static_cast<uint32_t>(key));
   }
 };
+
+// Every head of every sequence by a pass, forward or backward.
+template <class Pass>
+int in_every_head(const Distance& p) {
+  // All sequences add to the gradient of one bias of pairs.
+  const long together = p.grad_pairs != nullptr ? std::max<long>(1, p.batch) : 1;
+  const auto worker = [&](Tasks& tasks) {
+    Pass pass(p);
+    for (long task; (task = tasks.next()) >= 0;)
+      for (long b = 0; b < together; ++b)
+        pass.head(b * p.heads + task / p.parts, task % p.parts);
+  };
+  const Pool pool{p.fork, static_cast<int>(p.threads)};
+  return in_parallel(pool, p.batch / together * p.heads * p.parts, worker) ? 0 : 1;
+}
