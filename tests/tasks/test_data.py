@@ -31,8 +31,8 @@ GOLDEN = {
     "missing_duplicate": "77dd29ca06feced5",
     "modular": "b10c6fd842c56b4e",
     "navigation": "110142ecfd45dfa5",
-    "recall": "9b88b4b5d9a42f07",
-    "recall_reassigned": "1d0fed2381e184d7",
+    "recall": "df1e0ea9b36e9778",
+    "recall_reassigned": "dcc01aefa41fa3c5",
     "reverse": "cd49890911107da9",
     "selective_copy": "754d45229ddd8365",
 }

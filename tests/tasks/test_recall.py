@@ -173,10 +173,10 @@ def test_splits(load):
         for name in ("recall", "recall_reassigned")
     }
     assert sizes["recall"] == {
-        "in_domain": (64, 8), "long_x2": (128, 16), "long_x4": (256, 32), "more_pairs": (64, 16),
+        "in_domain": (32, 4), "long_x2": (64, 8), "long_x4": (128, 16), "more_pairs": (32, 8),
     }  # fmt: skip
     assert sizes["recall_reassigned"] == {
-        "in_domain": (64, 4), "long_x2": (128, 8), "long_x4": (256, 16), "more_pairs": (64, 8),
+        "in_domain": (48, 4), "long_x2": (96, 8), "long_x4": (192, 16), "more_pairs": (48, 8),
     }  # fmt: skip
 
 
