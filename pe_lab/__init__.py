@@ -1,6 +1,8 @@
 """pe-lab: the bench on which positional encodings are compared."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -9,3 +11,11 @@ __version__ = "0.1.0"
 _root = Path(__file__).resolve().parent.parent
 if not (_root / "pe_lab" / "tasks").exists() and (_root / "tasks" / "flipflop.py").exists():
     __path__.append(str(_root))
+
+
+def __getattr__(name: str) -> Any:
+    """``run``, ``sweep`` and ``load`` of ``cli/api.py``, imported when they are used: torch takes a
+    second."""
+    if name in ("run", "sweep", "load"):
+        return getattr(import_module("pe_lab.cli.api"), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from program import Here, tiny
 
 import pe_lab.training.plan
-from pe_lab.cli.train import _arguments
+from pe_lab.cli.train import arguments
 from pe_lab.config import compose
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.schema import register_resolvers
@@ -28,7 +28,7 @@ def test_jobs_composed_together_are_those_composed_alone(
 ) -> None:
     def plain() -> list[Any]:
         found: list[Any] = []
-        for cfg in compose.compose(_arguments(["-m", *line])):
+        for cfg in compose.compose(arguments(["-m", *line])):
             found.append(OmegaConf.to_container(cfg, resolve=False))
             # Made of the words, for those who name folders by it.
             del found[-1]["hydra"]["job"]["override_dirname"]

@@ -9,7 +9,7 @@ import torch
 from program import ENCODINGS, tiny
 from torch import Tensor
 
-from pe_lab.cli.train import _arguments
+from pe_lab.cli.train import arguments
 from pe_lab.common.dropout import Drop
 from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
@@ -35,7 +35,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
     if any(word.startswith("model=") for word in words):
         # Not every model has it.
         line.remove("model.n_heads=2")
-    (cfg,) = compose(_arguments(line))
+    (cfg,) = compose(arguments(line))
     return plan(check_composed(cfg))
 
 

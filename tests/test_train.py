@@ -16,7 +16,7 @@ from program import Here, rows, summary, the_run, tiny
 from scipy.stats import binomtest
 from torch import nn
 
-from pe_lab.cli.train import _arguments
+from pe_lab.cli.train import arguments
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import IN_DOMAIN, wilson
 from pe_lab.common.rng import generator
@@ -47,7 +47,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolved(*words: str) -> dict[str, Any]:
     """The configuration that these words make, as the run's identity is taken of it."""
     register_resolvers()
-    (cfg,) = compose(_arguments(tiny(*words)))
+    (cfg,) = compose(arguments(tiny(*words)))
     content = OmegaConf.to_container(cfg, resolve=False)
     del content["hydra"]
     return OmegaConf.to_container(OmegaConf.create(content), resolve=True)

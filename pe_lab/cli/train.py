@@ -36,15 +36,13 @@ def launch(words: Sequence[str]) -> None:
     """
     register_resolvers()
     register_choices()
-    args = _arguments(words)
+    args = arguments(words)
     if args.hydra_help or args.info:
         return _hydra(args)
-    jobs = compose(args)
     if args.cfg:
+        compose(args)
         return _hydra(args)
-    plans = [_plan(cfg) for cfg in jobs]
-    for runs_dir in {plan.config.runs_dir for plan in plans}:
-        check_writable(runs_dir)
+    jobs, plans = planned(args)
     if args.multirun:
         from pe_lab.sweeps.multirun import multirun
 
@@ -53,11 +51,21 @@ def launch(words: Sequence[str]) -> None:
     return run_composed(args, cfg, lambda: _run(cfg, plan))
 
 
+def planned(args: Any) -> tuple[list[DictConfig], "list[Plan]"]:
+    """The composed configuration and the plan of every job, checked; their folder can be
+    written."""
+    jobs = compose(args)
+    plans = [_plan(cfg) for cfg in jobs]
+    for runs_dir in {plan.config.runs_dir for plan in plans}:
+        check_writable(runs_dir)
+    return jobs, plans
+
+
 def checked_jobs(words: Sequence[str]) -> list[Config]:
     """The checked configuration of every job; raises what ``launch`` would."""
     register_resolvers()
     register_choices()
-    return [_plan(cfg).config for cfg in compose(_arguments(words))]
+    return [_plan(cfg).config for cfg in compose(arguments(words))]
 
 
 def checked(words: Sequence[str]) -> Config:
@@ -66,7 +74,7 @@ def checked(words: Sequence[str]) -> Config:
 
     register_resolvers()
     register_choices()
-    (cfg,) = compose(_arguments(words))
+    (cfg,) = compose(arguments(words))
     return check_composed(cfg)
 
 
@@ -99,7 +107,8 @@ def _nothing(cfg: DictConfig) -> None:
     """The task function where nothing is run."""
 
 
-def _arguments(words: Sequence[str]) -> Any:
+def arguments(words: Sequence[str]) -> Any:
+    """The words as Hydra's parser splits them, into overrides and flags."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:

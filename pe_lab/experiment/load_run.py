@@ -81,7 +81,7 @@ def load(path: str | Path) -> LoadedRun:
     """
     path = Path(path)
     folder = RunFolder(path)
-    summary = _summary(folder)
+    summary = summary_of(folder)
     _check_version(folder, summary)
     config = _config_as_set(summary)
     refuse_foreign(config, path)
@@ -169,7 +169,7 @@ def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
     return {**config, "device": "cpu", "tracker": tracker}
 
 
-def _summary(folder: RunFolder) -> dict[str, Any]:
+def summary_of(folder: RunFolder) -> dict[str, Any]:
     """The run's result; UsageError if there is none."""
     path = folder.path
     if not path.is_dir():

@@ -31,7 +31,15 @@ from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
 from pe_lab.store.sweep_name import sweep_name, swept
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.jobs import Job, best, closing_table, make_jobs, over_seeds, unfinished
+from pe_lab.sweeps.jobs import (
+    UNFINISHED,
+    Job,
+    best,
+    closing_table,
+    make_jobs,
+    over_seeds,
+    unfinished,
+)
 from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
 from pe_lab.sweeps.progress import Progress
 from pe_lab.sweeps.retry import Launch, launch_all
@@ -43,8 +51,13 @@ POOLS = (JOBLIB,)
 """Launchers whose workers are children of this process."""
 
 
-def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
+def multirun(
+    args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool = True
+) -> None:
     """Do all jobs of a sweep.
+
+    Args:
+        tables: print what is to be done and the closing tables.
 
     Raises:
         PeLabError: not all of it is finished.
@@ -56,7 +69,7 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
         slurm.check_slurm()
     sweeper = composed[0].hydra.sweeper._target_
     if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
-        return _every_combination(args, composed, plans)
+        return _every_combination(args, composed, plans, tables)
     sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
     console().print(f"{sweep.cfg.hydra.sweeper.get('n_trials', '')} trials")
     with sweep.running():
@@ -64,12 +77,15 @@ def multirun(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -
     return None
 
 
-def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
+def _every_combination(
+    args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool
+) -> None:
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
     jobs = make_jobs(plans, words, swept(args.overrides))
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
-    console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
+    if tables:
+        console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
     for job, plan in zip(jobs, plans, strict=True):
         if job.finished_before:
             track_rest(plan, job.folder)
@@ -99,10 +115,11 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
             ended = error
     outcomes = {job.number: job.outcome() for job in jobs}
     table, counts = closing_table(jobs, outcomes)
-    console().print(table)
-    over_seeds(jobs)
-    if (lowest := best(jobs, outcomes)) is not None:
-        look_at(lowest.folder, plans[0].config.runs_dir)
+    if tables:
+        console().print(table)
+        over_seeds(jobs)
+        if (lowest := best(jobs, outcomes)) is not None:
+            look_at(lowest.folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     if isinstance(ended, Interrupted):
         console().print(f"stopped by a signal: run {again} to continue")
@@ -112,7 +129,9 @@ def _every_combination(args: Any, composed: Sequence[DictConfig], plans: Sequenc
         reason = sentence(ended)
         raise RunError(f"the launcher failed: {reason}; {left} of {len(jobs)} jobs") from ended
     if left:
-        raise PeLabError(f"{left} of {len(jobs)} jobs: {again} runs only what is missing")
+        failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
+        first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
+        raise PeLabError(f"{left} of {len(jobs)} jobs{first}: {again} runs only what is missing")
 
 
 class _Sweep:

@@ -183,7 +183,7 @@ def _prepared(words: Sequence[str]) -> Callable[[], Any]:
     """What ``pe_lab.cli.train.launch`` does with a line of training, after composing it."""
     register_resolvers()
     register_choices()
-    args = train._arguments(words)
+    args = train.arguments(words)
     jobs = compose(args)
     plans = [train._plan(job) for job in jobs]
     if args.multirun:

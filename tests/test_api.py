@@ -1,0 +1,257 @@
+"""``from pe_lab import run, sweep, load``: the command line as functions."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from program import ROOT, Here, command, summary, the_run, tiny
+
+import pe_lab
+from pe_lab import load, run, sweep
+from pe_lab.cli.api import _several, _text
+from pe_lab.common.errors import PeLabError, RunError, UsageError
+from pe_lab.config.compose import OverridesParser
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.trainer import Trainer
+
+WORDS = tiny("tracker=none", "train.steps=4", "eval.every=2", "eval.sequences=8")
+WORDS.remove("pe=none")
+
+
+def state() -> tuple[Any, ...]:
+    """What of this process a run changes while it is at work."""
+    loggers = [logging.getLogger(), logging.getLogger("pe_lab")]
+    return (
+        Path.cwd(),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        [(one.level, list(one.handlers)) for one in loggers],
+        GlobalHydra.instance().hydra,
+        HydraConfig.instance().cfg,
+        torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
+        torch.random.get_rng_state().tolist(),
+        dict(os.environ),
+        sys.argv,
+    )
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    # Set by the first run of a process and read by cuBLAS alone.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return tmp_path
+
+
+def test_it_is_the_command(here: Here, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(*WORDS, "pe=rope", "seed=3").status == 0
+    path = the_run(folder / "runs")
+    before = path.joinpath("summary.json").stat().st_mtime_ns
+    words = [word for word in WORDS if not word.startswith(("train.steps", "tracker"))]
+    one = run(*words, pe="rope", seed=3, steps=4, tracker="none")
+    assert one.path == path
+    assert one.summary == RunFolder(path).summary()
+    assert path.joinpath("summary.json").stat().st_mtime_ns == before
+    assert one.config["train"]["steps"] == 4
+    assert one.errors["split"].to_list() == list(one.summary["splits"])
+    assert one.errors["error"][0] == one.summary["metrics"]["in_domain/error"]
+    assert one.metrics.filter(pl.col("in_domain/error").is_not_null())["step"].to_list() == [2, 4]
+    assert not one.model.training
+    assert sum(p.numel() for p in one.model.parameters()) == one.summary["metrics"]["params/total"]
+    assert "error in %" not in capsys.readouterr().out
+
+
+def test_load_by_folder_name_and_hash(folder: Path) -> None:
+    made = run(*WORDS, pe="none")
+    for name in (made.path, str(made.path), "flipflop/none/seed0", made.summary["run_id"]):
+        assert load(name) == made
+    assert load("none/seed0", runs_dir=folder / "runs").path == made.path
+    with pytest.raises(UsageError, match="run=rope is not a folder, and no run"):
+        load("rope")
+    made.path.joinpath("summary.json").unlink()
+    with pytest.raises(UsageError, match="is not finished"):
+        load(made.path)
+
+
+def test_a_sweep_gives_the_table_of_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run(*WORDS, pe="rope", seed=5)
+    frame = sweep(*WORDS, pe=["rope", "none"], seed=range(2))
+    assert frame.select("pe", "seed", "state").rows() == [
+        ("rope", 0, "finished"), ("rope", 1, "finished"),
+        ("none", 0, "finished"), ("none", 1, "finished"),
+    ]  # fmt: skip
+    out = capsys.readouterr().out
+    assert out.count(": finished, in_domain") == 4
+    assert "jobs" not in out
+    assert sweep(*WORDS, "pe=rope,none", "seed=0,1").equals(frame)
+
+
+def test_the_process_is_as_before(here: Here) -> None:
+    before = state()
+    run(*WORDS)
+    assert state() == before
+    sweep(*WORDS, seed=[0, 1])
+    assert state() == before
+    with pytest.raises(UsageError):
+        run(*WORDS, pe="coop")
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "keys", "part"),
+    [
+        (["pe=coop"], {}, "unknown encoding pe=coop: did you mean cope?"),
+        (["pe=cope"], {"steps": 0}, "train.steps=0 is not allowed"),
+        (["pe=cope"], {"stps": 3}, "stps=3 is not a key"),
+        (["pe=cope,rope"], {}, "names several values"),
+        (["-m", "pe=cope"], {}, "run takes keys and no flags"),
+        (["--cfg", "job"], {}, "run takes keys and no flags"),
+        (["pe=cope"], {"config_dir": "none"}, "--config-dir none is not a folder"),
+        (["pe=cope"], {"seed": object()}, "seed: a object is no value of a key"),
+        (["pe=cope", "pe=rope"], {}, "pe appears 2 times"),
+    ],
+)
+def test_errors_are_the_same_sentence(words: list[str], keys: dict[str, Any], part: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run(*words, **keys)
+    assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_that_is_no_table_is_refused() -> None:
+    with pytest.raises(UsageError, match="sweep takes keys and no flags"):
+        sweep("--hydra-help", seed=[0, 1])
+
+
+def test_a_run_that_fails_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(trainer: Trainer) -> None:
+        raise SystemExit(3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", broken)
+        before = state()
+        with pytest.raises(RunError, match=r"the run called sys.exit\(3\)"):
+            run(*WORDS)
+        with pytest.raises(PeLabError, match=r"1 failed of 1 jobs \(.*sys.exit\(3\).*only what is"):
+            sweep(*WORDS, seed=[1])
+        assert state() == before
+    assert run(*WORDS).summary["steps"] == 4
+
+
+@pytest.mark.parametrize("function", [run, sweep])
+def test_ctrl_c_is_a_keyboard_interrupt_and_the_call_continues(
+    monkeypatch: pytest.MonkeyPatch, function: Any
+) -> None:
+    step = Trainer.train_step
+
+    def interrupted(trainer: Trainer) -> Any:
+        step(trainer)
+        if trainer.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = state()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            function(*WORDS)
+    assert state() == before
+    assert (the_run(Path("runs")) / "checkpoint.pt").exists()
+    function(*WORDS)
+    assert summary(the_run(Path("runs")))["steps"] == 4
+
+
+def test_a_second_thread_is_refused_and_the_first_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside, go_on, done = threading.Event(), threading.Event(), []
+    step = Trainer.train_step
+
+    def waiting(trainer: Trainer) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", waiting)
+    first = threading.Thread(target=lambda: done.append(run(*WORDS)))
+    first.start()
+    assert inside.wait(60)
+    for function in (run, sweep):
+        with pytest.raises(UsageError, match="another thread is training with run or sweep"):
+            function(*WORDS, seed=1)
+    go_on.set()
+    first.join(60)
+    assert done[0].summary["steps"] == 4
+    assert run(*WORDS, seed=1).summary["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.5, 1e-5, True, None, "cope", "two words", "3", "null", "a,b", 'q"uote', "sp=li,t", "ä",
+     [1, 2], ["a b", None], {"a": 1, "b": [True, "x y"]}, Path("a/b c"), -1, "", "{x}", "~"],
+)  # fmt: skip
+def test_a_value_is_read_back_as_it_is(value: Any) -> None:
+    (override,) = OverridesParser.create().parse_overrides([f"pe.key={_text('pe.key', value)}"])
+    found = override.value()
+    assert found == (str(value) if isinstance(value, Path) else value)
+    assert isinstance(found, bool) == isinstance(value, bool)
+
+
+def test_several_values_are_a_sweep() -> None:
+    for values in ([0, 1], (0, 1), range(2)):
+        assert _several("seed", values) == "0,1"
+    assert _several("pe.parts", [["cope", "rope"], ["t5"]]) == "[cope, rope],[t5]"
+    assert _several("pe", ["a,b", "c"]) == '"a,b",c'
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import pe_lab, sys; print('torch' in sys.modules, 'hydra' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False False\n"
+    with pytest.raises(AttributeError, match="no attribute runs"):
+        pe_lab.runs  # noqa: B018
+
+
+@pytest.mark.extended
+def test_many_runs_in_a_loop_keep_no_memory(folder: Path) -> None:
+    """Resident memory after 10 runs and after 30 more."""
+    code = """
+import sys
+from pathlib import Path
+from pe_lab import run
+def resident():
+    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in l)
+    return int(line.split()[1]) / 1024
+for seed in range(40):
+    one = run(*sys.argv[1:], seed=seed)
+    one.metrics, one.model
+    if seed in (9, 39):
+        print("resident", resident())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *WORDS], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, after = (float(line.split()[1]) for line in done.stdout.splitlines() if "res" in line)
+    assert after - before < 30, (before, after)
+
+
+def test_the_same_numbers_as_the_command_in_a_process(folder: Path) -> None:
+    made = run(*WORDS, pe="cope")
+    (folder / "other").mkdir()
+    ended = command(*WORDS, "pe=cope", cwd=folder / "other")
+    assert ended.returncode == 0, ended.stderr
+    assert summary(made.path) == summary(the_run(folder / "other" / "runs"))
