@@ -11,6 +11,7 @@ from html_page import Page
 from program import command, the_run, tiny
 
 from pe_lab.cli.main import main
+from pe_lab.store.digests import sealed
 from pe_lab.store.run_id import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
@@ -67,7 +68,7 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     del summary["identity"], summary["digest"]
     path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
     path.mkdir(parents=True)
-    (path / "summary.json").write_text(json.dumps(summary, indent=1))
+    (path / "summary.json").write_text(sealed(summary))
     for name in ("metrics.jsonl", "environment.json"):
         (path / name).write_bytes((real / name).read_bytes())
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from program import Here, tiny
 
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder, run_folders
@@ -95,7 +95,7 @@ def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> N
     folder.make()
     (folder.path / "summary.json").write_text(json.dumps({"task": "flipflop"}))
     with pytest.raises(
-        UsageError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
+        DamagedError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
     ):
         folder.summary()
     (tmp_path / "file").write_text("")

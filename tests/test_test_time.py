@@ -1,5 +1,7 @@
 """Encodings that change a trained one at test time: what is said when they train from scratch."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hydra.utils import get_object
@@ -8,6 +10,9 @@ from program import ROOT, Here, tiny
 
 from docs import facts
 from pe_lab.common.test_time import TEST_TIME
+from pe_lab.report.pictures import heat_map
+from pe_lab.report.sections import sections
+from pe_lab.results.frame import by_split, read_runs
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
@@ -43,3 +48,24 @@ def test_results_mark_them_and_say_why(here: Here) -> None:
     legend = "† made for a trained rope at test time, trained from scratch here"
     assert legend in " ".join(out.split())
     assert legend not in " ".join(here("results", "pe=rope").out.split())
+
+
+def test_the_report_marks_them_and_says_why(here: Here) -> None:
+    """In its table, the names of its charts, and the charts for a paper."""
+    errors_of("rope", [0.1, 0.2])
+    errors_of("pi", [0.3, 0.4])
+    legend = "† made for a trained rope at test time, trained from scratch here"
+    assert here("report", "inspect=none").status == 0
+    page = Path("runs/report/index.html").read_text()
+    assert 'title="pi †">pi †</th>' in page
+    assert 'title="rope">rope</th>' in page
+    assert '"label":"pi †"' in page
+    assert page.count(legend) == 1
+    runs = read_runs("runs")
+    (section,) = sections(runs, by_split(runs))
+    assert {row["setting"] for row in heat_map(section)["data"]["values"]} == {
+        *("rope (n = 2)", "pi † (n = 2)"),
+    }
+    assert heat_map(section)["title"]["text"].endswith(f"{legend}.")
+    assert here("report", "inspect=none", "pe=rope").status == 0
+    assert legend not in Path("runs/report/index.html").read_text()

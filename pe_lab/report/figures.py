@@ -76,7 +76,8 @@ def _answers(group: Group, rows: list[dict[str, Any]]) -> bool:
 def _caption(section: Section, group: Group, over: Over, others: int) -> str:
     grey = f" In grey: {others} other settings." if others else ""
     guessed = " Dashed: guessing." if group.guessed else ""
-    return f"{section.title}. {group.caption} {BANDS[over]}.{grey}{guessed}"
+    legend = f" {section.legend}" if section.legend else ""
+    return f"{section.title}. {group.caption} {BANDS[over]}.{grey}{guessed}{legend}"
 
 
 def _rows(

@@ -35,7 +35,9 @@ def heat_map(section: Section) -> Spec:
     mean = "mean over lengths" if section.split else "OOD mean"
     values = [
         {
-            "setting": f"{setting.pe} (n = {len(setting.seeds)}) {setting.differs}".strip(),
+            "setting": " ".join(
+                [f"{setting.pe}{setting.mark} (n = {len(setting.seeds)})", setting.differs]
+            ).strip(),
             "split": split,
             "text": percent(band.mean),
             "half": "" if band.half is None else f"± {percent(band.half)}",
@@ -60,8 +62,8 @@ def heat_map(section: Section) -> Spec:
     ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
     caption = (
         f"{section.title}: wrong answers in %, mean over n seeds ± half the 95 % interval "
-        "(Student's t)."
-    )
+        f"(Student's t). {section.legend}"
+    ).strip()
     return {
         "title": {"text": caption, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
         "data": {"values": values},

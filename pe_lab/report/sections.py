@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
+from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
 from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
@@ -21,6 +22,7 @@ class Setting:
     Args:
         differs: the keys in which it differs from other settings.
         steps: the fewest that one of the runs was trained for.
+        mark: of an encoding made for test time that was trained from scratch, else empty.
         cells: the metrics of each split, by metric and split.
         ood: the means over the out-of-domain splits, or over all lengths, by metric; None where
             one of them was not measured.
@@ -29,6 +31,7 @@ class Setting:
     name: str
     pe: str
     differs: str
+    mark: str
     seeds: tuple[int, ...]
     steps: int
     cells: Mapping[str, Mapping[str, Band | None]]
@@ -37,8 +40,8 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The encoding and ``differs``."""
-        return f"{self.pe} {self.differs}".strip()
+        """The encoding with its mark, and ``differs``."""
+        return f"{self.pe}{self.mark} {self.differs}".strip()
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,11 @@ class Section:
     @property
     def title(self) -> str:
         return f"{self.task}, {self.split}" if self.split else self.task
+
+    @property
+    def legend(self) -> str:
+        """What the marks of settings say; empty where none has one."""
+        return LEGEND if any(setting.mark for setting in self.settings) else ""
 
     @property
     def ood(self) -> tuple[str, ...]:
@@ -130,6 +138,7 @@ def section(
             name=row["setting"],
             pe=row["pe"],
             differs=differs.get(row["setting"], ""),
+            mark=MARK if row["pe"] in TEST_TIME and not split else "",
             seeds=tuple(sorted(row["seed"])),
             steps=min(row["step"]),
             cells=cells[row["setting"]],

@@ -10,7 +10,7 @@ from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import OOD, is_share
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.test_time import TEST_TIME
+from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
@@ -195,13 +195,13 @@ def _guess(share: Any) -> str:
 
 
 def _mark(key: str, value: Any) -> str:
-    return " †" if key == "pe" and value in TEST_TIME else ""
+    return MARK if key == "pe" and value in TEST_TIME else ""
 
 
 def _test_time(rows: dict[Key, Cells], by: Sequence[str]) -> str:
     """What the mark of ``_mark`` says, if there is one."""
     marked = any(_mark(*pair) for key in rows for pair in zip(by, key, strict=True))
-    return " † made for a trained rope at test time, trained from scratch here." if marked else ""
+    return f" {LEGEND}" if marked else ""
 
 
 def _word(value: Any) -> str:
