@@ -1,7 +1,11 @@
 """An unknown word is answered with what its user most likely meant (issue 15, part 2)."""
 
+import re
+from pathlib import Path
+
 import pytest
-from program import Here
+from made import errors_of
+from program import Here, tiny
 
 HINTS = {
     # Keys of other groups, by their last part, in any case.
@@ -48,3 +52,33 @@ def test_what_was_probably_meant(here: Here, line: str) -> None:
 def test_no_hint_leads_astray(here: Here, line: str) -> None:
     """A key that only looks alike, such as threads for steps or heads, is not suggested."""
     assert "did you mean threads" not in here(line).err
+
+
+def test_a_long_list_of_choices_is_cut_and_says_how_to_see_all(here: Here) -> None:
+    """A mistyped key of ``where`` named up to sixty."""
+    errors_of("rope", [0.1])
+    ended = here("results", "where=train.stpes>3")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "did you mean train.steps? (choices: " in ended.err
+    assert ended.err.count(",") < 10
+    assert ended.err.endswith("; pe-lab --cfg job lists all\n")
+
+
+def test_one_of_a_kind_is_singular(here: Here) -> None:
+    errors_of("rope", [0.1])
+    for words in (["runs"], ["verify", "format=csv"], ["report", "inspect=none"]):
+        ended = here(*words)
+        assert not re.search(r"\b1 (runs|jobs)\b", ended.out + ended.err), words
+    assert not re.search(r"\b1\s+runs\b", Path("runs/report/index.html").read_text())
+    for _ in range(2):
+        ended = here("-m", *tiny("train.steps=1", "train.warmup=0"))
+        assert not re.search(r"\b1 (runs|jobs)\b", ended.out + ended.err)
+
+
+def test_a_run_that_is_found_finished_is_not_said_to_be_written(here: Here) -> None:
+    words = tiny("train.steps=1", "train.warmup=0")
+    first, again, forced = here(*words), here(*words), here(*words, "force=true")
+    assert "written to  runs/" in first.out
+    assert "found in    runs/" in again.out
+    assert "written to" not in again.out
+    assert "written to  runs/" in forced.out

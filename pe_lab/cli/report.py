@@ -31,6 +31,7 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import remove_leftovers, replace_file
 from pe_lab.common.options import parse, without_config_dir
+from pe_lab.common.output import counted
 from pe_lab.common.trust import trust
 from pe_lab.inspection.data import Inspection
 from pe_lab.report.chart_files import charts, write_charts
@@ -77,14 +78,14 @@ def show(words: Sequence[str]) -> None:
             "make one with pe-lab task=flipflop pe=cope"
         )
     states = _states(runs)
-    counted = ", ".join(f"{n} {state}" for state, n in states.items())
+    in_states = ", ".join(f"{n} {state}" for state, n in states.items())
     content = _content(runs, options.inspect)
     if options.format != "html":
         images = charts(content.parts, content.inspections, options.format)
         folder = options.out or Path(options.runs_dir) / "report" / "charts"
         with _writing(folder):
             write_charts(images, folder)
-        shown = f"{folder}: {counted}; {len(images)} charts, {', '.join(images)}"
+        shown = f"{folder}: {in_states}; {counted(len(images), 'chart')}, {', '.join(images)}"
         console().print(shown, soft_wrap=True)
         return
     text = render(
@@ -105,7 +106,7 @@ def show(words: Sequence[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode())
     size = len(text.encode()) / 1e6
-    shown = f"{path}: {counted}; {size:.1f} MB, open it in a browser"
+    shown = f"{path}: {in_states}; {size:.1f} MB, open it in a browser"
     console().print(shown, soft_wrap=True)
 
 

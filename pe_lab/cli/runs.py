@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.options import parse
+from pe_lab.common.output import counted
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import FACTS
@@ -49,7 +50,7 @@ def show(words: Sequence[str]) -> None:
     found.sort(key=lambda facts: -facts["age_s"])
     notes = [] if found else [f"no runs in {' '.join([options.runs_dir, *options.filters])}"]
     lines = [[Cell(text) for text in _texts(facts)] for facts in found]
-    title = f"{len(found)} runs, {_size(sum(facts['bytes'] for facts in found))}"
+    title = f"{counted(len(found), 'run')}, {_size(sum(facts['bytes'] for facts in found))}"
     tables = [Table(title, COLUMNS, len(COLUMNS) - 2, lines)] if found else []
     print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
 

@@ -7,11 +7,32 @@ CUTOFF = 0.6
 """The least similarity of a suggestion, of at most 1: ``steps`` and ``threads`` have 0.5."""
 
 
+MOST = 8
+"""Choices that a message names where there are many."""
+
+
 def closest(wrong: str, choices: Iterable[str], cutoff: float = CUTOFF) -> str | None:
-    """The choice with the most similar spelling, in any case; None where none is similar."""
+    """The choice with the most similar spelling, in any case, one of the same letters before
+    others; None where none is similar."""
     names = {name.lower(): name for name in choices}
+    for name in names:
+        if sorted(name) == sorted(wrong.lower()):
+            return names[name]
     close = difflib.get_close_matches(wrong.lower(), names, n=1, cutoff=cutoff)
     return names[close[0]] if close else None
+
+
+def did_you_mean_of_many(wrong: str, choices: Iterable[str], lists: str) -> str:
+    """``did_you_mean`` among the most similar choices.
+
+    Args:
+        lists: the command that lists all of them.
+    """
+    names = sorted(choices)
+    if len(names) <= MOST:
+        return did_you_mean(wrong, names)
+    near = difflib.get_close_matches(wrong, names, n=MOST, cutoff=0.4) or names[:MOST]
+    return f"{did_you_mean(wrong, near)}; {lists} lists all"
 
 
 def did_you_mean(wrong: str, choices: Iterable[str]) -> str:

@@ -47,11 +47,12 @@ class SweepPlace:
 
 def run_alone(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """``run``, and print its table and where its files are."""
-    summary = run(plan, overrides)
     folder, config = folder_of(plan), plan.config
+    found = not config.force and folder.summary() is not None
+    summary = run(plan, overrides)
     out = console()
     out.print(split_table(summary))
-    out.print(f"written to  {folder.path}", soft_wrap=True)
+    out.print(f"{'found in' if found else 'written to':11} {folder.path}", soft_wrap=True)
     look_at(folder, config.runs_dir)
     if (folder.path / "wandb").is_dir():
         out.print(f"            wandb leet {folder.path / 'wandb'}", soft_wrap=True)

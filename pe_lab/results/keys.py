@@ -7,7 +7,7 @@ from functools import partial
 import polars as pl
 
 from pe_lab.common.metrics import OOD
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import did_you_mean, did_you_mean_of_many
 from pe_lab.config.choices import choices
 from pe_lab.results.defaults import GROUPS
 
@@ -44,4 +44,5 @@ def unknown(key: str, columns: list[str]) -> str:
         siblings = sorted({"/".join(c.split("/")[: key.count("/") + 1]) for c in siblings})
     if not siblings:
         siblings = sorted({re.split("[./]", column)[0] for column in columns})
-    return f"none of the runs has a key {key}: " + did_you_mean(key, siblings)
+    lists = "pe-lab results" if sign == "/" else "pe-lab --cfg job"
+    return f"none of the runs has a key {key}: {did_you_mean_of_many(key, siblings, lists)}"

@@ -10,6 +10,7 @@ from rich.table import Table
 from pe_lab.common.console import percent
 from pe_lab.common.errors import PeLabError
 from pe_lab.common.metrics import IN_DOMAIN, OOD, mean_ood, metric_name
+from pe_lab.common.output import counted
 from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.run_folder import RunFolder
@@ -135,7 +136,7 @@ def closing_table(
     jobs: Sequence[Job], outcomes: Mapping[int, Outcome]
 ) -> tuple[Table, Counter[str]]:
     """One row per job, and the number of jobs in each state; ``outcomes`` by job number."""
-    table = Table(title=f"{len(jobs)} jobs", title_justify="left")
+    table = Table(title=counted(len(jobs), "job"), title_justify="left")
     table.add_column("", justify="right")
     keys = list(dict.fromkeys(key for job in jobs for key in job.swept))
     for key in keys:

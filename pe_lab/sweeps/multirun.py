@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
+from pe_lab.common.output import counted
 from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
@@ -84,8 +85,9 @@ def _every_combination(
     jobs = make_jobs(plans, words, swept(args.overrides))
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
+    all_jobs = counted(len(jobs), "job")
     if tables:
-        console().print(f"{len(jobs)} jobs" + (f", {done} of them finished before" if done else ""))
+        console().print(all_jobs + (f", {done} of them finished before" if done else ""))
     for job, plan in zip(jobs, plans, strict=True):
         if job.finished_before:
             track_rest(plan, job.folder)
@@ -127,11 +129,11 @@ def _every_combination(
     left = unfinished(counts)
     if ended is not None:
         reason = sentence(ended)
-        raise RunError(f"the launcher failed: {reason}; {left} of {len(jobs)} jobs") from ended
+        raise RunError(f"the launcher failed: {reason}; {left} of {all_jobs}") from ended
     if left:
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
-        raise PeLabError(f"{left} of {len(jobs)} jobs{first}: {again} runs only what is missing")
+        raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
 
 
 class _Sweep:
