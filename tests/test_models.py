@@ -203,7 +203,8 @@ def other_values(name: str, key: str, value: Any) -> list[Any]:
         return [{0: {"d_ff": 8}}, {1: {"n_heads": 4}}, {0: {"activation": "gelu"}}]
     if value is None:
         assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
-        return [3]
+        literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
+        return list(get_args(literals[0])) if literals else [3]
     return [0.3] if isinstance(value, float) else [2 * value]
 
 

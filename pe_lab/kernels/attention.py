@@ -50,6 +50,9 @@ class FastAttention(Attention):
         self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
         # No kernel has windows, nor the squares of GAU.
         self.kernel = None if squared or self.window is not None else kernel_of(self.encoding)
+        if self.logn is not None and not hooks <= ONLY_ROTATION_AND_BIAS - {"bias"}:
+            # Scaled queries would scale the content alone.
+            self.kernel, self.sdpa = None, False
 
     def forward(
         self,
@@ -71,14 +74,17 @@ class FastAttention(Attention):
             self.choose_kernel()
         inputs, mixed = self.inputs(x_BTE, pos_BS, carried, queries), None
         kernel = self.kernel if self._fits(inputs) else None
-        if kernel is not None and cache is None:
+        if kernel is not None and cache is None and self.logn is None:
             mixed = kernel.rotate_and_attend(inputs, drop)
         if mixed is None:
             q, k, inputs = self.rotate(inputs, pos_BS, cache)
+            fused_q = q
+            if self.logn is not None and (kernel is not None or self.sdpa):
+                fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
             if kernel is not None:
-                mixed = kernel.attend(q, k, inputs, drop)
+                mixed = kernel.attend(fused_q, k, inputs, drop)
             if mixed is None and self.sdpa and drop is None:
-                mixed = self.by_sdpa(q, k, inputs)
+                mixed = self.by_sdpa(fused_q, k, inputs)
             if mixed is None and self.recomputes(q, k):
                 from pe_lab.kernels.recompute import by_blocks
 

@@ -6,6 +6,7 @@ Shape letters as in pe/base.py; W width of the values.
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from pe_lab.common.dropout import Drop, attention_rows
@@ -17,6 +18,9 @@ from pe_lab.models.layout import (
     last_tokens,
 )
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+
+LOGN_START = 0.43
+"""s of scalable softmax at first: the value of the paper's figure 1."""
 
 
 class AttentionSizes(Protocol):
@@ -31,19 +35,31 @@ class AttentionSizes(Protocol):
     @property
     def window(self) -> int | None: ...
 
+    @property
+    def logn(self) -> str | None: ...
+
 
 class Attention(nn.Module, ABC):
     """Causal attention with a positional encoding.
 
     A query sees itself and all tokens before it, or as many as the narrower of the model's and
     the encoding's window holds. Subclasses define the projections of queries, keys and values.
+
+    Args:
+        scaled_heads: the number of heads if logits are multiplied by s_h log n (scalable softmax,
+            ``logn: learned``), n the number of keys that the query sees; None: they are not.
     """
 
     out: nn.Module
     """The output projection."""
 
-    def __init__(self, window: int | None, encoding: PositionalEncoding) -> None:
+    def __init__(
+        self, window: int | None, encoding: PositionalEncoding, scaled_heads: int | None = None
+    ) -> None:
         super().__init__()
+        self.logn: nn.Parameter | None = None
+        if scaled_heads is not None:
+            self.logn = nn.Parameter(torch.full((scaled_heads,), LOGN_START))
         windows = [w for w in (window, encoding.window) if w is not None]
         self.window = min(windows, default=None)
         self.encoding = encoding
@@ -107,7 +123,17 @@ class Attention(nn.Module, ABC):
         bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         if bias is not None:
             logits = logits + bias
+        if self.logn is not None:
+            logits = logits * self.growth(q.shape[2], k.shape[2])
         return logits, self.normalize(logits, inputs)
+
+    def growth(self, t: int, s: int) -> Tensor:
+        """s_h log n of the last t of s tokens, (H, T, 1)."""
+        assert self.logn is not None
+        n_T1 = torch.arange(s - t + 1, s + 1, device=self.logn.device)[:, None]
+        if self.window is not None:
+            n_T1 = n_T1.clamp(max=self.window)
+        return self.logn[:, None, None] * n_T1.log()
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attention weights from logits: softmax, or what the encoding replaces it with."""
@@ -133,7 +159,7 @@ class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
     def __init__(self, cfg: AttentionSizes, encoding: PositionalEncoding) -> None:
-        super().__init__(cfg.window, encoding)
+        super().__init__(cfg.window, encoding, cfg.n_heads if cfg.logn == "learned" else None)
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)

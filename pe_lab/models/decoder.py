@@ -28,13 +28,36 @@ from pe_lab.pe.base import PositionalEncoding
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(ModelConfig):
-    """The keys that all decoders have."""
+    """The keys that all decoders have.
+
+    ``logn: learned`` multiplies the logits, with what an encoding adds to them, by s_h log n: n
+    is the number of keys that the query sees, s_h a parameter of each head and layer. Source:
+    scalable softmax, Nakanishi 2025 (2501.19399).
+    """
 
     dropout: Annotated[float, Field(ge=0, lt=1)]
     norm: Literal["layernorm", "rmsnorm"]
     norm_position: Literal["pre", "post"]
     tied_embeddings: bool
     window: PositiveInt | None = None
+    logn: Literal["learned"] | None = None
+
+    def refuses_scaling(self, encoding: PositionalEncoding) -> str | None:
+        """Why the logits of an encoding cannot be scaled by ``logn``, as ``refuses`` says it."""
+        if self.logn is None:
+            return None
+        if "normalize" in encoding.hooks():
+            return (
+                "replaces softmax, whose logits model.logn=learned scales: set model.logn=null, or "
+                "choose one that leaves softmax ({fitting})"
+            )
+        if encoding.needs_softmax is not None and "logn=" in encoding.needs_softmax:
+            key = encoding.needs_softmax
+            return (
+                f"with {key} scales logits by log n, as model.logn=learned does: set "
+                f"pe.{key.partition('=')[0]}=none or model.logn=null"
+            )
+        return None
 
     def new_norm(self) -> nn.Module:
         return (nn.RMSNorm if self.norm == "rmsnorm" else nn.LayerNorm)(self.d_model)

@@ -52,6 +52,13 @@ class GAUConfig(DecoderConfig):
     attention: Literal["softmax", "relu2"]
     activation: Literal["silu", "gelu", "relu"]
 
+    def __post_init__(self) -> None:
+        if self.attention == "relu2" and self.logn == "learned":
+            raise ValueError(
+                "logn=learned scales the logits of softmax, and attention=relu2 has none: set "
+                "attention=softmax or logn=null"
+            )
+
     @property
     def width(self) -> int:
         """The width of gates and values."""
@@ -67,6 +74,8 @@ class GAUConfig(DecoderConfig):
         return self.n_layers * self.d_model * (3 * self.width + self.head_width)
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if reason := self.refuses_scaling(encoding):
+            return reason
         hooks, choice = encoding.hooks(), encoding.values_like_keys
         if (choice is not None or "values" in hooks) and self.width != self.head_width:
             condition, change = "", ""
@@ -100,7 +109,7 @@ class SharedKeyAttention(Attention):
     """One head whose queries and keys are two scalings of one projection z of the input."""
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
-        super().__init__(cfg.window, encoding)
+        super().__init__(cfg.window, encoding, 1 if cfg.logn == "learned" else None)
         self.squared, self.width = cfg.attention == "relu2", cfg.width
         self.activation = ACTIVATIONS[cfg.activation]
         self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)

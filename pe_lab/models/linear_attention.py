@@ -44,6 +44,7 @@ class LinearAttentionConfig(TransformerConfig):
     """
 
     window: None = None
+    logn: None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

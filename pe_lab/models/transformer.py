@@ -25,6 +25,9 @@ from pe_lab.pe.base import PositionalEncoding
 class TransformerConfig(TransformerSizes):
     """Decoder-only transformer: in every layer multi-head attention, then a feed-forward."""
 
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        return self.refuses_scaling(encoding)
+
     def build(
         self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
     ) -> "Transformer":

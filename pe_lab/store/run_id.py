@@ -29,6 +29,8 @@ _COPY = {"letters": "free", "p": None, "bos_eos": False}
 ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.copy.Copy": _COPY,
     "pe_lab.tasks.reverse.Reverse": _COPY,
+    "pe_lab.models.transformer.TransformerConfig": {"logn": None},
+    "pe_lab.models.gau.GAUConfig": {"logn": None},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
 }
 """Class -> keys added after runs of it were recorded, with the value that changes no number. With
