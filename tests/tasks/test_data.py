@@ -30,7 +30,7 @@ GOLDEN = {
     "group_word": "87788b001d61cd9c",
     "missing_duplicate": "77dd29ca06feced5",
     "modular": "b10c6fd842c56b4e",
-    "navigation": "110142ecfd45dfa5",
+    "navigation": "c76cdc5d91637785",
     "recall": "df1e0ea9b36e9778",
     "recall_reassigned": "dcc01aefa41fa3c5",
     "reverse": "cd49890911107da9",

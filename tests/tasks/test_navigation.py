@@ -11,7 +11,15 @@ from pe_lab.tasks.navigation import Navigation
 
 
 def navigation(**keys):
-    plain = {"dims": 1, "size": 4, "n_steps": 8, "max_run": 3, "n_objects": 3, "p_empty": 0.5}
+    plain = {
+        "dims": 1,
+        "size": 4,
+        "n_steps": 8,
+        "max_run": 3,
+        "n_objects": 3,
+        "p_empty": 0.5,
+        "score_empty": False,
+    }
     return Navigation(splits={}, **(plain | keys))
 
 
@@ -23,10 +31,11 @@ def check(task, words, scored):
         here["xyz".index(axis)] += {"+": 1, "-": -1}[sign]
         place = tuple(x % task.size for x in here)
         seen = words[query + 1]
-        assert scored[query] == (place in held)
-        if place in held:
-            value, since = held[place]
-            assert seen == value
+        value, since = held.get(place, (seen, None))
+        assert seen == value
+        asked = since is not None and (seen != "_" or task.score_empty)
+        assert scored[query] == asked
+        if asked:
             distances[query] = query - since
         assert query + 1 == len(scored) or not scored[query + 1]
         held[place] = seen, query + 1
@@ -47,12 +56,14 @@ def runs(actions):
     max_run=st.integers(1, 50),
     n_objects=st.integers(1, 23),
     p_empty=st.sampled_from([0.0, 0.3, 1.0]),
+    score_empty=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_rule(sentences, dims, size, n_steps, max_run, n_objects, p_empty, seed):
+def test_rule(sentences, dims, size, n_steps, max_run, n_objects, p_empty, score_empty, seed):
     task = navigation(
-        dims=dims, size=size, n_steps=n_steps, max_run=max_run, n_objects=n_objects, p_empty=p_empty
-    )
+        dims=dims, size=size, n_steps=n_steps, max_run=max_run, n_objects=n_objects,
+        p_empty=p_empty, score_empty=score_empty or p_empty == 1,
+    )  # fmt: skip
     batch = task.sample(generator(seed), 6)
     assert len(set(task.vocab)) == len(task.vocab) == 2 * dims + n_objects + 1
     for row, (words, places, _) in enumerate(sentences(task, batch)):
@@ -103,7 +114,7 @@ def test_drawing(drawings):
     words = [*line.split(), below.split()[-1]]
     task = navigation()
     numbers = np.array([[task.vocab.index(word) for word in words]])
-    queries = [4, 8, 10, 14]
+    queries = [4, 8, 14]
     scored = np.isin(np.arange(15), queries)
     batch = Batch(numbers[:, :-1], numbers[:, 1:], scored[None])
     assert task.render(batch, 0) == drawing
@@ -120,6 +131,12 @@ def test_splits(load):
         "in_domain": (32, 32, 0.5), "dense": (16, 16, 0.2), "sparse": (64, 64, 0.8),
         "long_x4": (128, 32, 0.5),
     }  # fmt: skip
+
+
+def test_something_is_scored():
+    with pytest.raises(ValueError, match=r"task\.p_empty is 1\.0, so that .* nothing is scored"):
+        navigation(p_empty=1.0)
+    navigation(p_empty=1.0, score_empty=True)
 
 
 def test_a_split_has_the_vocabulary_of_its_task(load):
