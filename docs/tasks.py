@@ -13,6 +13,11 @@ Everything that `task=` can be: one file in [`tasks/`](../tasks/) and one yaml i
 [`conf/task/`](../conf/task/). Keys are set on the command line: `pe-lab task=NAME task.KEY=VALUE`.
 A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
 are small by default; the recipes `experiment=paper/<name>` have published settings with sources.
+
+`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` (or
+`.npz`, `.txt`) writes those that a run reads, with a header that makes the file again, and
+`task.files={long_x2: FILE.jsonl}` reads it in their place: one's own sequences, too, in that form
+([`common/task_file.py`](../pe_lab/common/task_file.py)).
 """
 
 

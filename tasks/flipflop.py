@@ -1,14 +1,13 @@
 """Flip-Flop language modelling."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field
 
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import TRAIN, Batch, Ints, Probability, Stored, Task
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
@@ -35,15 +34,13 @@ class FlipFlop(Task):
     ``files`` names text files to read instead of drawing: split (train, in_domain or one of
     the splits) -> path, relative to the current folder, one sequence per row like
     ``w1i0i1r1`` as in the official data set (Hugging Face synthseq/flipflop). Such a split has
-    the length of its file; the files of train and in_domain must have ``length``.
+    the length of its file; the files of train and in_domain must have ``length``. A .txt of
+    ``pe-lab data`` has this form; a .jsonl or .npz is read as in every task.
     """
 
     length: Annotated[int, Field(ge=4)]
     """Tokens in a sequence; the model reads all but the last."""
     p_ignore: Probability
-    files: dict[str, str] = field(default_factory=dict)
-
-    fixed: ClassVar[frozenset[str]] = Task.fixed | {"files"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,16 +48,6 @@ class FlipFlop(Task):
             raise ValueError(
                 f"task.length is {self.length}, but flip-flop sequences are pairs of an "
                 "instruction and a bit; give an even length"
-            )
-        names = [TRAIN, IN_DOMAIN, *self.splits]
-        for name in self.files:
-            if name not in names:
-                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, names)}")
-        if TRAIN in self.files and self.train_sequences is not None:
-            raise ValueError(
-                f"task.train_sequences={self.train_sequences} is not allowed with "
-                "task.files.train, which is the whole training set: set "
-                "task.train_sequences=null, or shorten the file"
             )
         self.contents()  # a file is checked while its digest is taken
         for name, text in self._texts.items():
@@ -92,14 +79,15 @@ class FlipFlop(Task):
         return _batch(np.stack([instruction, ZERO + bit], axis=2).reshape(n, self.length))
 
     def stored(self, split: str) -> Stored | None:
-        return _Sequences(self._texts[split]) if split in self.files else None
+        text = self._texts.get(split)
+        return super().stored(split) if text is None else _Sequences(text)
 
     def contents(self) -> dict[str, str]:
-        return {split: text.digest for split, text in self._texts.items()}
+        return super().contents() | {split: text.digest for split, text in self._texts.items()}
 
     def split(self, name: str) -> Self:
         changes = {} if name in (TRAIN, IN_DOMAIN) else dict(self.splits[name])
-        if name in self.files:
+        if name in self._texts:
             changes["length"] = self._texts[name].width
         # Without ``files``: they were checked once, and a large one takes seconds.
         return replace(self, **changes, splits={}, files={})
@@ -113,7 +101,15 @@ class FlipFlop(Task):
 
     @cached_property
     def _texts(self) -> dict[str, FlipFlopText]:
-        return {name: FlipFlopText(f"task.files.{name}", path) for name, path in self.files.items()}
+        texts = {name: path for name, path in self.files.items() if not self._ours(path)}
+        return {name: FlipFlopText(f"task.files.{name}", path) for name, path in texts.items()}
+
+    def _ours(self, path: str) -> bool:
+        return path.endswith((".jsonl", ".npz"))
+
+    def published_text(self, batch: Batch) -> str:
+        whole = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
+        return "".join("".join(self.vocab[token] for token in row) + "\n" for row in whole)
 
 
 class _Sequences:

@@ -101,12 +101,12 @@ class Text(Task):
         return Batch(tokens[:, :-1], tokens[:, 1:], scored)
 
     def contents(self) -> dict[str, str]:
-        return {"text": self._text.digest}
+        return {"text": self._text.digest} | super().contents()
 
     def split(self, name: str) -> Self:
         if name == TRAIN:
             return self
-        return replace(self, **self.splits.get(name, {}), splits={}, part="test")
+        return replace(self, **self.splits.get(name, {}), splits={}, files={}, part="test")
 
     def at_length(self, length: int) -> Self:
         if length < 1:

@@ -183,9 +183,21 @@ BAD = {
     "text for a list": (["tracker.wandb.tags=foo"], ["tracker.wandb.tags=foo", "a list: [A,B]"]),
     "text for a mapping": (["task.files=abc"], ["task.files=abc", "a mapping: {KEY: VALUE}"]),
     "null for a file": (["task.files={train:null}"], ["task.files.train=null", "set it to a"]),
-    "a file where no key is": (
-        ["task=counting", "task.files={train: F}"],
-        ["task.files={train: F} is not a key of task", "choose from "],
+    "a mapping where no key is": (
+        ["task=counting", "task.texts={train: F}"],
+        ["task.texts={train: F} is not a key of task", "choose from "],
+    ),
+    "a file that is not there": (
+        ["task=counting", "task.files={train: none.npz}"],
+        ["task.files.train names none.npz", "No such file", "that pe-lab data wrote"],
+    ),
+    "a file of another kind": (
+        ["task=counting", "task.files={train: bad.txt}"],
+        ["task.files.train: bad.txt is not a file of pe-lab data", "first line", "write it again"],
+    ),
+    "a file of a split that is not there": (
+        ["task=counting", "task.files={trian: bad.txt}"],
+        ["task.files.trian is not a split", "did you mean train"],
     ),
     "an unknown key of a split set as a whole": (
         ["task.splits={foo:{lenght: 8}}"],

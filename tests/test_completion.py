@@ -39,7 +39,7 @@ def completed(line: str) -> set[str]:
         "train.ste": {"train.steps="},
         "train.opt": {"train.optimizer="},
         "tracker.wandb.mo": {"tracker.wandb.mode="},
-        "task=text task.fi": {"task.file="},
+        "task=text task.fi": {"task.file=", "task.files="},
         "pe=rope pe.ba": {"pe.base="},
         "pe=re": {"pe=recurrent", "pe=relative", "pe=rerope"},
         "-m pe=cope,ro": {"pe=cope,rope"},

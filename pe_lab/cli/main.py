@@ -41,6 +41,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab list                                           every choice, one line each
   pe-lab show task=flipflop                             sequences of each split, what is scored
   pe-lab new encoding NAME                              files to begin an encoding of your own with
+  pe-lab data task=copy split=long_x2 to=FILE.jsonl     the sequences that a run reads, as a file
   pe-lab check pe=cope                                  whether an encoding keeps the contract
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
@@ -68,6 +69,7 @@ VERBS = {
     "dashboard": "pe_lab.cli.dashboard",
     "list": "pe_lab.cli.list",
     "show": "pe_lab.cli.show",
+    "data": "pe_lab.cli.data",
     "check": "pe_lab.cli.check",
     "new": "pe_lab.cli.new",
 }

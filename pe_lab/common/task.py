@@ -6,68 +6,26 @@ Shape letters: N sequences, T tokens the model reads.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
+from pe_lab.common import task_file
+from pe_lab.common.batch import Batch as Batch
+from pe_lab.common.batch import Bools as Bools
+from pe_lab.common.batch import FromFile
+from pe_lab.common.batch import Ints as Ints
+from pe_lab.common.batch import Stored as Stored
 from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.suggest import did_you_mean
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
 MAX_WORDS_SHOWN = 100
 """Words of a vocabulary shown in a message: a Chinese text has thousands."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """N sequences. The model reads ``tokens`` and predicts ``targets[:, t]`` at position t.
-
-    ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
-    ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
-    position by which errors are broken down (brackets: distance, depth). ``positions`` hold the
-    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none.
-    """
-
-    tokens: Ints
-    targets: Ints
-    scored: Bools
-    lengths: Ints | None = None
-    tags: Mapping[str, Ints] = field(default_factory=dict)
-    positions: Mapping[str, Ints] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def take(self, rows: Ints | slice) -> "Batch":
-        """The named rows, as a batch."""
-        return Batch(
-            self.tokens[rows],
-            self.targets[rows],
-            self.scored[rows],
-            None if self.lengths is None else self.lengths[rows],
-            {name: tag[rows] for name, tag in self.tags.items()},
-            {axis: ids[rows] for axis, ids in self.positions.items()},
-        )
-
-    def real(self) -> Bools:
-        """True where a position is not padding."""
-        n, t = self.tokens.shape
-        if self.lengths is None:
-            return np.ones((n, t), dtype=bool)
-        return np.arange(t)[None, :] < self.lengths[:, None]
-
-
-class Stored(Protocol):
-    """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: Ints) -> Batch: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +42,11 @@ class Task(ABC):
     """Train on the scored answers only, or on every real position."""
     train_sequences: PositiveInt | None = None
     """None: an endless stream. n: a set of n sequences, drawn once, shuffled every epoch."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Split (train and in_domain too) -> a file that ``pe-lab data`` wrote, read instead of
+    drawing; its path is relative to the current folder."""
 
-    fixed: ClassVar[frozenset[str]] = frozenset({"splits", "loss_on", "train_sequences"})
+    fixed: ClassVar[frozenset[str]] = frozenset({"splits", "loss_on", "train_sequences", "files"})
     """Keys that no split can change; where a subclass adds one, it has a default."""
     separator: ClassVar[str | None] = None
     """The vocabulary's word that ends the input part, for models that read input and output
@@ -100,6 +61,16 @@ class Task(ABC):
                 raise ValueError(f"a split cannot be called {name}; choose another name")
             if fixed := self.fixed & changes.keys():
                 raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")
+        names = [TRAIN, IN_DOMAIN, *self.splits]
+        for name in self.files:
+            if name not in names:
+                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, names)}")
+        if TRAIN in self.files and self.train_sequences is not None:
+            raise ValueError(
+                f"task.train_sequences={self.train_sequences} is not allowed with "
+                "task.files.train, which is the whole training set: set "
+                "task.train_sequences=null, or shorten the file"
+            )
 
     @property
     @abstractmethod
@@ -125,16 +96,48 @@ class Task(ABC):
 
     def stored(self, split: str) -> Stored | None:
         """The sequences of a split that are read, not drawn; None where there are none."""
-        return None
+        return self._files.get(split)
 
     def contents(self) -> dict[str, str]:
         """Split, or another name, -> digest of what is read for it: part of what identifies a
-        run."""
-        return {}
+        run.
+
+        Raises:
+            ValueError: a file is not what the task reads.
+        """
+        return {split: file.digest for split, file in self._files.items()}
+
+    @cached_property
+    def _files(self) -> dict[str, FromFile]:
+        return {
+            name: self._file(name, path) for name, path in self.files.items() if self._ours(path)
+        }
+
+    def _ours(self, path: str) -> bool:
+        """Whether a file has the form that ``pe-lab data`` writes for every task."""
+        return True
+
+    def _file(self, name: str, path: str) -> FromFile:
+        key = f"task.files.{name}"
+        found, digest = task_file.read(key, path)
+        if tuple(found.header["vocab"]) != self.vocab:
+            raise ValueError(
+                f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "
+                f"{self.shown_vocab}: give the task the keys that its header names"
+            )
+        most = self.split(name).n_tokens
+        if (length := found.tokens.shape[1]) > most:
+            raise ValueError(
+                f"{key}: {path} holds sequences of {length} tokens, and the task has at most "
+                f"{most} there: give the task the keys that its header names"
+            )
+        return FromFile(found, digest)
 
     def split(self, name: str) -> Self:
-        """The task as the split has it."""
-        return self if name in (TRAIN, IN_DOMAIN) else replace(self, **self.splits[name], splits={})
+        """The task as the split has it, without files: they were read once."""
+        if name in (TRAIN, IN_DOMAIN):
+            return replace(self, files={}) if self.files else self
+        return replace(self, **self.splits[name], splits={}, files={})
 
     def at_length(self, length: int) -> Self:
         """The same rule with sequences of ``length`` tokens to read, or of the nearest number
@@ -171,8 +174,7 @@ class Task(ABC):
     @property
     def shown_vocab(self) -> str:
         """The vocabulary as a message shows it."""
-        more = " .." if len(self.vocab) > MAX_WORDS_SHOWN else ""
-        return " ".join(self.vocab[:MAX_WORDS_SHOWN]) + more
+        return shown(self.vocab)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text as a user writes it: words of the vocabulary, with or without
@@ -192,6 +194,11 @@ class Task(ABC):
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
 
+    def published_text(self, batch: Batch) -> str | None:
+        """The sequences as the task's published files have them, for a ``.txt`` of ``pe-lab data``;
+        None: it has no such form."""
+        return None
+
     def render(self, batch: Batch, row: int) -> str:
         """One sequence as text: tokens, and below the scored places the answers."""
         length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[row])
@@ -206,3 +213,9 @@ class Task(ABC):
             for cells in (words, answers)
         )
         return "\n".join(lines)
+
+
+def shown(words: Sequence[str]) -> str:
+    """A vocabulary as a message shows it."""
+    more = " .." if len(words) > MAX_WORDS_SHOWN else ""
+    return " ".join(words[:MAX_WORDS_SHOWN]) + more

@@ -25,13 +25,26 @@ EXCLUDED = frozenset(
 ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 """Keys that are excluded too while ``train.stop_below`` is null."""
 
-_COPY = {"letters": "free", "p": None, "bos_eos": False}
+_FILES: dict[str, Any] = {"files": {}}
+_COPY = {"letters": "free", "p": None, "bos_eos": False, **_FILES}
 ADDED: dict[str, dict[str, Any]] = {
+    "pe_lab.tasks.brackets.Brackets": _FILES,
     "pe_lab.tasks.copy.Copy": _COPY,
+    "pe_lab.tasks.counting.Counting": _FILES,
+    "pe_lab.tasks.even_pairs.EvenPairs": _FILES,
+    "pe_lab.tasks.group_word.GroupWord": _FILES,
+    "pe_lab.tasks.majority.Majority": _FILES,
+    "pe_lab.tasks.missing_duplicate.MissingDuplicate": _FILES,
+    "pe_lab.tasks.modular.Modular": _FILES,
+    "pe_lab.tasks.navigation.Navigation": _FILES,
+    "pe_lab.tasks.recall.Recall": _FILES,
     "pe_lab.tasks.reverse.Reverse": _COPY,
     "pe_lab.models.transformer.TransformerConfig": {"logn": None},
     "pe_lab.models.gau.GAUConfig": {"logn": None},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
+    "pe_lab.tasks.selective_copy.SelectiveCopy": _FILES,
+    "pe_lab.tasks.sort.Sort": _FILES,
+    "pe_lab.tasks.text.Text": _FILES,
 }
 """Class -> keys added after runs of it were recorded, with the value that changes no number. With
 this value they are not part of the identity, so that those runs are found again."""

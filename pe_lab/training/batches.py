@@ -15,7 +15,8 @@ BATCHES_A_DRAW = 16
 
 
 class TrainData:
-    """Training batches by number: an endless stream, or a finite set shuffled every epoch."""
+    """Training batches by number: an endless stream, a finite set shuffled every epoch, or a file
+    of batches in their order."""
 
     def __init__(self, task: Task, seed: int, batch_size: int) -> None:
         self.task, self.seed, self.batch_size = task, seed, batch_size
@@ -36,6 +37,8 @@ class TrainData:
 
     def _rows(self, finite: Stored, number: int) -> Ints:
         index = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        if getattr(finite, "in_order", False):
+            return index % len(finite)
         rows = [self._shuffled(int(e), len(finite)) for e in np.unique(index // len(finite))]
         first = int(index[0] // len(finite)) * len(finite)
         return np.concatenate(rows)[index - first]

@@ -186,4 +186,8 @@ def build_task(section: dict[str, Any]) -> Task:
                 f"{key} changes the vocabulary ({', '.join(changes)}), which one model cannot "
                 "follow: leave these keys to the task itself"
             )
+    try:
+        task.contents()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return task

@@ -1,0 +1,84 @@
+"""Sequences as a model reads them, drawn or from a file.
+
+Shape letters: N sequences, T tokens the model reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pe_lab.common.sequences import Ints as Ints
+from pe_lab.common.sequences import Sequences
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N sequences. The model reads ``tokens`` and predicts ``targets[:, t]`` at position t.
+
+    ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
+    ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
+    position by which errors are broken down (brackets: distance, depth). ``positions`` hold the
+    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none.
+    """
+
+    tokens: Ints
+    targets: Ints
+    scored: Bools
+    lengths: Ints | None = None
+    tags: Mapping[str, Ints] = field(default_factory=dict)
+    positions: Mapping[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: Ints | slice) -> "Batch":
+        """The named rows, as a batch."""
+        return Batch(
+            self.tokens[rows],
+            self.targets[rows],
+            self.scored[rows],
+            None if self.lengths is None else self.lengths[rows],
+            {name: tag[rows] for name, tag in self.tags.items()},
+            {axis: ids[rows] for axis, ids in self.positions.items()},
+        )
+
+    def real(self) -> Bools:
+        """True where a position is not padding."""
+        n, t = self.tokens.shape
+        if self.lengths is None:
+            return np.ones((n, t), dtype=bool)
+        return np.arange(t)[None, :] < self.lengths[:, None]
+
+
+class Stored(Protocol):
+    """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Ints) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """The sequences of a file that ``pe-lab data`` wrote (a ``Stored``)."""
+
+    sequences: Sequences
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.sequences.tokens)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether they are training batches, one after another, and not a set to be shuffled."""
+        return bool(self.sequences.header["in_order"])
+
+    def take(self, rows: Ints) -> Batch:
+        """These rows, as a batch."""
+        s = self.sequences
+        return Batch(s.tokens, s.targets, s.scored, s.lengths, s.tags, s.positions).take(rows)

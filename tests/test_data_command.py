@@ -1,0 +1,207 @@
+"""``pe-lab data`` and ``task.files``: what is written is read back equal, and a run does not see
+the difference."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from program import ROOT, Here, assert_refused, summary, the_run, tiny
+
+from pe_lab.cli.train import checked
+from pe_lab.common import task_file
+from pe_lab.common.sequences import Sequences
+from pe_lab.common.task import Batch, Task
+from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.plan import build_task
+
+TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
+SUFFIXES = [suffix.removeprefix(".") for suffix in task_file.SUFFIXES]
+
+
+def task_of(*words: str) -> Task:
+    return build_task(checked([*words]).task)
+
+
+def assert_equal(a: Batch, b: Batch) -> None:
+    for name in ("tokens", "targets", "scored", "lengths"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
+    for name in ("tags", "positions"):
+        ours, theirs = getattr(a, name), getattr(b, name)
+        assert ours.keys() == theirs.keys()
+        for key, values in ours.items():
+            np.testing.assert_array_equal(values, theirs[key], key)
+
+
+def write(here: Here, *words: str) -> None:
+    done = here("data", *words)
+    assert done.status == 0, done.err
+    assert "read it with task.files={" in done.out
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", TASKS)
+def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str, suffix: str) -> None:
+    task = task_of(f"task={name}")
+    batch = evaluation_set(task, "in_domain", 5)
+    header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
+    parts = (batch.tokens, batch.targets, batch.scored, batch.lengths, batch.tags, batch.positions)
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(task_file.encoded(Sequences(header, *parts), path.suffix))
+    found, digest = task_file.read("key", str(path))
+    assert digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
+    assert dict(found.header) == header
+    assert_equal(Batch(*parts), Batch(*(getattr(found, n) for n in (
+        "tokens", "targets", "scored", "lengths", "tags", "positions"))))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "suffix", ["npz", *(pytest.param(s, marks=pytest.mark.extended) for s in ("jsonl", "txt"))]
+)
+def test_a_run_reads_the_same_from_files(here: Here, suffix: str) -> None:
+    """All its splits and the batches that it is trained on: the same numbers and weights."""
+    task = ["task=brackets", "task.length=24", "seed=3", "train.batch_size=8"]
+    task += ["task.splits={long_x2: {length: 48}, deep: {m: 5}}"]
+    words = [word for word in tiny(*task) if not word.startswith("tracker")]
+    splits = ["in_domain", "long_x2", "deep"]
+    for split in splits:
+        write(here, *words, f"split={split}", f"to={split}.{suffix}")
+    write(here, *words, "split=train", "n=160", f"to=train.{suffix}")
+    drawn, files = task_of(*task), ", ".join(f"{s}: {s}.{suffix}" for s in ["train", *splits])
+    read = task_of(*task, f"task.files={{{files}}}")
+    streams = [TrainData(one, 3, 8) for one in (drawn, read)]
+    for number in range(20):
+        assert_equal(*(stream.batch(number) for stream in streams))
+    numbers = []
+    for folder, more in (("a", []), ("b", [f"task.files={{{files}}}"])):
+        assert here(*tiny(*task, *more, f"runs_dir={folder}")).status == 0
+        found = summary(the_run(Path(folder)))
+        numbers.append({k: v for k, v in found["metrics"].items() if "time" not in k})
+        assert found["contents"].keys() == (set(splits) | {"train"} if more else set())
+    assert numbers[0] == numbers[1]
+
+
+def test_the_header_makes_the_file_again(here: Here) -> None:
+    write(here, "task=copy", "split=train", "seed=5", "n=40", "train.batch_size=16", "to=a.jsonl")
+    header, *rows = map(json.loads, Path("a.jsonl").read_text().splitlines())
+    assert len(rows) == header["n"] == 40
+    assert rows[0]["words"].split()[: rows[0]["length"] // 2] == [
+        header["vocab"][token] for token in rows[0]["tokens"][: rows[0]["length"] // 2]
+    ]
+    first = Path("a.jsonl").read_bytes()
+    Path("a.jsonl").rename("b.jsonl")
+    program, command, *words = header["again"].split()
+    assert (program, command) == ("pe-lab", "data")
+    write(here, *words)
+    assert Path("a.jsonl").read_bytes() == first
+
+
+def test_a_training_set_is_written_whole_and_shuffled_alike(here: Here) -> None:
+    task = ["task=selective_copy", "task.train_sequences=20"]
+    write(here, *task, "split=train", "to=set.npz")
+    read = task_of("task=selective_copy", "task.files={train: set.npz}")
+    streams = [TrainData(one, 0, 8) for one in (task_of(*task), read)]
+    for number in range(6):
+        assert_equal(*(stream.batch(number) for stream in streams))
+    assert_refused(
+        here("data", *task, "split=train", "n=21", "to=x.npz"), "n=21", "has 20 sequences"
+    )
+
+
+def test_flipflop_in_the_form_of_its_published_files(here: Here) -> None:
+    words = ["task=flipflop", "task.length=16"]
+    write(here, *words, "split=sparse", "n=50", "to=sparse.txt")
+    lines = Path("sparse.txt").read_text().splitlines()
+    assert len(lines) == 50
+    assert all(len(line) == 16 and line[0] == "w" and line[-2] == "r" for line in lines)
+    drawn, read = task_of(*words), task_of(*words, "task.files={sparse: sparse.txt}")
+    assert_equal(*(evaluation_set(one, "sparse", 50) for one in (drawn, read)))
+    write(here, *words, "task.files={sparse: sparse.txt}", "split=sparse", "n=50", "to=again.txt")
+    assert Path("again.txt").read_bytes() == Path("sparse.txt").read_bytes()
+    write(here, *words, "split=sparse", "n=50", "to=sparse.npz")
+    ours = task_of(*words, "task.files={sparse: sparse.npz}")
+    assert_equal(*(evaluation_set(one, "sparse", 50) for one in (drawn, ours)))
+
+
+def test_what_is_refused(here: Here) -> None:
+    Path("there.npz").write_bytes(b"mine")
+    for words, parts in {
+        (): ("data needs", "to=FILE.jsonl"),
+        ("to=x.csv",): ("to=x.csv", ".jsonl, .npz, .txt"),
+        ("to=there.npz",): ("there.npz is there already", "name another"),
+        ("to=no/x.npz",): ("no folder no", "make it"),
+        ("to=x.npz", "split=sparze"): ("split=sparze", "did you mean sparse"),
+        ("to=x.npz", "n=0"): ("n=0", "at least 1"),
+        ("to=x.npz", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
+        ("to=x.npz", "task.lenght=8"): ("task.lenght", "did you mean length"),
+    }.items():
+        assert_refused(here("data", *words), *parts)
+    assert Path("there.npz").read_bytes() == b"mine"
+
+
+GOOD = {"tokens": [0, 1], "targets": [1, 0], "scored": [1]}
+HEADER = {"pe_lab_data": 1, "vocab": ["a", "b"], "in_order": False}
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ({}, [GOOD], "its header is not an object with in_order, pe_lab_data, vocab"),
+        ({**HEADER, "pe_lab_data": 2}, [GOOD], "its format is 2, this program reads 1"),
+        ({**HEADER, "vocab": "ab"}, [GOOD], "vocabulary of its header is not a list of words"),
+        (HEADER, [], "it has no sequences"),
+        (HEADER, [GOOD, {"tokens": [0, 1]}], "line 3 has no tokens, targets and scored"),
+        (HEADER, [GOOD, {**GOOD, "length": 2}], "line 3 has other keys than line 2"),
+        (HEADER, [GOOD, {**GOOD, "tokens": [0]}], "tokens of its sequences are not equally many"),
+        (HEADER, [{**GOOD, "tokens": [0, 0.5]}], "tokens are not whole numbers"),
+        (HEADER, [GOOD, {**GOOD, "tokens": [0, 2]}], "sequence 2 has tokens outside of the voc"),
+        (HEADER, [{**GOOD, "scored": [2]}], "line 2 scores a place that it does not have"),
+        (HEADER, [{**GOOD, "scored": []}], "nothing is scored in it"),
+        (HEADER, [{**GOOD, "length": 3}], "a length is not from 1 to 2"),
+        (HEADER, [{**GOOD, "targets": [0]}], r"targets has the shape \(1, 1\), tokens \(1, 2\)"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(
+    tmp_path: Path, header: object, rows: list[object], message: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, [header, *rows])))
+    with pytest.raises(ValueError, match=rf"^task.files.train: .*{message}.*; write it again"):
+        task_file.read("task.files.train", str(path))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_damage_is_read_or_crashes(tmp_path: Path, suffix: str) -> None:
+    """Bytes cut, changed, and none: a ValueError, or a file that still fits."""
+    sequences = Sequences(HEADER, *(np.array([[0, 1], [1, 1]]) for _ in range(2)),
+                          np.array([[False, True]] * 2))  # fmt: skip
+    content, path = task_file.encoded(sequences, f".{suffix}"), tmp_path / f"x.{suffix}"
+    rng, refused = np.random.default_rng(0), 0
+    for trial in range(120):
+        damaged = bytearray(content[: rng.integers(len(content))] if trial % 2 else content)
+        if damaged:
+            damaged[rng.integers(len(damaged))] = rng.integers(256)
+        path.write_bytes(damaged)
+        try:
+            found, _ = task_file.read("key", str(path))
+        except ValueError:
+            refused += 1
+        else:
+            assert max(found.tokens.max(), found.targets.max()) < len(found.header["vocab"])
+    assert refused > 60
+
+
+def test_files_that_do_not_fit_the_task(here: Here) -> None:
+    write(here, "task=copy", "task.max_letters=20", "n=4", "to=copy.npz")
+    assert_refused(
+        here(*tiny("task=copy", "task.files={in_domain: copy.npz}")),
+        "task.files.in_domain: copy.npz holds sequences of 40 tokens", "at most 32",
+    )  # fmt: skip
+    assert_refused(
+        here(*tiny("task=selective_copy", "task.files={in_domain: copy.npz}")),
+        "copy.npz has the vocabulary a b c", "| <pad>", "the task",
+    )  # fmt: skip
+    assert_refused(
+        here(*tiny("task=copy", "task.train_sequences=4", "task.files={train: copy.npz}")),
+        "task.train_sequences=4 is not allowed with task.files.train",
+    )
