@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.task import Batch, Bools, Ints, Task
+from pe_lab.common.task import Batch, Ints, Task
 
 BLANK = "_"
 
@@ -115,14 +115,14 @@ class Recall(Task):
 
     def _once(self, rng: np.random.Generator, n: int) -> Batch:
         k, blank = self.n_pairs, self.n_keys + self.n_values
-        keys, has_pair = _distinct(rng, n, k, self.n_keys)
-        values = self.n_keys + _distinct(rng, n, k, self.n_values)[0]
+        keys = _distinct(rng, n, k, self.n_keys)
+        values = self.n_keys + _distinct(rng, n, k, self.n_values)
         shape = n, self.length + 1 - 2 * k
         if self.filling == "random":
-            filling = rng.integers(0, self.n_keys, shape)
-            row = np.arange(n)[:, None]
-            while (again := has_pair[row, filling]).any():
-                filling[again] = rng.integers(0, self.n_keys, again.sum())
+            # Counted among the keys without a pair, then moved past those that have one.
+            filling = rng.integers(0, self.n_keys - k, shape)
+            for key in np.sort(keys, axis=1).T:
+                filling += filling >= key[:, None]
         else:
             filling = np.full(shape, blank)
         pairs = np.stack([keys, values], axis=2).reshape(n, 2 * k)
@@ -144,7 +144,7 @@ class Recall(Task):
         which = np.empty((n, pairs), dtype=np.int64)
         which[:, :k] = np.arange(k)
         which[:, k:] = rng.integers(0, k, (n, pairs - k))
-        keys = np.take_along_axis(_distinct(rng, n, k, self.n_keys)[0], which, axis=1)
+        keys = np.take_along_axis(_distinct(rng, n, k, self.n_keys), which, axis=1)
         values = self.n_keys + rng.integers(0, self.n_values, (n, pairs))
         # Sorted by key, in order of time: the n-th last of a key is n places before it.
         order = which.argsort(axis=1, kind="stable")
@@ -166,15 +166,14 @@ def _batch(sequences: Ints, answers: Ints, distance: Ints) -> Batch:
     return Batch(sequences[:, :-1], targets, scored, tags={"distance": distance * scored})
 
 
-def _distinct(rng: np.random.Generator, n: int, k: int, among: int) -> tuple[Ints, Bools]:
-    """(n, k) numbers below ``among``, without replacement in a row, and which they are.
+def _distinct(rng: np.random.Generator, n: int, k: int, among: int) -> Ints:
+    """(n, k) numbers below ``among``, without replacement in a row.
 
     Floyd's algorithm, which takes k steps, not ``among``; the order it leaves is not uniform.
     """
-    row, taken = np.arange(n), np.zeros((n, among), dtype=bool)
     drawn = np.empty((n, k), dtype=np.int64)
     for i, largest in enumerate(range(among - k, among)):
         number = rng.integers(0, largest + 1, n)
-        drawn[:, i] = np.where(taken[row, number], largest, number)
-        taken[row, drawn[:, i]] = True
-    return rng.permuted(drawn, axis=1), taken
+        taken = (drawn[:, :i] == number[:, None]).any(axis=1)
+        drawn[:, i] = np.where(taken, largest, number)
+    return rng.permuted(drawn, axis=1)

@@ -31,7 +31,7 @@ GOLDEN = {
     "missing_duplicate": "77dd29ca06feced5",
     "modular": "b10c6fd842c56b4e",
     "navigation": "c76cdc5d91637785",
-    "recall": "df1e0ea9b36e9778",
+    "recall": "c7a9c525fe4b620e",
     "recall_reassigned": "dcc01aefa41fa3c5",
     "reverse": "cd49890911107da9",
     "selective_copy": "754d45229ddd8365",

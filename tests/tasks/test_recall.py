@@ -104,6 +104,14 @@ def test_filling_never_assigns_a_key_again(filling):
         assert (np.sort((rest[:, :, None] == keys[:, None, :]).sum(axis=1)) == 1).all()
 
 
+def test_filling_is_uniform_over_the_other_keys(assert_share):
+    tokens = recall(n_pairs=1, length=8, n_keys=4, n_values=2).sample(generator(3), 10_000).tokens
+    filling = tokens[:, 3::2]  # no queries there
+    shift = (filling - tokens[:, :1]) % 4
+    for other in (1, 2, 3):
+        assert_share((shift == other).sum(), shift.size, 1 / 3)
+
+
 def test_gaps_follow_the_power_law(assert_share):
     """A single key: its place has probability i^(power - 1) / sum."""
     for power in (0.01, 0.5, 1.0):
