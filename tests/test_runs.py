@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from edited import edit_summary
 from program import Here, tiny
 
 from pe_lab.common.errors import DamagedError, RunError
@@ -147,3 +148,17 @@ def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:
     for fast in ("true", "false"):
         assert "finished already" not in here(*tiny("train.steps=2", f"train.fast={fast}")).out
     assert len(run_folders(tmp_path / "runs")) == 2
+
+
+def test_a_run_of_before_a_key_existed_is_named(here: Here) -> None:
+    """It has another identity, and these settings were trained again without a word."""
+    words = tiny("train.steps=1", "train.warmup=0")
+    assert here(*words).status == 0
+    first = only_run().path
+    edit_summary(first, lambda s: s["config"]["model"].pop("init"))
+    before = first.rename(first.with_name("seed0-00000000"))
+    part = f"{before} is a run of these settings from before model.init existed"
+    assert part not in here(*words, "train.lr=0.5").out
+    assert part in " ".join(here(*words, "threads=2", "eval.batch_tokens=999").out.split())
+    # Found finished.
+    assert part not in here(*words).out

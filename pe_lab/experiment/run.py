@@ -13,7 +13,7 @@ from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare
-from pe_lab.experiment.provenance import made_otherwise, record_start
+from pe_lab.experiment.provenance import made_before, made_otherwise, record_start
 from pe_lab.experiment.summary import evaluation_sets, summarize
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
 from pe_lab.pe.positions import Sequential
@@ -115,6 +115,8 @@ def _execute(
         try:
             if trainer.resume():
                 logger.info("resuming from step %d, %s", trainer.step, folder.path)
+            elif before := made_before(folder, plan.resolved):
+                logger.info("%s", before)
             _warn_without_effect(trainer)
             set_threads(trainer, swept=place is not None)
             record_start(trainer, overrides)
