@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from program import Here
 
-from pe_lab.results.extrapolation import ORDER, SPLITS, extrapolation_tables, published_accuracy
+from pe_lab.results.extrapolation import ORDER, TEXT, extrapolation_tables, published_accuracy
 from pe_lab.results.published import extrapolated
 
 TINY = [
@@ -22,7 +22,7 @@ def published(seeds=2, change=lambda row, split, share: share):
         (row.pe, split): [change(row.pe, split, (published_accuracy(row, split) or 1) / 100)]
         * seeds
         for row in extrapolated()
-        for split in SPLITS
+        for split in TEXT
     }
 
 
@@ -34,14 +34,14 @@ def test_the_rows_are_the_issues():
     rows = {row.pe: row for row in extrapolated()}
     assert len(rows) == len(extrapolated()) == 17
     assert set(ORDER) <= rows.keys()
-    assert [published_accuracy(rows["rerope + logn"], split) for split in SPLITS] == [
+    assert [published_accuracy(rows["rerope + logn"], split) for split in TEXT] == [
         49.40,
         85.12,
         49.07,
     ]
     assert {row.trained for row in extrapolated()} == {"rope", "rope + logn", "hfwa"}
     for row in extrapolated():
-        assert len(row.published) in (0, len(SPLITS))
+        assert len(row.published) in (0, len(TEXT))
 
 
 def test_his_own_numbers_agree_with_his_orders():
@@ -67,7 +67,7 @@ def test_one_number_changes_the_orders_it_stands_in():
     measured = published(change=lambda row, split, share: 0.9 if row == "ntk_fixed" else share)
     verdicts = {tuple(line[:2]): line[-1] for line in cells(extrapolation_tables(measured)[1])}
     wrong = {key for key, verdict in verdicts.items() if verdict == "disagrees, 0 of 2 seeds"}
-    assert wrong == {("ntk_mixed + logn > ntk_fixed", where) for where in list(SPLITS.values())[1:]}
+    assert wrong == {("ntk_mixed + logn > ntk_fixed", where) for where in list(TEXT.values())[1:]}
     assert list(verdicts.values()).count("agrees, 2 of 2 seeds") == 8
 
 
@@ -101,7 +101,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     shares = {(n["row"], n["split"]): 100 * (1 - float(n["error"])) for n in numbers}
     written = table.with_suffix(".md").read_text().replace("\\_", "_")
     for row in extrapolated():
-        shown = [f"{shares[row.pe, split]:.2f}" for split in SPLITS]
+        shown = [f"{shares[row.pe, split]:.2f}" for split in TEXT]
         (line,) = (x for x in written.splitlines() if x.startswith(f"| {row.pe} | {shown[0]} "))
         assert line.split(" | ")[1::2] == shown
     # At the trained length nothing has been changed.
@@ -120,6 +120,19 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
         assert (run / "evaluations.jsonl").read_text() == records[run]
 
 
+@pytest.mark.extended
+def test_variables_in_filler(here: Here, tmp_path: Path) -> None:
+    words = [word for word in TINY if not word.startswith("train.length")]
+    done = here("extrapolate", "task=needle", "task.length=32", "seed=0", *words, "format=csv")
+    assert done.status == 0, done.err
+    (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
+    numbers = list(csv.DictReader(table.open()))
+    splits = {"in_domain", "long_x4", "long_x8", "long_x16"}
+    found = {(n["row"], n["split"]) for n in numbers}
+    assert found == {(row.pe, split) for row in extrapolated() for split in splits}
+    assert "no source has this table" in table.with_suffix(".md").read_text()
+
+
 def test_with_gated_attention_units(here: Here) -> None:
     """As its help has it. The words are right: only the file is not there."""
     words = ["model=gau", "~model.n_heads=2", "task.file=nowhere.txt"]
@@ -131,7 +144,7 @@ def test_with_gated_attention_units(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["task=flipflop"], "extrapolate task=flipflop: its recipe is for task=text; pe-lab eval"),
+        (["task=flipflop"], "task=flipflop: it is for task=text and task=needle; pe-lab eval"),
         (["pe=cope"], "extrapolate pe=cope: its table has a fixed list of encodings"),
         (["pe.base=5"], "extrapolate pe.base=5: its table has a fixed list of encodings"),
         (["experiment=small/flipflop"], "its table has a fixed list of encodings"),
@@ -143,6 +156,7 @@ def test_with_gated_attention_units(here: Here) -> None:
         (["task.splits.long_x8.length=64"], "long_x8, 8 x, not repeated, and here it is of length"),
         (["task.splits.repeated_x8.period=9"], "repeated_x8, 8 x, repeated, and here it is of"),
         (["eval.skip_too_long=true"], "needs the longest splits, which eval.skip_too_long may"),
+        (["task=needle", "task.splits.long_x8.length=99"], "long_x8, 8 x, and here it is of"),
         (["task.period=64"], "length 1024 and period 64: leave task.splits and task.period"),
         (["task.file=nowhere.txt"], "task.file=nowhere.txt cannot be read"),
     ],

@@ -4,6 +4,8 @@
                                              rope with logn=train, hfwa; three seeds), measures all
                                              encodings at 8 times the trained length, and compares
                                              numbers and orders with Su's
+    pe-lab extrapolate task=needle           the same encodings on variables in filler, at 4, 8 and
+                                             16 times the trained length (nothing published)
     pe-lab extrapolate task.file=BOOK.txt    on another text
     pe-lab extrapolate seed=0 train.steps=500    all other options are passed to the training
     pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
@@ -28,7 +30,11 @@ from pe_lab.results.output import Format, print_tables
 if TYPE_CHECKING:
     import polars as pl
 
-RECIPE = "small/text"
+SETTINGS = {
+    "text": ["experiment=small/text"],
+    "needle": ["task=needle", "model.n_layers=3", "model.n_heads=2", "model.d_model=64"],
+}
+"""Task -> what is trained. Heads of 32 features: the NTK rules need wide ones."""
 TRAINED = {
     "rope": ("pe=rope", "pe.logn=none"),
     "rope + logn": ("pe=rope", "pe.logn=train"),
@@ -56,22 +62,22 @@ def show(words: Sequence[str]) -> None:
         Interrupted: by a signal; the same command resumes.
     """
     options = parse(ExtrapolateOptions, words)
-    training = _training(options.others)
-    paths = {name: _folders([*change, *training]) for name, change in TRAINED.items()}
+    training, task = _training(options.others), options.others.get("task", "text")
+    paths = {name: _folders(task, [*change, *training]) for name, change in TRAINED.items()}
     from pe_lab.cli.train import launch
 
     for change in LINES:
         launch(["-m", *change, *training])
-    evaluated = _measured(paths)
-    _write(options.format, evaluated, Path(options.others.get("runs_dir", "runs")))
+    evaluated = _measured(task, paths)
+    _write(options.format, task, evaluated, Path(options.others.get("runs_dir", "runs")))
 
 
 def _training(options: dict[str, str]) -> list[str]:
     """The options of the training; UsageError for those that the recipe fixes."""
-    if (task := options.get("task", "text")) != "text":
+    if (task := options.get("task", "text")) not in SETTINGS:
         raise UsageError(
-            f"extrapolate task={task}: its recipe is for task=text; pe-lab eval measures other "
-            "runs at any length"
+            f"extrapolate task={task}: it is for task=text and task=needle; pe-lab eval measures "
+            "other runs at any length"
         )
     for key, value in options.items():
         if key in ("pe", "experiment") or key.startswith("pe."):
@@ -86,10 +92,12 @@ def _training(options: dict[str, str]) -> list[str]:
         )
     rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | options
     rest.pop("task", None)
-    return [f"experiment={RECIPE}", *(f"{key}={value}" for key, value in rest.items())]
+    given = {key.removeprefix("++") for key in rest}
+    settings = [word for word in SETTINGS[task] if word.partition("=")[0] not in given]
+    return [*settings, *(f"{key}={value}" for key, value in rest.items())]
 
 
-def _folders(words: Sequence[str]) -> list[Path]:
+def _folders(name: str, words: Sequence[str]) -> list[Path]:
     """The folders of the runs of a command line; UsageError for options that do not fit."""
     from pe_lab.cli.train import checked_jobs
     from pe_lab.experiment.run import folder_of
@@ -100,19 +108,13 @@ def _folders(words: Sequence[str]) -> list[Path]:
     for config in checked_jobs(["-m", *words]):
         planned = plan(config)
         task: Any = planned.task
-        if missing := SPLITS.keys() - set(task.evaluated()):
+        if missing := SPLITS[name].keys() - set(task.evaluated()):
             raise UsageError(
                 f"extrapolate measures the split {min(missing)}, which task.splits does not have: "
                 "leave task.splits as they are"
             )
-        for name, period in (("long_x8", None), ("repeated_x8", task.n_tokens)):
-            split = task.split(name)
-            if (split.n_tokens, split.period) != (8 * task.n_tokens, period):
-                raise UsageError(
-                    f"extrapolate measures {name}, {SPLITS[name]}, and here it is of length "
-                    f"{split.n_tokens} and period {split.period or 'null'}: leave task.splits and "
-                    "task.period as they are"
-                )
+        for split, what in SPLITS[name].items():
+            _check_split(task, split, what)
         if config.seed in seeds:
             raise UsageError(
                 "extrapolate makes a table of one setting over its seeds, and these words have "
@@ -123,7 +125,21 @@ def _folders(words: Sequence[str]) -> list[Path]:
     return found
 
 
-def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
+def _check_split(task: Any, name: str, what: str) -> None:
+    """UsageError unless a split has the length that its name says."""
+    kind, _, times = name.rpartition("_x")
+    if not kind:
+        return
+    split, length = task.split(name), int(times) * task.n_tokens
+    period = getattr(split, "period", None)
+    if (split.n_tokens, period) != (length, task.n_tokens if kind == "repeated" else None):
+        raise UsageError(
+            f"extrapolate measures {name}, {what}, and here it is of length {split.n_tokens} and "
+            f"period {period or 'null'}: leave task.splits and task.period as they are"
+        )
+
+
+def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
     """The evaluations: one row per row of the table, seed and split."""
     import polars as pl
 
@@ -138,13 +154,13 @@ def _measured(paths: dict[str, list[Path]]) -> "pl.DataFrame":
         made = {row.encoding or AS_TRAINED: row.pe for row in extrapolated() if row.trained == name}
         words = [word for word in made if word != AS_TRAINED]
         console().print(f"measuring {name}, with {len(words)} other encodings")
-        frame = evaluate(runs, words, list(SPLITS))
+        frame = evaluate(runs, words, list(SPLITS[task]))
         row = pl.col("encoding").replace_strict(made, return_dtype=pl.String)
         parts.append(frame.with_columns(row.alias("row")))
     return pl.concat(parts)
 
 
-def _write(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
+def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
     from pe_lab.report.evaluation_files import write
     from pe_lab.results.columns import frame_of
     from pe_lab.results.extrapolation import extrapolation_tables
@@ -154,7 +170,7 @@ def _write(form: Format, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
         (row, split): (1 - part.sort("seed")["error"]).to_list()
         for (row, split), part in evaluated.group_by("row", "split", maintain_order=True)
     }
-    found = extrapolation_tables(accuracies)
+    found = extrapolation_tables(accuracies, task)
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
     write(evaluated, out, "accuracy")

@@ -54,6 +54,8 @@ class Task(ABC):
     generates: ClassVar[bool] = False
     """Whether the scored answers are one run at the end of each row that the model can also
     write by itself (``eval.generate=true``)."""
+    exact_tags: ClassVar[frozenset[str]] = frozenset()
+    """Tags of few values, by each of which errors are broken down; of others by powers of two."""
 
     def __post_init__(self) -> None:
         for name, changes in self.splits.items():

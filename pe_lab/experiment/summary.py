@@ -42,7 +42,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         answers = trainer.evaluator.answers(split)
         numbers = answers.measured()
         numbers["guess"] = planned.task.split(split).guess(reference, data)
-        by[split] = answers.breakdown()
+        by[split] = answers.breakdown(planned.task.exact_tags)
         if config.eval.generate:
             numbers |= generated_metrics(trainer.evaluator.generated(split).measured())
         metrics |= metric_names(split, numbers)

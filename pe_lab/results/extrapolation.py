@@ -9,12 +9,14 @@ from pe_lab.results.formats import Cell, Table
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.published import Extrapolated, extrapolated
 
-SPLITS = {
+TEXT = {
     IN_DOMAIN: "as trained",
     "repeated_x8": "8 x, repeated",
     "long_x8": "8 x, not repeated",
 }
-"""The splits of the table, in the order of Su's figures."""
+NEEDLE = {IN_DOMAIN: "as trained", "long_x4": "4 x", "long_x8": "8 x", "long_x16": "16 x"}
+SPLITS = {"text": TEXT, "needle": NEEDLE}
+"""The splits of a task's table; of text in the order of Su's figures."""
 THEIRS = {IN_DOMAIN: IN_DOMAIN, "repeated_x8": "repeated", "long_x8": "other"}
 """Their names in published.yaml."""
 ORDER = ("rerope + logn", "ntk_mixed + logn", "ntk_fixed", "rope", "pi")
@@ -32,19 +34,27 @@ def published_accuracy(row: Extrapolated, split: str) -> float | None:
     return None if number is None else round(100 * (1 - number.error), 2)
 
 
-def extrapolation_tables(measured: Accuracies) -> list[Table]:
-    """Both tables: accuracies beside Su's, and whether each order of his is found."""
-    return [_accuracies(measured), _orders(measured)]
+def extrapolation_tables(measured: Accuracies, task: str = "text") -> list[Table]:
+    """The accuracies; of text beside Su's, and whether each order of his is found."""
+    if task == "text":
+        return [_beside_su(measured), _orders(measured)]
+    splits = SPLITS[task]
+    lines = [
+        [Cell(row.pe), *(Cell(_percent(measured[row.pe, split])) for split in splits)]
+        for row in extrapolated()
+    ]
+    caption = "mean ± standard deviation over seeds; no source has this table."
+    return [Table("accuracy in %", ["encoding", *splits.values()], 1, lines, caption)]
 
 
-def _accuracies(measured: Accuracies) -> Table:
+def _beside_su(measured: Accuracies) -> Table:
     columns = ["encoding"]
-    for name in SPLITS.values():
+    for name in TEXT.values():
         columns += [name, "Su"]
     lines = []
     for row in extrapolated():
         cells = [Cell(row.pe)]
-        for split in SPLITS:
+        for split in TEXT:
             theirs = published_accuracy(row, split)
             cells += [Cell(_percent(measured[row.pe, split]))]
             cells += [Cell("-" if theirs is None else f"{theirs:.2f}")]
@@ -70,7 +80,7 @@ def _orders(measured: Accuracies) -> Table:
         mean = fmean(gaps)
         verdict = "agrees" if mean * sign > 0 else "disagrees" if mean else "no difference"
         same = better[1] == worse[1]
-        where = SPLITS[worse[1]] if same else f"{SPLITS[better[1]]} > {SPLITS[worse[1]]}"
+        where = TEXT[worse[1]] if same else f"{TEXT[better[1]]} > {TEXT[worse[1]]}"
         lines.append(
             [
                 Cell(f"{better[0]} > {worse[0]}" if same else better[0]),
@@ -86,7 +96,7 @@ def _orders(measured: Accuracies) -> Table:
 
 def _compared() -> list[tuple[Place, Place]]:
     """Pairs of which the first is the greater in Su's table."""
-    beyond = list(SPLITS)[1:]
+    beyond = list(TEXT)[1:]
     falls: list[tuple[Place, Place]] = [(("rope", IN_DOMAIN), ("rope", s)) for s in beyond]
     orders: list[tuple[Place, Place]] = [
         ((better, split), (worse, split)) for split in beyond for better, worse in pairwise(ORDER)

@@ -1,7 +1,7 @@
 """Measuring a model on a split: its answers, their metrics, and a breakdown of the errors."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,18 +53,21 @@ class Answers:
         """Every metric of ``common.metrics`` that is computed from answers."""
         return computed(self)
 
-    def breakdown(self) -> dict[str, dict[str, dict[str, float | None]]]:
+    def breakdown(
+        self, exact: Collection[str] = ()
+    ) -> dict[str, dict[str, dict[str, float | None]]]:
         """Error and loss by the number of tokens read (``length``) and by each of the task's tags:
         name -> bucket -> error, loss (None where it is not finite) and n. Buckets are 0, 1, 2,
-        3-4, 5-8, 9-16, .."""
+        3-4, 5-8, 9-16, .., of the tags in ``exact`` every value."""
         by = {"length": self.position + 1, **self.tags}
-        return {name: self._by(values) for name, values in by.items()}
+        return {name: self._by(values, name in exact) for name, values in by.items()}
 
-    def _by(self, values: Ints) -> dict[str, dict[str, float | None]]:
-        upper = np.where(values > 0, 2 ** np.ceil(np.log2(np.maximum(values, 1))), 0).astype(int)
+    def _by(self, values: Ints, exact: bool) -> dict[str, dict[str, float | None]]:
+        powers = 2 ** np.ceil(np.log2(np.maximum(values, 1)))
+        upper = values if exact else np.where(values > 0, powers, 0).astype(int)
         table = {}
         for top in np.unique(upper):
-            inside, bottom = upper == top, int(top) // 2 + 1
+            inside, bottom = upper == top, int(top) if exact else int(top) // 2 + 1
             name = f"{bottom}-{top}" if bottom < top else f"{top}"
             loss = float(self.loss[inside].mean())
             table[name] = {
