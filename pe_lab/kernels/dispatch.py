@@ -28,9 +28,9 @@ logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "distance", "relative", "stick_breaking")
+KINDS = ("cope", "distance", "path", "relative", "stick_breaking")
 # Of a kind that has none of its name.
-LIBRARIES = {"rotary_distance": "distance", "relative": "distance"}
+LIBRARIES = dict.fromkeys(("path", "relative", "rotary_distance"), "distance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ BACKENDS = (
         {
             "cope": _in("cpu.cope"),
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            **{kind: _in(f"cpu.{kind}") for kind in ("relative", "stick_breaking")},
+            **{kind: _in(f"cpu.{kind}") for kind in ("path", "relative", "stick_breaking")},
         },
         "cpu",
         min_queries=2,
@@ -125,18 +125,6 @@ def distance(
 ) -> Tensor | None:
     """Causal attention, (B, H, T, D), with a bias for each head and distance; None as above."""
     return _attend("distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)
-
-
-def relative(q_BHTD: Tensor, *rest: Any) -> Tensor | None:
-    """Causal attention with terms of relative positions, (B, H, T, D); None as above. The arguments
-    are those of ``cpu.relative.relative``."""
-    return _attend("relative", q_BHTD, *rest)
-
-
-def stick_breaking(q_BHTD: Tensor, *rest: Any) -> Tensor | None:
-    """Causal stick-breaking attention, (B, H, T, D); None as above. The arguments are those of
-    ``cpu.stick_breaking.stick_breaking``."""
-    return _attend("stick_breaking", q_BHTD, *rest)
 
 
 def rotary_distance(
@@ -187,6 +175,12 @@ def _attend(kind: str, q: Tensor, *rest: Any) -> Tensor | None:
                 if out is not None:
                     return out
     return None
+
+
+# Their arguments are those of the functions of these names in cpu/.
+relative = functools.partial(_attend, "relative")
+stick_breaking = functools.partial(_attend, "stick_breaking")
+path = functools.partial(_attend, "path")
 
 
 def cpu_kernels_may_read(x: Tensor) -> bool:

@@ -21,6 +21,7 @@ from pe_lab.pe.cope import CoPE
 from pe_lab.pe.cope_positions import TablePositions
 from pe_lab.pe.functional import consecutive
 from pe_lab.pe.near_far import NearFar
+from pe_lab.pe.path import PaTH
 from pe_lab.pe.rope import RoPE
 from pe_lab.pe.shaw import Shaw
 from pe_lab.pe.stick_breaking import StickBreaking
@@ -130,6 +131,26 @@ class StickBreakingKernel:
         return None
 
 
+class PathKernel:
+    """Attention with PaTH's logits."""
+
+    kind = "path"
+
+    def __init__(self, encoding: PaTH) -> None:
+        self.encoding = encoding
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        wide = torch.promote_types(q_BHTD.dtype, torch.float32)
+        reflections = self.encoding.reflections(inputs, wide)
+        kept_BHS = self.encoding.kept(inputs, wide)
+        return dispatch.path(q_BHTD, k_BHSD, inputs.v_BHSD, *reflections, kept_BHS, drop)
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        return None
+
+
 def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
     """The fused kernel that equals the encoding's hooks of attention; None: there is none."""
     if isinstance(encoding, Combined):
@@ -185,4 +206,5 @@ def _cope(encoding: CoPE) -> FusedKernel | None:
 BY_LOGITS: dict[Callable[..., Tensor], Callable[..., FusedKernel | None]] = {
     CoPE.logits: _cope,
     NearFar.logits: NearFarKernel,
+    PaTH.logits: PathKernel,
 }

@@ -64,6 +64,30 @@ def stick_breaking(
     return (weights if drop is None else drop(weights, attention_rows(weights))) @ v_BHSD
 
 
+def path(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    w_BHSD: Tensor,
+    beta_BHS: Tensor,
+    kept_BHS: Tensor | None,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.path``: each token in turn multiplies the queries that are not before it."""
+    (t, d), s = q_BHTD.shape[2:], k_BHSD.shape[2]
+    q, columns = q_BHTD / math.sqrt(d), []
+    for j in reversed(range(s)):
+        columns.append(q @ k_BHSD[:, :, j, :, None])
+        w = w_BHSD[:, :, j, None]
+        passed = q - beta_BHS[:, :, j, None, None] * (q @ w.mT) * w
+        at_or_after = torch.arange(s - t, s, device=q.device)[:, None] >= j
+        q = torch.where(at_or_after, passed, q)
+    logits = torch.cat(columns[::-1], -1)
+    if kept_BHS is not None:
+        logits = logits + (kept_BHS[:, :, s - t :, None] - kept_BHS[:, :, None])
+    return _mix(logits, v_BHSD, drop)
+
+
 def relative(
     q_BHTD: Tensor,
     k_BHSD: Tensor,
@@ -118,6 +142,7 @@ def rotary_distance(
 REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cope": cope,
     "distance": distance,
+    "path": path,
     "relative": relative,
     "stick_breaking": stick_breaking,
     "rotary_distance": rotary_distance,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop
@@ -125,6 +126,12 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             q, k, v = split(of["qkv"], 3)
             return attend(q[:, :, -t:], k, v, *(of.get(name) for name in TERMS), drop)
 
+        def path(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            w, strength = split(of["gates"], 2)
+            w, beta = F.normalize(w, dim=-1), 2 * strength[..., 0].sigmoid()
+            return attend(q[:, :, -t:], k, v, w, beta, of["kept"], drop)
+
         def broken(
             remainder: bool, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
         ) -> Tensor | None:
@@ -138,6 +145,8 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
         elif kind == "stick_breaking":
             for remainder in (False, True):
                 yield {"qkv": qkv}, partial(broken, remainder)
+        elif kind == "path":
+            yield {"qkv": qkv, "gates": gates, "kept": drawn(b, h, s)}, path
         elif kind == "relative":
             shapes = (h, s), (b, h, s), (h, t, s), *[(h, s + 1, WIDTH)] * 3
             yield (

@@ -69,22 +69,35 @@ class PaTH(PositionalEncoding):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        t, heads = q_BHTD.shape[2], q_BHTD.shape[1]
-        u_BSE = _causal_filter(self.direction(inputs.x_BSE), self.filter)
-        u_BSE = F.silu(u_BSE) if self.silu else u_BSE
-        u_BHSD = u_BSE.view(*u_BSE.shape[:2], heads, -1).transpose(1, 2)
-        beta_BHS = self.strength(inputs.x_BSE).transpose(1, 2)
+        t = q_BHTD.shape[2]
         # A product of hundreds of matrices and a triangular solve: no half precision here.
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
+        w_BHSD, beta_BHS = self.reflections(inputs, wide)
         with torch.autocast(q_BHTD.device.type, enabled=False):
-            q_BHTD, k_BHSD, u_BHSD = q_BHTD.to(wide), k_BHSD.to(wide), u_BHSD.to(wide)
-            w_BHSD = u_BHSD * (u_BHSD.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
-            q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
-            logits_BHTS = path_logits(q_BHTD, k_BHSD, w_BHSD, 2 * beta_BHS.to(wide).sigmoid())
-        if self.gate is not None:
-            passed_BHS = F.logsigmoid(self.gate(inputs.x_BSE).to(wide)).cumsum(1).transpose(1, 2)
-            logits_BHTS = logits_BHTS + passed_BHS[..., -t:, None] - passed_BHS[:, :, None, :]
+            q_BHTD = q_BHTD.to(wide) / math.sqrt(q_BHTD.shape[-1])
+            logits_BHTS = path_logits(q_BHTD, k_BHSD.to(wide), w_BHSD, beta_BHS)
+        kept_BHS = self.kept(inputs, wide)
+        if kept_BHS is not None:
+            logits_BHTS = logits_BHTS + kept_BHS[..., -t:, None] - kept_BHS[:, :, None, :]
         return logits_BHTS
+
+    def reflections(self, inputs: AttentionInputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """w and beta of every key."""
+        u_BSE = _causal_filter(self.direction(inputs.x_BSE), self.filter)
+        u_BSE = F.silu(u_BSE) if self.silu else u_BSE
+        heads = inputs.k_BHSD.shape[1]
+        u_BHSD = u_BSE.view(*u_BSE.shape[:2], heads, -1).transpose(1, 2)
+        beta_BHS = self.strength(inputs.x_BSE).transpose(1, 2)
+        with torch.autocast(u_BHSD.device.type, enabled=False):
+            u_BHSD = u_BHSD.to(dtype)
+            w_BHSD = u_BHSD * (u_BHSD.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+            return w_BHSD, 2 * beta_BHS.to(dtype).sigmoid()
+
+    def kept(self, inputs: AttentionInputs, dtype: torch.dtype) -> Tensor | None:
+        """log f_0 + .. + log f_j of the forget gates, (B, H, S); None: there are none."""
+        if self.gate is None:
+            return None
+        return F.logsigmoid(self.gate(inputs.x_BSE).to(dtype)).cumsum(1).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``beta`` of each token, and its ``forget gate`` f where there is one."""
@@ -97,7 +110,10 @@ class PaTH(PositionalEncoding):
 def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
     n, s = filter_NE.shape[0], x_BSE.shape[1]
     padded = F.pad(x_BSE, (0, 0, n - 1, 0))
-    return torch.stack([padded[:, m : m + s] * filter_NE[m] for m in range(n)]).sum(0)
+    total_BSE = padded[:, :s] * filter_NE[0]
+    for m in range(1, n):
+        total_BSE = total_BSE.addcmul(padded[:, m : m + s], filter_NE[m])
+    return total_BSE
 
 
 def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop
@@ -95,13 +96,25 @@ def relative_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
     return [*distance_inputs(size, dtype), kept.cumsum(-1) / 3, *others]
 
 
+def path_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v, unit vectors w, beta in (0, 2), and sums of gates."""
+    rng = torch.Generator().manual_seed(2)
+    b, h, s, d = size.b, size.h, size.s, size.d
+    w, beta, kept = (
+        torch.randn(shape, generator=rng, dtype=torch.float64)
+        for shape in ((b, h, s, d), (b, h, s), (b, h, s))
+    )
+    reflections = F.normalize(w, dim=-1), 2 * beta.sigmoid(), kept
+    return [*distance_inputs(size, dtype)[:3], *(x.to(dtype) for x in reflections)]
+
+
 def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[float, ...]]:
     """Tensors and the other arguments, but for dropout, of a kind of attention."""
     if kind == "cope":
         return cope_inputs(size, "rope", 9, dtype), (0.7,)
     if kind == "stick_breaking":
         return distance_inputs(size, dtype)[:3], (True,)
-    of_kind = relative_inputs if kind == "relative" else distance_inputs
+    of_kind = {"relative": relative_inputs, "path": path_inputs}.get(kind, distance_inputs)
     return of_kind(size, dtype), ()
 
 

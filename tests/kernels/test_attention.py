@@ -17,6 +17,7 @@ from attention_cases import (
     assert_equal,
     distance_inputs,
     inputs,
+    path_inputs,
     relative_inputs,
     results,
 )
@@ -25,13 +26,14 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import build, cope, distance, relative, stick_breaking
+from pe_lab.kernels.cpu import build, cope, distance, path, relative, stick_breaking
 
 pytestmark = needs_compiler
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "cope": cope.cope,
     "distance": distance.distance,
+    "path": path.path,
     "relative": relative.relative,
     "stick_breaking": stick_breaking.stick_breaking,
 }
@@ -88,6 +90,20 @@ def test_stick_breaking_equals_the_formula(size: Size, dtype: torch.dtype) -> No
             assert_equal(attend, formula, [30 * q, k, v], remainder, drop, tolerance=3e-5)
 
 
+@each_dtype
+@pytest.mark.parametrize(
+    "size", [*(size for size in SIZES if size.s > 1), Size(2, 2, 150, 213, 16)], ids=str
+)
+def test_path_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    def no_gates(attend: Attend) -> Attend:
+        return lambda *given: attend(*given[:-1], None, given[-1])
+
+    for drop in (None, DROP):
+        *ungated, kept = path_inputs(size, dtype)
+        assert_equal(path.path, reference.path, [*ungated, kept], drop)
+        assert_equal(no_gates(path.path), no_gates(reference.path), ungated, drop)
+
+
 def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:
     """Key 0 is far beyond where the weights of float32 end."""
     q, k, v = torch.zeros(3, 1, 1, 400, 8)
@@ -117,7 +133,12 @@ def test_the_dropout_mask(kind: str, drop: Drop) -> None:
     if kind == "cope":
         weights = cope.cope(q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
     else:
-        rest = {"distance": [None], "relative": [None] * 6, "stick_breaking": [True]}[kind]
+        rest = {
+            "distance": [None],
+            "path": [torch.zeros(2, 2, 90, 90), torch.zeros(2, 2, 90), None],
+            "relative": [None] * 6,
+            "stick_breaking": [True],
+        }[kind]
         weights = KERNELS[kind](q, k, v, *rest, drop)
     kept = drop.kept(attention_rows(weights), torch.arange(90))
     assert torch.equal(weights != 0, kept & torch.ones(70, 90, dtype=torch.bool).tril(20))
@@ -202,8 +223,8 @@ def test_no_sequences_or_heads(kind: str, size: Size) -> None:
     tensors = [*qkv[0].unbind(), bias]
     if kind == "cope":
         tensors = [*qkv[0].unbind(), *qkv[0][:2].unbind(), torch.zeros(9, 4)]
-    if kind == "relative":
-        tensors = relative_inputs(size, torch.float32)
+    if kind in ("path", "relative"):
+        tensors = inputs(kind, size, torch.float32)[0]
     if kind == "stick_breaking":
         tensors = tensors[:3]
     rest = inputs(kind, Size(1, 1, 1, 1, 1), torch.float32)[1]

@@ -47,7 +47,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **kernels: Attend) -> None:
 
 def formula(*arguments: object) -> Tensor:
     """The reference of the kind, recognized by its arguments."""
-    kind = {5: "distance", 8: "cope", 10: "relative"}[len(arguments)]
+    kind = {5: "distance", 7: "path", 8: "cope", 10: "relative"}[len(arguments)]
     kind = "stick_breaking" if isinstance(arguments[3], bool) else kind
     return reference.REFERENCE[kind](*arguments)
 

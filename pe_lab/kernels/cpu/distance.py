@@ -58,6 +58,8 @@ class Problem(ctypes.Structure):
         *((name, Strided) for name in TABLES),
         *((name, ctypes.c_void_p) for name in ("grad_kept", "grad_pairs")),
         *((f"grad_{name}", Strided) for name in TABLES),
+        *((name, ctypes.c_void_p) for name in ("products", "diagonal")),
+        *((name, ctypes.c_void_p) for name in ("grad_products", "grad_diagonal")),
         ("remainder", ctypes.c_int64),
     )
 

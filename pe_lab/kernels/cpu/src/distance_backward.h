@@ -1,6 +1,7 @@
 #pragma once
 
 #include "distance_problem.h"
+#include "distance_carried.h"
 #include "distance_terms.h"
 
 // Sums the gradients of a bias by distance. Neighbouring lanes are neighbouring queries, so a
@@ -46,6 +47,7 @@ class DistanceBackward {
   const bool through_logits_;
   Head<T> head_;
   Terms<T> terms_;
+  Carried<T> carried_;
   typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, slopes_{BLOCK * BLOCK}, largest_{BLOCK}, through_sum_{BLOCK};
   Scratch<T> query_rows_, grad_out_rows_, grad_out_columns_, grad_q_, grad_k_, grad_v_;
@@ -57,9 +59,10 @@ class DistanceBackward {
         through_logits_(p.grad_q.data != nullptr || p.grad_k.data != nullptr ||
                         p.grad_bias != nullptr || p.grad_kept != nullptr ||
                         p.grad_pairs != nullptr || p.grad_key_table.data != nullptr ||
-                        p.grad_query_table.data != nullptr),
+                        p.grad_query_table.data != nullptr || p.grad_products != nullptr),
         head_(p),
         terms_(p, head_),
+        carried_(p, head_, true),
         query_rows_(BLOCK * head_.stride),
         grad_out_rows_(BLOCK * head_.stride),
         grad_out_columns_(p.width * BLOCK),
@@ -71,12 +74,14 @@ class DistanceBackward {
   void head(long number, long part) {
     head_.enter(number);
     terms_.enter();
+    if (carried_.there()) carried_.enter(true);
     std::fill_n(grad_k_ + 0, p_.keys * head_.stride, T(0));
     std::fill_n(grad_v_ + 0, p_.keys * head_.stride, T(0));
     grad_bias_.clear();
     for (long query = 0; query < p_.queries; query += BLOCK) queries(query, part);
     for (long key = part * BLOCK; key < p_.keys; key += p_.parts * BLOCK) write_keys(key);
     terms_.write(part);
+    carried_.write(part);
     if (p_.grad_bias != nullptr)
       grad_bias_.sum(head_.offset % N, static_cast<T*>(p_.grad_bias) +
                                            (part * p_.batch * p_.heads + number) * p_.keys);
@@ -87,9 +92,13 @@ class DistanceBackward {
     const long count = head_.count(query), index = head_.offset + query, stride = head_.stride;
     enter_queries(query, count);
     std::fill_n(grad_q_ + 0, BLOCK * stride, T(0));
+    if (carried_.there()) carried_.clear_gradients(query);
     for (long key = part * BLOCK; key < index + count; key += p_.parts * BLOCK) {
       const BlockPair<T> pair(index, count, key, p_.keys);
-      pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
+      if (carried_.there())
+        carried_.compare(pair, query, key, weights_);
+      else
+        pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
       terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
       if (through_logits_) {
         pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
@@ -98,18 +107,25 @@ class DistanceBackward {
       for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(pair, query, key, vector);
       if (p_.grad_v.data != nullptr)
         pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
-      if (p_.grad_k.data != nullptr)
-        pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
-      if (p_.grad_q.data != nullptr) pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
+      if (carried_.there()) {
+        carried_.differentiate(pair, query, key, slopes_, grad_k_);
+      } else {
+        if (p_.grad_k.data != nullptr)
+          pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
+        if (p_.grad_q.data != nullptr)
+          pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
+      }
       terms_.differentiate(pair, query, key, weights_, slopes_, query_rows_, grad_out_rows_,
                            grad_q_, grad_k_);
     }
+    if (carried_.there()) carried_.finish(query, grad_q_);
     if (p_.grad_q.data != nullptr)
       write(p_.grad_q, p_.rotary_q, query, count, part, T(p_.softmax_scale), grad_q_ + 0);
   }
 
   void enter_queries(long query, long count) {
     const auto rows = queries_ = head_.enter_queries(query);
+    if (carried_.there()) carried_.enter_queries(query, rows.first, rows.stride);
     const long stride = head_.stride;
     const Strided& grad_out = p_.grad_out;
     copy_rows(rows.first, rows.stride, count, p_.width, T(p_.softmax_scale), query_rows_ + 0,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "distance_problem.h"
+#include "distance_carried.h"
 #include "distance_terms.h"
 
 // Online softmax (Milakov & Gimelshein 2018): for each block of queries, blocks of keys update the
@@ -11,14 +12,16 @@ class DistanceForward {
   const Distance& p_;
   Head<T> head_;
   Terms<T> terms_;
+  Carried<T> carried_;
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
  public:
-  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), out_(BLOCK * head_.stride) {}
+  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), carried_(p, head_, false), out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
     head_.enter(number);
     terms_.enter();
+    if (carried_.there()) carried_.enter(false);
     for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
   }
 
@@ -26,14 +29,18 @@ class DistanceForward {
   void queries(long query) {
     const long count = head_.count(query), index = head_.offset + query;
     const auto rows = head_.enter_queries(query);
+    if (carried_.there()) carried_.enter_queries(query, rows.first, rows.stride);
     // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));
     std::fill_n(out_ + 0, BLOCK * head_.stride, T(0));
     for (long key = 0; key < index + count; key += BLOCK) {
       const BlockPair<T> pair(index, count, key, p_.keys);
-      pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
-                   weights_);
+      if (carried_.there())
+        carried_.compare(pair, query, key, weights_);
+      else
+        pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
+                     weights_);
       terms_.add(pair, query, key, rows.first, rows.stride, weights_);
       if (weigh(pair, key)) rescale(count);
       pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);

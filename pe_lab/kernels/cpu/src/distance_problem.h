@@ -29,6 +29,11 @@ struct Distance {
   Strided key_table, query_table, value_table;
   void *grad_kept, *grad_pairs;
   Strided grad_key_table, grad_query_table, grad_value_table;
+  // distance_carried.h; null: none. The first query is the first token of a chunk.
+  const void *products;  // (batch, heads, chunks, width, width)
+  const void *diagonal;  // (batch, heads, queries, CHUNK)
+  void *grad_products;   // (parts, batch, heads, chunks, width, width)
+  void *grad_diagonal;   // (batch, heads, queries, CHUNK)
   int64_t remainder;  // stick_breaking.cpp: 1: what is left of a stick is the weight of the query's token
 };
 

@@ -1,4 +1,4 @@
-"""What the kernels of relative positions and of stick-breaking compute is what the hooks do."""
+"""What the kernels of relative positions, stick-breaking and PaTH compute is what the hooks do."""
 
 import copy
 from typing import Any
@@ -28,6 +28,7 @@ AT_ANY: dict[str, list[dict[str, Any]]] = {
     "fire": [{}],
     "tupe": [{}],
     "stick_breaking": [{}, {"remainder": "self"}],
+    "path": [{}, {"forget": True, "rank": None}],
     "combined": [{"parts": facts.parts("stick_breaking", "rope", "learned")}],
 }
 CASES = [
@@ -43,7 +44,8 @@ def test_values_and_gradients_are_those_of_the_hooks(
 ) -> None:
     """Where positions skip some, tables by the distance of places do not serve."""
     calls = []
-    kind = "stick_breaking" if name in ("stick_breaking", "combined") else "relative"
+    kind = {"combined": "stick_breaking"}.get(name, name)
+    kind = kind if kind in ("path", "stick_breaking") else "relative"
     real = getattr(dispatch, kind)
     monkeypatch.setattr(dispatch, kind, lambda *x: calls.append(x) or real(*x))
     torch.manual_seed(0)
