@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from docs import facts
-from pe_lab.common.instantiate import instantiate
+from pe_lab.evaluation.contract import tiny_models
+from pe_lab.evaluation.contract.tiny import Section
 from pe_lab.models.base import ModelConfig
 from pe_lab.tasks.flipflop import FlipFlop
 
@@ -16,13 +17,16 @@ FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=N
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
-def config(name: str, **changes: Any) -> ModelConfig:
+def small(name: str) -> Section:
+    """The keys of a model in a small size."""
     section = facts.section(name, "model")
-    small = {key: value for key, value in SMALL.items() if key in section}
-    made: ModelConfig = instantiate({**section, **small, **changes}, "model", ModelConfig)
-    return made
+    return section | {key: value for key, value in SMALL.items() if key in section}
+
+
+def config(name: str, **changes: Any) -> ModelConfig:
+    return tiny_models.config(small(name), **changes)
 
 
 def two_parts(name: str) -> bool:
     """Whether the model is for tasks with an input and an output part."""
-    return config(name).refuses_task(FLIPFLOP) is not None
+    return tiny_models.two_parts(small(name))

@@ -1,9 +1,12 @@
-"""``pe-lab check``: the silent bugs of public code, each planted and each found."""
+"""``pe-lab check``: the silent bugs of public code, each planted and each found (tasks and models:
+test_check_tasks.py)."""
 
 from pathlib import Path
 
 import pytest
 from program import Here
+
+from pe_lab.evaluation.contract import cost
 
 BUGS = '''
 import torch
@@ -135,6 +138,12 @@ PLANTED = {
 
 
 @pytest.fixture
+def no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training steps are not timed."""
+    monkeypatch.setattr(cost, "beside_rope", lambda section: "")
+
+
+@pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine" / "pe").mkdir(parents=True)
     (tmp_path / "mine" / "bugs.py").write_text(BUGS)
@@ -158,7 +167,7 @@ def failed(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_found(here: Here, mine: Path, name: str) -> None:
+def test_a_planted_bug_is_found(here: Here, mine: Path, no_cost: None, name: str) -> None:
     ended = here("check", "--config-dir", "mine", f"pe={name.lower()}")
     found = failed(ended.out)
     _, *expected = PLANTED[name]
@@ -171,7 +180,7 @@ def test_a_planted_bug_is_found(here: Here, mine: Path, name: str) -> None:
         assert check in line
 
 
-def test_the_sentences_have_numbers_and_places(here: Here, mine: Path) -> None:
+def test_the_sentences_have_numbers_and_places(here: Here, mine: Path, no_cost: None) -> None:
     found = failed(here("check", "--config-dir", "mine", "pe=offbyone").out)
     assert "from token 11 on" in found["cached equals uncached"]
     found = failed(here("check", "--config-dir", "mine", "pe=notread").out)
@@ -210,6 +219,9 @@ def test_several_in_a_line_each(here: Here, mine: Path) -> None:
         (["pe=cope", "pe.npso=3"], "pe.npso=3 is not a key of pe: did you mean npos?"),
         (["pe=cope,rope", "pe.base=3"], "check pe.base=3: a key belongs to one encoding"),
         (["pe=cope", "train.steps=3"], "check train.steps=3: choose from"),
+        (["pe=cope", "task.length=3"], "check task.length=3: pe is checked"),
+        (["task=copy", "d_model=8"], "only the check of an encoding has that key"),
+        (["task=copi"], "did you mean copy?"),
         (["pe=cope", "d_model=5"], "d_model=5 is not allowed: set it to an even number"),
         (["--config-dir", "none"], "--config-dir none holds no pe/NAME.yaml"),
         (["cope"], "check cope: "),

@@ -1,86 +1,38 @@
 """What every model of conf/model must keep; a new yaml is tested by existing."""
 
 import re
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-import numpy as np
 import pytest
 import torch
-from fast import accelerated
 from hydra.utils import get_object
-from small_models import MODELS, SMALL, config, every_model, two_parts
-from torch import Tensor
+from small_models import MODELS, config, every_model, small
 
 from docs import facts
-from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.evaluation.contract import models, tiny_models
+from pe_lab.evaluation.contract.tiny import gradients, loss, scattered, sequential
+from pe_lab.evaluation.contract.tiny_models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
+from pe_lab.models.base import Model, ModelConfig
 from pe_lab.training.encodings import build_encodings
 
 ENCODINGS = facts.names()
-LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
 
 
-def built(name: str, pe: str = "none", fast: bool = True, **changes: Any) -> Model | None:
-    """The model with all parameters moved, as what starts at zero hides; None: it refuses."""
-    cfg = config(name, **changes)
-    torch.manual_seed(0)
-    encodings = build_encodings(facts.section(pe), cfg.dims(VOCAB, LENGTH, MAX_LEN), cfg.without())
-    if refused(cfg, encodings) is not None:
-        return None
-    torch.manual_seed(1)
-    model = accelerated(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings), fast)
-    with torch.no_grad():
-        facts.move(encodings)
-        torch.manual_seed(2)
-        for key, parameter in model.named_parameters():
-            if "encoding" not in key:
-                parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
+def built(name: str, pe: str = "none", **changes: Any) -> Model | None:
+    """The model with all parameters moved; None: it refuses the encoding."""
+    return tiny_models.built(small(name), facts.section(pe), **changes)
 
 
 def refused(cfg: ModelConfig, encodings: list[Any]) -> str | None:
     return next((told for e in encodings if (told := cfg.refuses(e)) is not None), None)
 
 
-def tokens(n: int = 2, seed: int = 0) -> Tensor:
-    """Rows with the separator at one place."""
-    drawn = torch.randint(0, SEPARATOR, (n, LENGTH), generator=torch.Generator().manual_seed(seed))
-    drawn[:, PLACE] = SEPARATOR
-    return drawn
-
-
-def scattered(n: int = 2) -> Tensor:
-    keys = torch.rand(n, MAX_LEN, generator=torch.Generator().manual_seed(3))
-    return keys.argsort(-1)[:, :LENGTH].sort(-1).values
-
-
-SEQUENTIAL = torch.arange(LENGTH)[None]
-
-
-def loss(hidden: Tensor) -> Tensor:
-    """A sum over features would not do: the last norm makes it constant."""
-    return (hidden * torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)).sin().sum()
-
-
-def gradients(model: Model, out: Tensor) -> list[Tensor]:
-    return list(torch.autograd.grad(loss(out), list(model.parameters()), materialize_grads=True))
+SEQUENTIAL = sequential(LENGTH)
 
 
 @every_model
 def test_shape_dtype_and_no_look_ahead(name: str, float64: None) -> None:
-    model, seen = built(name), tokens()
-    assert model is not None
-    hidden = model(seen, SEQUENTIAL)
-    assert (hidden.shape, hidden.dtype) == ((2, LENGTH, 16), torch.float64)
-    assert model.unembed(hidden).shape == (2, LENGTH, VOCAB)
-    for t in range(PLACE if two_parts(name) else 0, LENGTH - 1):
-        changed = seen.clone()
-        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % SEPARATOR
-        again = model(changed, SEQUENTIAL)
-        # A product is rounded as its size has it.
-        torch.testing.assert_close(again[:, : t + 1], hidden[:, : t + 1], rtol=0, atol=1e-14)
-        assert (again[:, t + 1 :] - hidden[:, t + 1 :]).abs().amax(-1).min() > 1e-6
+    models.no_look_ahead(small(name))
 
 
 # With the transformer tests/pe asks for all this and more.
@@ -99,7 +51,7 @@ def test_each_encoding_acts_or_is_refused_in_one_sentence(
         assert pe != "none"
         return
     seen = tokens()
-    for pos in (SEQUENTIAL, scattered()):
+    for pos in (SEQUENTIAL, scattered(2, LENGTH, MAX_LEN)):
         hidden = model(seen, pos)
         assert all(g.isfinite().all() for g in gradients(model, hidden))
         if any(encoding.whole_sequence for encoding in model.encodings):
@@ -114,7 +66,7 @@ def test_each_encoding_acts_or_is_refused_in_one_sentence(
     if pe != "none":
         plain = built(name)
         assert plain is not None
-        assert (plain(seen, scattered()) - hidden).abs().max() > 1e-6
+        assert (plain(seen, scattered(2, LENGTH, MAX_LEN)) - hidden).abs().max() > 1e-6
 
 
 @every_model
@@ -132,47 +84,32 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 
 @every_model
 def test_scored_positions_are_rows_of_the_whole(name: str, float64: None) -> None:
-    model, seen = built(name, dropout=0.3), tokens(3)
-    assert model is not None
-    chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3
-    chosen[:, :PLACE] = False
-    scored = ScoredPositions.of(chosen, torch.device("cpu"))
-    for dropping in (True, False):
-        model.train(dropping)
-        outs = [
-            model(seen, SEQUENTIAL, scored=scored, key=5),
-            model(seen, SEQUENTIAL, key=5)[torch.from_numpy(chosen)],
-        ]
-        torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(*(gradients(model, o) for o in outs), rtol=1e-9, atol=1e-11)
+    models.scored_positions(small(name))
 
 
 @every_model
 def test_fast_is_the_formulas_as_written(name: str, float64: None) -> None:
-    fast, plain = (built(name, "learned", way, dropout=0.3) for way in (True, False))
-    assert fast is not None
-    assert plain is not None
-    for dropping in (True, False):
-        outs = [m.train(dropping)(tokens(), scattered(), key=5) for m in (fast, plain)]
-        torch.testing.assert_close(*outs, rtol=1e-11, atol=1e-11)
-        grads = [gradients(m, o) for m, o in zip((fast, plain), outs, strict=True)]
-        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-10)
+    models.fast_equals_plain(small(name))
+
+
+@every_model
+def test_cached_equals_uncached(name: str, float64: None) -> None:
+    models.cached(small(name))
+
+
+@every_model
+def test_a_gradient_for_every_parameter(name: str, float64: None) -> None:
+    models.gradients_reach(small(name))
+
+
+@every_model
+def test_state_dict_round_trip(name: str, float64: None) -> None:
+    models.round_trip(small(name))
 
 
 @every_model
 def test_dropout_is_a_function_of_its_key(name: str) -> None:
-    model = built(name, dropout=0.3)
-    assert model is not None
-
-    def out(key: int) -> Tensor:
-        torch.rand(1)
-        hidden: Tensor = model.unembed(model(tokens(), SEQUENTIAL, key=key))
-        return hidden
-
-    assert torch.equal(out(5), out(5))
-    assert not torch.equal(out(5), out(6))
-    model.eval()
-    assert torch.equal(out(5), out(6))
+    models.dropout_by_key(small(name))
 
 
 @every_model
@@ -192,41 +129,9 @@ def test_half_precision_is_finite(name: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def other_values(name: str, key: str, value: Any) -> list[Any]:
-    """Other values of a key: the other choices, or another number."""
-    hint = get_type_hints(get_object(facts.section(name, "model")["_target_"]).__init__)[key]
-    if get_origin(hint) is Literal:
-        return [choice for choice in get_args(hint) if choice != value]
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, dict):
-        return [{0: {"d_ff": 8}}, {1: {"n_heads": 4}}, {0: {"activation": "gelu"}}]
-    if value is None:
-        assert get_origin(hint) in (Union, UnionType), f"{key}: null, but {hint}"
-        literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
-        return list(get_args(literals[0])) if literals else [3]
-    return [0.3] if isinstance(value, float) else [2 * value]
-
-
-KEYS = [
-    (name, key, value)
-    for name in MODELS
-    for key, value in {**facts.section(name, "model"), **SMALL}.items()
-    if key != "_target_" and key in facts.section(name, "model")
-]
-
-
-@pytest.mark.parametrize(("name", "key", "value"), KEYS, ids=lambda v: str(v))
-def test_every_key_changes_something(name: str, key: str, value: Any, float64: None) -> None:
-    also = {"dropout": 0.3} if key == "hidden_dropout" else {}
-    base = built(name, **also)
-    assert base is not None
-    for other in other_values(name, key, value):
-        changed = built(name, **also, **{key: other})
-        assert changed is not None
-        sizes = [sum(p.numel() for p in m.parameters()) for m in (base, changed)]
-        outs = [m(tokens(), SEQUENTIAL, key=5) for m in (base, changed)]
-        assert sizes[0] != sizes[1] or (outs[0] - outs[1]).abs().max() > 1e-9, other
+@every_model
+def test_every_key_changes_something(name: str, float64: None) -> None:
+    assert "no other value" not in models.every_key(small(name))
 
 
 @every_model

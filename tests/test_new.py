@@ -34,14 +34,33 @@ def test_an_encoding_is_checked_and_trained(here: Here, tmp_path: Path) -> None:
     assert here("--config-dir", "fading", *tiny("pe=fading", "pe.rate=-1")).status == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "also"),
+    [("task", "lookback", []), ("model", "averages", ["model.n_layers=1", "model.d_model=8"])],
+)
+def test_a_task_and_a_model_are_checked_and_trained(
+    here: Here, tmp_path: Path, kind: str, name: str, also: list[str]
+) -> None:
+    assert here("new", kind, name, "to=mine").status == 0
+    checked = here("check", "--config-dir", "mine", f"{kind}={name}")
+    assert checked.status == 0, checked.out
+    rest = [word for word in tiny("train.steps=3") if not word.startswith(f"{kind}")]
+    ended = here("--config-dir", "mine", *rest, f"{kind}={name}", *also)
+    assert ended.status == 0, ended.err
+    names = summary(the_run(tmp_path / "runs"))["names"]
+    assert names[kind] == name
+
+
+@pytest.mark.extended
 def test_the_tests_that_it_writes_pass(here: Here, tmp_path: Path) -> None:
-    here("new", "encoding", "fading", "to=mine")
+    for kind, name in (("encoding", "fading"), ("task", "lookback"), ("model", "averages")):
+        here("new", kind, name, "to=mine")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
-    assert "2 passed" in ended.stdout
+    assert "6 passed" in ended.stdout
 
 
 @pytest.mark.parametrize("file", ["fading.py", "pe/fading.yaml", "test_fading.py"])

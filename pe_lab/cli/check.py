@@ -1,22 +1,24 @@
-"""``pe-lab check``: whether an encoding keeps what every encoding must, with the numbers.
+"""``pe-lab check``: whether an encoding, a task or a model keeps what each must, with the numbers.
 
     pe-lab check pe=cope                         each point: pass, fail or not claimed
     pe-lab check pe=cope pe.gates=values         with other keys
     pe-lab check --config-dir mine pe=decay      your own
     pe-lab check pe=rope,cope,fox                a line for each encoding
-    pe-lab check                                 all of them (--config-dir FOLDER: those in it)
+    pe-lab check task=copy task.max_letters=8    a task; model=gru: a model
+    pe-lab check                                 all encodings; with --config-dir FOLDER all in it
     pe-lab check pe=decay d_model=64 n_heads=4   a larger model than 16 and 2, for all but the cost
 
-Each point is held for the keys as they are and for each other choice of a key (``pairing=half``),
-alone, in a small transformer in float64, and those of pe_lab/pe/base.py that the class claims. It
-takes seconds for one encoding; nothing is written. Exit status 1: something fails. The same
-functions are the tests of the encodings in this repository (pe_lab/evaluation/contract/).
+Each point of an encoding is held for the keys as they are and for each other choice of a key
+(``pairing=half``) alone, in a small transformer in float64. ``not claimed``: there is nothing to
+hold. It takes seconds; nothing is written. Exit status 1: something fails. The same functions are
+the tests of this repository (pe_lab/evaluation/contract/).
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from rich.table import Table
@@ -36,18 +38,27 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pe_lab.evaluation.contract.outcome import Outcome
 
 STYLES = {"pass": "green", "fail": "bold red", "not claimed": "dim", "measured": ""}
 Even = Annotated[int, Field(ge=2, multiple_of=2, description="an even number of at least 2")]
 
 
+GROUPS = {"pe": "encoding", "task": "task", "model": "model"}
+"""The groups of yamls that are checked, and what is in them."""
+Names = CommaSeparated[str]
+
+
 class CheckOptions(Options, extra="allow"):
-    """The keys of ``pe-lab check``; those that begin with ``pe.`` are the encoding's."""
+    """The keys of ``pe-lab check``; those that begin with ``pe.``, .. are what is checked."""
 
     command = "check"
 
-    pe: CommaSeparated[str] | None = None
+    pe: Names | None = None
+    task: Names | None = None
+    model: Names | None = None
     d_model: Even | None = None
     n_heads: AtLeastOne | None = None
 
@@ -62,53 +73,78 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(CheckOptions, rest)
     flags = [] if config_dir is None else ["--config-dir", config_dir]
-    names = options.pe or _all(config_dir)
-    for key in options.others:
-        if not key.startswith("pe.") or len(names) != 1:
-            raise UsageError(
-                f"check {key}={options.others[key]}: {_why_not(key)}, give pe=NAME and keys of it, "
-                "pe.KEY=VALUE"
-            )
-    keys = [f"{key}={value}" for key, value in options.others.items()]
-    sections = {name: checked([*flags, f"pe={name}", *keys]).pe for name in names}
+    chosen = {group: names for group in GROUPS if (names := getattr(options, group)) is not None}
+    every = chosen or _all(config_dir)
+    pairs = [(group, name) for group, names in every.items() for name in names]
+    keys = _keys(options, pairs)
     sizes = {
         key: size for key in ("d_model", "n_heads") if (size := getattr(options, key)) is not None
     }
+    if sizes and "pe" not in every:
+        raise UsageError(f"check {next(iter(sizes))}: only the check of an encoding has that key")
+    sections = {
+        f"{group}={name}": (group, _section(group, name, [*flags, *keys])) for group, name in pairs
+    }
     # Imported here: torch takes a second.
-    from pe_lab.evaluation.contract.suite import check_encoding
+    from pe_lab.evaluation.contract.suite import check_encoding, check_model, check_task
 
+    checks: dict[str, Callable[..., Iterator[Outcome]]]
+    checks = {"pe": partial(check_encoding, **sizes), "task": check_task, "model": check_model}
     found: dict[str, list[Outcome]] = {}
-    for name, section in sections.items():
-        with busy(f"checking pe={name}"):
-            found[name] = list(check_encoding(section, **sizes))
+    for title, (group, section) in sections.items():
+        with busy(f"checking {title}"):
+            found[title] = list(checks[group](section))
         if len(sections) > 1:
-            console().print(_line(f"pe={name}", found[name]))
+            console().print(_line(title, found[title]))
     if len(sections) == 1:
-        ((name, outcomes),) = found.items()
-        console().print(_table(" ".join(["pe-lab check", f"pe={name}", *keys]), outcomes))
+        ((title, outcomes),) = found.items()
+        console().print(_table(" ".join(["pe-lab check", title, *keys]), outcomes))
     _raise_failures(found)
 
 
-def _all(config_dir: str | None) -> list[str]:
-    """The encodings of this folder of yamls; of conf/ without one."""
+def _keys(options: CheckOptions, pairs: list[tuple[str, str]]) -> list[str]:
+    """The other keys, of the one thing that is checked.
+
+    Raises:
+        UsageError: a key of something else, or of several things.
+    """
+    for key, value in options.others.items():
+        group = key.partition(".")[0]
+        remedy = f"give {group}=NAME and its keys, {group}.KEY=VALUE"
+        if group not in GROUPS or "." not in key:
+            known = did_you_mean(key, CheckOptions.model_fields)
+            raise UsageError(f"check {key}={value}: {known}; or give pe=NAME and pe.KEY=VALUE")
+        if len(pairs) != 1:
+            raise UsageError(f"check {key}={value}: a key belongs to one {GROUPS[group]}, {remedy}")
+        if pairs[0][0] != group:
+            raise UsageError(f"check {key}={value}: {pairs[0][0]} is checked, {remedy}")
+    return [f"{key}={value}" for key, value in options.others.items()]
+
+
+def _section(group: str, name: str, words: list[str]) -> dict[str, Any]:
+    """The checked keys of one choice."""
+    section: dict[str, Any] = getattr(checked([f"{group}={name}", *words]), group)
+    return section
+
+
+def _all(config_dir: str | None) -> dict[str, list[str]]:
+    """All encodings of conf/; with a folder of yamls its encodings, tasks and models."""
     if config_dir is None:
-        return list(choices("pe"))
-    names = sorted(path.stem for path in (Path(config_dir) / "pe").glob("*.yaml"))
-    if not names:
+        return {"pe": list(choices("pe"))}
+    found = {
+        group: sorted(path.stem for path in (Path(config_dir) / group).glob("*.yaml"))
+        for group in GROUPS
+    }
+    if not any(found.values()):
         raise UsageError(
-            f"--config-dir {config_dir} holds no pe/NAME.yaml: write one, or give pe=NAME"
+            f"--config-dir {config_dir} holds no pe/NAME.yaml, task/NAME.yaml or model/NAME.yaml: "
+            "write one (pe-lab new), or give pe=NAME"
         )
-    return names
-
-
-def _why_not(key: str) -> str:
-    if key.startswith("pe."):
-        return "a key belongs to one encoding"
-    return did_you_mean(key, CheckOptions.model_fields)
+    return found
 
 
 def _line(title: str, outcomes: list["Outcome"]) -> Text:
-    """One encoding: how many points pass, and its cost; what fails in lines below."""
+    """One of several: how many points pass, and its cost; what fails in lines below."""
     counts = Counter(one.state for one in outcomes)
     failed = [one for one in outcomes if one.state == "fail"]
     text = Text(f"{title:22}", "bold")
@@ -133,9 +169,9 @@ def _table(title: str, outcomes: list["Outcome"]) -> Table:
 
 def _raise_failures(found: dict[str, list["Outcome"]]) -> None:
     failed = {
-        name: [one.name for one in outcomes if one.state == "fail"]
-        for name, outcomes in found.items()
+        title: [one.name for one in outcomes if one.state == "fail"]
+        for title, outcomes in found.items()
     }
-    listed = [f"pe={name} ({', '.join(points)})" for name, points in failed.items() if points]
+    listed = [f"{title} ({', '.join(points)})" for title, points in failed.items() if points]
     if listed:
         raise RunError(f"check: {'; '.join(listed)} failed, see above what was found")

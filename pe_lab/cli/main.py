@@ -42,7 +42,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab show task=flipflop                             sequences of each split, what is scored
   pe-lab new encoding NAME                              files to begin an encoding of your own with
   pe-lab data task=copy split=long_x2 to=FILE.jsonl     the sequences that a run reads, as a file
-  pe-lab check pe=cope                                  whether an encoding keeps the contract
+  pe-lab check pe=cope                                  whether it keeps what an encoding must
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
 

@@ -37,6 +37,8 @@ def other_values(section: Section, key: str) -> list[Any]:
         literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
         if literals:
             return [choice for literal in literals for choice in get_args(literal)]
+        if choices_of := [arg for arg in get_args(hint) if get_origin(arg) is Literal]:
+            return list(get_args(choices_of[0]))
         if bool in get_args(hint):
             # logn_clip, where null is false unless logn=test.
             return [True]

@@ -22,9 +22,9 @@ LENGTH, BATCH, ROUNDS = 128, 8, 7
 class TrainingStep:
     """Forward, cross-entropy at every position and backward in float32, with the kernels."""
 
-    def __init__(self, section: Section) -> None:
+    def __init__(self, section: Section, length: int = LENGTH, batch: int = BATCH) -> None:
         torch.manual_seed(0)
-        dims = Dims(**SIZES, train_len=LENGTH, max_len=LENGTH)
+        dims = Dims(**SIZES, train_len=length, max_len=length)
         encodings = build_encodings(section, dims)
         distinct = {id(p): p for e in encodings for p in e.parameters()}
         self.parameters = sum(p.numel() for p in distinct.values())
@@ -35,8 +35,8 @@ class TrainingStep:
         )  # fmt: skip
         self.model = Transformer(cfg, dims.vocab_size, encodings).train()
         accelerate(self.model)
-        self.tokens = torch.randint(dims.vocab_size, (BATCH, LENGTH))
-        self.pos = torch.arange(LENGTH)[None]
+        self.tokens = torch.randint(dims.vocab_size, (batch, length))
+        self.pos = torch.arange(length)[None]
 
     def __call__(self) -> float:
         """Do a step and return its processor time in seconds."""

@@ -1,13 +1,22 @@
-"""All checks of an encoding, in the order shown."""
+"""All checks of an encoding, a task and a model, in the order shown."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from pe_lab.evaluation.contract import cost, encodings, equal_paths, keys
+from pe_lab.evaluation.contract import (
+    cost,
+    encodings,
+    equal_paths,
+    keys,
+    models,
+    task_keys,
+    tasks,
+)
 from pe_lab.evaluation.contract.choices import choices
 from pe_lab.evaluation.contract.outcome import Outcome, outcome
 from pe_lab.evaluation.contract.tiny import Section, exact
+from pe_lab.training.plan import build_task
 
 OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "no look at the future": encodings.no_look_ahead,
@@ -26,6 +35,30 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
 """Checks that are done with the keys as they are and with each other choice."""
 COST = "cost beside rope's"
 
+OF_A_TASK: dict[str, Callable[..., str]] = {
+    "shapes and vocabulary": tasks.shapes,
+    "same rng, same batch": tasks.same_batch,
+    "splits differ": tasks.splits_differ,
+    "answers are not given away": tasks.not_given_away,
+    "answers follow from what is read": tasks.derivable,
+    "other lengths": tasks.other_lengths,
+    "one run of answers at the end": tasks.generated,
+    "position ids": tasks.position_ids,
+    "drawing beside training": task_keys.share_of_a_step,
+}
+OF_A_MODEL: dict[str, Callable[..., str]] = {
+    "no look at the future": models.no_look_ahead,
+    "gradient to every parameter": models.gradients_reach,
+    "scored positions": models.scored_positions,
+    "dropout by its key": models.dropout_by_key,
+    "half precision": models.half_precision,
+    "cached equals uncached": models.cached,
+    "fast equals plain": models.fast_equals_plain,
+    "state_dict round trip": models.round_trip,
+    "every key changes something": models.every_key,
+    "encodings": models.encodings,
+}
+
 
 def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
     """The outcomes of all checks.
@@ -41,6 +74,21 @@ def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
         name = "every key changes something"
         yield outcome(name, lambda: keys.every_key(section, **sizes))
     yield outcome(COST, lambda: cost.beside_rope(section), "measured")
+
+
+def check_task(section: Section) -> Iterator[Outcome]:
+    """The outcomes of all checks of a task."""
+    task = build_task(section)
+    for name, check in OF_A_TASK.items():
+        yield outcome(name, partial(check, task))
+    yield outcome("every key changes something", partial(task_keys.every_key, section))
+
+
+def check_model(section: Section) -> Iterator[Outcome]:
+    """The outcomes of all checks of a model."""
+    with exact():
+        for name, check in OF_A_MODEL.items():
+            yield outcome(name, partial(check, section))
 
 
 def _worst(
