@@ -47,7 +47,7 @@ def is_uniform(values: Ints, low: int, high: int) -> bool:
 
 def test_every_yaml_has_a_test() -> None:
     names = {path.stem for path in Path(ROOT, "conf", "positions").glob("*.yaml")}
-    assert names == {"sequential", *DRAWN, "abacus", "coupled"}
+    assert names == {"sequential", *DRAWN, "abacus", "coupled", "rows"}
 
 
 @drawn

@@ -121,6 +121,54 @@ class Coupled(Positions):
         return self.max
 
 
+class Rows(Positions):
+    """Row and column of each token, where a separator begins a row.
+
+    The separator has column 0, and tokens before the first one are in row 0:
+
+        tokens   a b c | a b c
+        row      0 0 0 1 1 1 1
+        column   0 1 2 0 1 2 3
+
+    ``separator`` is a word of the task's vocabulary; null: the one that ends its input part. Two
+    ids a token, for ``rope_2d`` (Wen 2026, 2607.16072); the same in training and evaluation.
+    """
+
+    increasing = False
+    from_tokens = True
+    axes = ("row", "column")
+    token: int
+
+    def __init__(self, separator: str | None) -> None:
+        self.separator = separator
+
+    def bound(self, task: Task) -> Self:
+        word = task.separator if self.separator is None else self.separator
+        if word is None or word not in task.vocab:
+            what = "this task has no separator" if word is None else f"{word} is not in it"
+            raise ValueError(
+                f"positions=rows needs a word that begins a row, and {what}: set "
+                f"positions.separator to a word of the vocabulary ({task.shown_vocab})"
+            )
+        bound = copy(self)
+        bound.token = task.vocab.index(word)
+        return bound
+
+    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
+        return self.of_tokens(batch.tokens)
+
+    def of_tokens(self, tokens: Ints) -> Ints:
+        begins, place = tokens == self.token, np.arange(tokens.shape[1])
+        first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+        return np.stack([begins.cumsum(1), place - first], axis=-1)
+
+    def drawn(self, *, training: bool) -> bool:
+        return False
+
+    def limit(self, length: int, *, training: bool) -> int:
+        return length + 1
+
+
 def shifted(ids: Ints, by: Ints | int) -> Ints:
     """The ids above 0 shifted; a token without an id keeps its 0."""
     return np.where(ids > 0, ids + by, 0)

@@ -191,7 +191,11 @@ def test_under_every_source_of_positions(section: Section) -> None:
     batch = task.sample(np.random.default_rng(1), 2)
     for source, chosen in SOURCES.items():
         positions: Positions = instantiate(chosen, "positions", Positions).bound(task)
-        if not positions.increasing and not all(e.any_order for e in built.encodings):
+        reading = [e for e in built.encodings if e.reads_positions]
+        if any(
+            len(positions.axes) not in (0, e.axes) or not (positions.increasing or e.any_order)
+            for e in reading
+        ):
             continue  # refused (test_task_positions.py)
         pos = positions.of_batch(np.random.default_rng(0), batch, training=True)
         built.zero_grad()

@@ -1,0 +1,49 @@
+"""Windows of a few tokens in some heads, no position in the others."""
+
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
+from pe_lab.pe.functional import distances
+
+FAR = -1e9
+"""Added to the logits outside of a window: the weight is 0 in every precision."""
+
+
+class HardALiBi(PositionalEncoding):
+    """Head h = 1, 2, .. sees the last h tokens only, itself among them; the other heads see all.
+
+    logits_ij = q_i . k_j / sqrt(D), in the h-th of ``heads`` heads less 1e9 where i - j >= h, so
+    that those keys have no weight; the other heads have no encoding. ``heads: null`` is half of
+    them, at least two where there are two. Source: Jelassi 2024 (2402.01032), Hard-ALiBi, ``num_masked_heads`` of its
+    code. Windows are counted in positions, i - j. No parameters, any length. Not absolute; causal.
+    """
+
+    shift_invariant = True
+    both_ways = True
+    needs_softmax = "its windows"
+    windows: Tensor
+
+    def __init__(self, dims: Dims, heads: PositiveInt | None) -> None:
+        super().__init__()
+        half = min(dims.n_heads, max(2, dims.n_heads // 2))
+        self.heads = half if heads is None else heads
+        if self.heads > dims.n_heads:
+            raise ValueError(
+                f"heads={heads} is more than the {dims.n_heads} heads of layer {dims.layer}: set "
+                f"heads to {dims.n_heads} or less"
+            )
+        windows_H = torch.full((dims.n_heads,), torch.inf)
+        windows_H[: self.heads] = torch.arange(1, self.heads + 1)
+        self.register_buffer("windows", windows_H, persistent=False)
+
+    def null_values(self) -> dict[str, Any]:
+        return {"heads": self.heads}
+
+    @by_distance
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        outside = distances(pos_q_BT, pos_k_BS)[:, None] >= self.windows[:, None, None]
+        return outside.to(self.windows.dtype) * FAR

@@ -1,0 +1,78 @@
+"""Context re-positioning: RoPE at positions that follow from the input."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rope import check_pairs
+from pe_lab.pe.rotation import rotate_pairs, unit_factors
+
+
+class RePo(PositionalEncoding):
+    """RoPE at a real position for each token and head, computed from the token's state.
+
+    p_jh = w_h . (silu(W_g x_j) * W_c x_j), x the attention's input, W_g and W_c (width, E), w_h
+    (width,); the pair m of q_i and k_i is rotated by p_ih base^(-2m/D), as in ``rope``. Positions
+    may fall, repeat and be negative. The lowest layers keep RoPE at the positions of the tokens:
+    ``rope_layers`` of them, a share rounded to a number of layers. Source: RePo of Sakana AI (code
+    SakanaAI/repo), whose models of 16 and 32 layers begin at layer 5 and 10; ``width: null`` is
+    d_model / 8, as there. No map has a bias; they start as the trunk's linear maps. Any length.
+    Not absolute; causal.
+    """
+
+    shift_invariant = True
+    any_order = True
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Literal["interleaved", "half"],
+        rope_layers: Annotated[float, Field(ge=0, lt=1)],
+        width: PositiveInt | None,
+    ) -> None:
+        super().__init__()
+        check_pairs(dims)
+        self.halves = pairing == "half"
+        self.width = max(1, dims.d_model // 8) if width is None else width
+        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        # At least the last layer has positions from its input.
+        first = min(round(rope_layers * dims.n_layers), dims.n_layers - 1)
+        self.reads_positions = dims.layer < first
+        if not self.reads_positions:
+            self.gate = nn.Linear(dims.d_model, self.width, bias=False)
+            self.content = nn.Linear(dims.d_model, self.width, bias=False)
+            self.position = nn.Linear(self.width, dims.n_heads, bias=False)
+
+    def null_values(self) -> dict[str, Any]:
+        return {"width": self.width}
+
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        if self.reads_positions:
+            factor = unit_factors(inputs.pos_k_BS, self.frequencies)
+        else:
+            p_BHS = self.positions(inputs.x_BSE)
+            angle = p_BHS[..., None] * self.frequencies.to(p_BHS.dtype)
+            factor = torch.polar(torch.ones_like(angle), angle)
+        last = factor[:, :, -q_BHTD.shape[2] :]
+        return rotate_pairs(q_BHTD, last, self.halves), rotate_pairs(k_BHSD, factor, self.halves)
+
+    def positions(self, x_BSE: Tensor) -> Tensor:
+        """p, (B, H, S), at least in float32."""
+        p_BSH = self.position(F.silu(self.gate(x_BSE)) * self.content(x_BSE))
+        wide = torch.promote_types(p_BSH.dtype, torch.float32)
+        return p_BSH.to(wide).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
+        """``position`` p of each key, where it follows from the input."""
+        if self.reads_positions:
+            return {}
+        return {"position": self.positions(inputs.x_BSE)[:, :, None]}

@@ -1,0 +1,92 @@
+"""RoPE on two axes: rows and columns."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.functional import frequencies
+from pe_lab.pe.rotation import rotate_pairs
+
+
+class RoPE2D(PositionalEncoding):
+    """RoPE by the row of a token in one half of the features, by its column in the other.
+
+    The pairs 0 .. D/4-1 of q and k are rotated by row theta_m, the pairs D/4 .. D/2-1 by column
+    theta_m, theta_m = base^(-4m/D), m = 0..D/4-1. Rows and columns are the two ids that
+    ``positions=rows`` gives, or another source with two axes; with one position a token, all are
+    in row 0 and it is the column. ``auto`` computes them from the attention's input x instead,
+    starting from row_0 = column_0 = 0:
+
+        column_(t+1) = A_t column_t + B_t,   row_(t+1) = row_t + 1 - A_t
+        A_t, B_t = 2 sigmoid(a . x_t + a'), 2 sigmoid(b . x_t + b')
+
+    a, b, a', b' start at 0, so that A = B = 1 and the column is the index of the token; A_t = 0
+    begins a row. Source: Wen 2026 (2607.16072), code hhhhhh-925/copy-2dRoPE, in which the factor 2
+    is a key. Any length. Not absolute; causal.
+    """
+
+    shift_invariant = True
+    any_order = True
+    axes = 2
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Literal["interleaved", "half"],
+        auto: bool,
+    ) -> None:
+        super().__init__()
+        if dims.head_dim % 4:
+            raise ValueError(
+                f"{dims.head_width_reason}, but rows and columns need half of the pairs each: "
+                "choose a width that 4 divides"
+            )
+        self.halves = pairing == "half"
+        self.reads_positions = not auto
+        self.step = nn.Linear(dims.d_model, 2) if auto else None
+        if self.step is not None:
+            nn.init.zeros_(self.step.weight)
+            nn.init.zeros_(self.step.bias)
+        theta = frequencies(dims.head_dim // 2, base)
+        self.register_buffer("frequencies", theta, persistent=False)
+
+    def rotate(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        row_BS, column_BS = self.rows_and_columns(inputs)
+        theta = self.frequencies
+        if row_BS.is_floating_point():
+            theta = theta.to(row_BS.dtype)
+        angle = torch.cat((row_BS[..., None] * theta, column_BS[..., None] * theta), -1)[:, None]
+        factor = torch.polar(torch.ones_like(angle), angle)
+        last = factor[:, :, -q_BHTD.shape[2] :]
+        return rotate_pairs(q_BHTD, last, self.halves), rotate_pairs(k_BHSD, factor, self.halves)
+
+    def rows_and_columns(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Each (1 or B, S)."""
+        pos = inputs.pos_k_BS
+        if self.step is None:
+            return (pos[..., 0], pos[..., 1]) if pos.dim() == 3 else (torch.zeros_like(pos), pos)
+        step_BS2 = self.step(inputs.x_BSE)
+        wide = torch.promote_types(step_BS2.dtype, torch.float32)
+        a_BS, b_BS = (2 * step_BS2.to(wide).sigmoid()).unbind(-1)
+        # A token's place follows from the tokens before it.
+        row_BS = F.pad((1 - a_BS).cumsum(1)[:, :-1], (1, 0))
+        return row_BS, F.pad(affine_scan(a_BS, b_BS)[:, :-1], (1, 0))
+
+
+def affine_scan(a_BS: Tensor, b_BS: Tensor) -> Tensor:
+    """y_t = a_t y_(t-1) + b_t from y_(-1) = 0, (B, S), in log2 S steps."""
+    step = 1
+    while step < a_BS.shape[1]:
+        # The maps of 2 step tokens, each after that of the step tokens before.
+        b_BS = b_BS + a_BS * F.pad(b_BS[:, :-step], (step, 0))
+        a_BS = a_BS * F.pad(a_BS[:, :-step], (step, 0), value=1.0)
+        step *= 2
+    return b_BS

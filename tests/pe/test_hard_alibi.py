@@ -1,0 +1,66 @@
+"""Windows of a few tokens in some heads, against loops that leave the other keys out."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from agreement import SIZES, Size, agree
+from naive import Sight, content, every_query, plain_value
+from torch import Tensor
+from variants import SECTIONS, assert_refused, dims, model, sequential, tokens
+
+from pe_lab.training.encodings import build_encodings
+
+
+def windowed(s: Sight) -> Tensor:
+    """Softmax over the keys in the window alone."""
+    heads = s.keys["heads"] or min(s.n_heads, 2)
+
+    def at(b: int, h: int, i: int) -> Tensor:
+        seen = [
+            j for j in range(s.key_of(i) + 1) if h >= heads or s.distance(b, i, j) < h + 1
+        ]  # itself at least
+        exps = [content(s, b, h, i, j).exp() for j in seen]
+        total = sum(exps)
+        values = [plain_value(s, b, h, i, j) for j in seen]
+        return sum(e / total * value for e, value in zip(exps, values, strict=True))
+
+    return every_query(s, at)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"heads": 1}], ids=str)
+def test_value_and_gradient(choice: dict[str, Any], size: Size) -> None:
+    agree("hard_alibi", choice, size, windowed)
+
+
+def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
+    section = {**SECTIONS["hard_alibi"], "heads": 3}
+    (encoding,) = build_encodings(section, dims(d_model=32, n_heads=4, n_layers=1))
+    bias = encoding.bias(sequential(12), sequential(12))
+    assert bias is not None
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        logits = torch.randn(1, 4, 12, 12).to(dtype) * 100 + bias.to(dtype)
+        weights = encoding.normalize(logits, torch.ones(12, 12, dtype=torch.bool).tril())
+        counts = (weights[0, :, 11] > 0).sum(-1).tolist()
+        seen = [[j for j in range(12) if bias[0, h, 11, j] == 0] for h in range(4)]
+        assert seen == [[11], [10, 11], [9, 10, 11], list(range(12))]
+        assert all(count <= len(keys) for count, keys in zip(counts, seen, strict=True))
+
+
+def test_a_window_of_one_token_in_a_model() -> None:
+    """With one head, which sees itself alone, earlier tokens change nothing."""
+    built = model({**SECTIONS["hard_alibi"], "heads": 1}, n_heads=1)
+    seen = tokens(2, 9)
+    changed = seen.clone()
+    changed[:, :8] = (changed[:, :8] + 1) % 11
+    last = [built(one, sequential(9))[:, 8] for one in (seen, changed)]
+    torch.testing.assert_close(*last, rtol=1e-12, atol=1e-12)
+    assert math.isfinite(float(last[0].detach().abs().max()))
+
+
+def test_more_windows_than_heads_are_refused() -> None:
+    assert_refused(
+        "hard_alibi", {"heads": 3}, ["heads=3", "the 2 heads of layer 0", "to 2 or less"]
+    )

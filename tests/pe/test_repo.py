@@ -1,0 +1,121 @@
+"""RoPE at positions from the input (repo, rope_2d auto), and on two axes, against loops."""
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, first_layer
+from formulas import sigmoid
+from naive import Sight, attend, plain_value
+from torch import Tensor
+from variants import SECTIONS, assert_refused, dims, scattered
+
+from pe_lab.pe.rope_2d import affine_scan
+from pe_lab.training.encodings import build_encodings
+
+
+def turned(s: Sight, b: int, h: int, i: int, j: int, angles: list[Tensor]) -> Tensor:
+    """q_i . k_j / sqrt(D), the pair m of q_i rotated by angles[m] against k_j."""
+    q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
+    total = torch.zeros((), dtype=q.dtype)
+    for m, angle in enumerate(angles):
+        first, second = (m, m + half) if s.keys["pairing"] == "half" else (2 * m, 2 * m + 1)
+        real = q[first] * k[first] + q[second] * k[second]
+        imaginary = q[first] * k[second] - q[second] * k[first]
+        total = total + real * angle.cos() + imaginary * angle.sin()
+    return total / math.sqrt(s.width)
+
+
+def repo_position(s: Sight, b: int, h: int, j: int) -> Tensor:
+    gated = s.own["gate.weight"] @ s.x[b, j]
+    hidden = gated * sigmoid(gated) * (s.own["content.weight"] @ s.x[b, j])
+    return s.own["position.weight"][h] @ hidden
+
+
+def repo(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    apart = repo_position(s, b, h, s.key_of(i)) - repo_position(s, b, h, j)
+    angles = [apart * s.keys["base"] ** (-2 * m / s.width) for m in range(s.width // 2)]
+    return turned(s, b, h, i, j, angles)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"base": 10, "pairing": "half", "width": 3}], ids=str)
+def test_repo(choice: dict[str, Any], size: Size) -> None:
+    agree("repo", choice, size, partial(attend, logit=repo, value=plain_value))
+
+
+@pytest.mark.parametrize(("layers", "lower"), [(16, 5), (32, 10), (2, 1), (1, 0)])
+def test_the_lowest_layers_keep_rope(layers: int, lower: int) -> None:
+    """5 of 16 and 10 of 32 layers, as in the published configurations."""
+    made = build_encodings(SECTIONS["repo"], dims(n_layers=layers))
+    assert [e.reads_positions for e in made] == [n < lower for n in range(layers)]
+    rope = build_encodings(SECTIONS["rope"], dims(n_layers=1))[0]
+    q, k, v = torch.randn(3, 1, 2, 7, 8).unbind(0)
+    x, pos = torch.randn(1, 7, 16), scattered(1, 7, MAX_LEN)
+    same = attend_by_hooks(made[0], q, k, v, x, pos), attend_by_hooks(rope, q, k, v, x, pos)
+    assert torch.equal(*same) == (lower > 0)
+
+
+def place(s: Sight, b: int, j: int) -> tuple[Tensor, Tensor]:
+    """Row and column of key j."""
+    if not s.keys["auto"]:
+        return torch.zeros(()), s.pos[b, j].double()
+    row, column = torch.zeros(()), torch.zeros(())
+    for t in range(j):
+        a, c = 2 * sigmoid(s.own["step.weight"] @ s.x[b, t] + s.own["step.bias"])
+        row, column = row + 1 - a, a * column + c
+    return row, column
+
+
+def rope_2d(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    (row, column), (key_row, key_column) = place(s, b, s.key_of(i)), place(s, b, j)
+    theta = [s.keys["base"] ** (-4 * m / s.width) for m in range(s.width // 4)]
+    angles = [(row - key_row) * t for t in theta] + [(column - key_column) * t for t in theta]
+    return turned(s, b, h, i, j, angles)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"base": 10, "pairing": "half"}, {"auto": True}], ids=str)
+def test_rope_2d(choice: dict[str, Any], size: Size) -> None:
+    agree("rope_2d", choice, size, partial(attend, logit=rope_2d, value=plain_value), width=8)
+
+
+def test_rows_and_columns_of_two_axes() -> None:
+    """Half of the pairs rotate by the row, half by the column."""
+    encoding = first_layer("rope_2d", {}, d_model=16, n_heads=2, n_layers=1)
+    q, k, v = torch.randn(3, 2, 2, 6, 8).unbind(0)
+    pos = torch.randint(0, 9, (2, 6, 2))
+    got = attend_by_hooks(encoding, q, k, v, torch.randn(2, 6, 16), pos)
+    angle = torch.cat([pos[..., n, None] * torch.tensor([1, 0.01]) for n in (0, 1)], -1)
+    turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+    rotated = [torch.view_as_complex(x.unflatten(-1, (4, 2))) * turn for x in (q, k)]
+    logits = (rotated[0] @ rotated[1].mH).real / 8**0.5
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_auto_starts_as_one_row() -> None:
+    sizes = {"n_layers": 1, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
+    (auto,) = build_encodings({**SECTIONS["rope_2d"], "auto": True}, dims(**sizes))
+    (given,) = build_encodings(SECTIONS["rope_2d"], dims(**sizes))
+    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
+    x, pos = torch.randn(2, 7, 16), torch.arange(7)[None]
+    outs = [attend_by_hooks(e, q, k, v, x, pos) for e in (auto, given)]
+    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8, 13])
+def test_affine_scan(length: int) -> None:
+    a, b = torch.rand(2, 3, length).unbind(0)
+    y, expected = torch.zeros(3), []
+    for t in range(length):
+        y = a[:, t] * y + b[:, t]
+        expected.append(y)
+    torch.testing.assert_close(affine_scan(a, b), torch.stack(expected, 1))
+
+
+def test_a_width_that_four_does_not_divide_is_refused() -> None:
+    assert_refused("rope_2d", {}, ["width 6", "choose a width that 4 divides"], d_model=12)
