@@ -18,7 +18,7 @@ class HardALiBi(PositionalEncoding):
 
     logits_ij = q_i . k_j / sqrt(D), in the h-th of ``heads`` heads less 1e9 where i - j >= h, so
     that those keys have no weight; the other heads have no encoding. ``heads: null`` is half of
-    them, at least two where there are two. Source: Jelassi 2024 (2402.01032), Hard-ALiBi, ``num_masked_heads`` of its
+    them, at least one. Source: Jelassi 2024 (2402.01032), Hard-ALiBi, ``num_masked_heads`` of its
     code. Windows are counted in positions, i - j. No parameters, any length. Not absolute; causal.
     """
 
@@ -29,8 +29,9 @@ class HardALiBi(PositionalEncoding):
 
     def __init__(self, dims: Dims, heads: PositiveInt | None) -> None:
         super().__init__()
-        half = min(dims.n_heads, max(2, dims.n_heads // 2))
-        self.heads = half if heads is None else heads
+        self.heads = max(1, dims.n_heads // 2) if heads is None else heads
+        # The first head sees itself alone, wherever it is.
+        self.reads_positions = self.heads > 1
         if self.heads > dims.n_heads:
             raise ValueError(
                 f"heads={heads} is more than the {dims.n_heads} heads of layer {dims.layer}: set "
@@ -43,7 +44,14 @@ class HardALiBi(PositionalEncoding):
     def null_values(self) -> dict[str, Any]:
         return {"heads": self.heads}
 
+    @property
+    def bias_by_distance(self) -> bool:
+        return self.reads_positions and super().bias_by_distance
+
     @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        if not self.reads_positions:
+            pos_k_BS = torch.arange(pos_k_BS.shape[1], device=pos_k_BS.device)[None]
+            pos_q_BT = pos_k_BS[:, -pos_q_BT.shape[1] :]
         outside = distances(pos_q_BT, pos_k_BS)[:, None] >= self.windows[:, None, None]
         return outside.to(self.windows.dtype) * FAR
