@@ -14,7 +14,8 @@ from program import Here, tiny
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
-from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder, State, run_folders
 
 FOLDER = "runs/flipflop/rope/seed0-01234567"
 
@@ -162,3 +163,33 @@ def test_a_run_of_before_a_key_existed_is_named(here: Here) -> None:
     assert part in " ".join(here(*words, "threads=2", "eval.batch_tokens=999").out.split())
     # Found finished.
     assert part not in here(*words).out
+
+
+def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tests.chaos seed=77 case=faults-5``: a quota, and SIGTERM at the next start before
+    the run has begun, leave status.json at running; nobody is said to be at it, and it goes on."""
+    words = tiny("train.steps=2", "train.warmup=0")
+
+    record = RunFolder.set_status
+
+    def refusing(folder: RunFolder, state: State, *facts: Any) -> None:
+        if state == "failed":
+            raise RunError("status.json cannot be written (Disk quota exceeded)")
+        record(folder, state, *facts)
+
+    def full(log: MetricsLog, row: dict[str, Any]) -> None:
+        raise RunError("metrics.jsonl cannot be written (Disk quota exceeded)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "set_status", refusing)
+        patch.setattr(MetricsLog, "write", full)
+        ended = here(*words)
+    assert (ended.status, "metrics.jsonl cannot be written" in ended.err) == (1, True)
+    folder = only_run()
+    assert (folder.status()["state"], folder.killed()) == ("running", True)
+    assert "killed at step 0 of 2" in here("results").out
+    assert "killed 0/2" in here("runs").out
+    assert here(*words).status == 0
+    assert folder.status()["state"] == "finished"
