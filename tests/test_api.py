@@ -143,7 +143,7 @@ def test_a_run_that_fails_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> No
         before = state()
         with pytest.raises(RunError, match=r"the run called sys.exit\(3\)"):
             run(*WORDS)
-        with pytest.raises(PeLabError, match=r"1 failed of 1 jobs \(.*sys.exit\(3\).*only what is"):
+        with pytest.raises(PeLabError, match=r"1 failed of 1 job \(.*sys.exit\(3\).*only what is"):
             sweep(*WORDS, seed=[1])
         assert state() == before
     assert run(*WORDS).summary["steps"] == 4
