@@ -1,0 +1,150 @@
+"""Addition, digit by digit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from pe_lab.common.task import Batch, Ints, Task
+
+DIGITS = "0123456789"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition(Task):
+    """Add two numbers, digit by digit.
+
+    The number of digits of each is uniform from min_digits to max_digits, and they are uniform;
+    the first is not 0, but for a number of one digit. With pad, zeros in front make the two
+    equally long and the sum one digit longer. With reverse, the sum begins with its last digit, so
+    that a carry is known where it is needed. Scored: the sum, which the model can also generate;
+    the error by sequence is that of whole sums. (Cho 2024, position coupling, arXiv 2405.20671:
+    padded, reversed, base 10.)
+
+    Vocabulary: the digits, + = and <pad>. 3 digits, base 10, pad, reverse, tokens over scored
+    targets:
+
+        4 0 7 + 0 9 5 = 2 0 5
+                      2 0 5 0
+
+    hints n: a symbol out of n in front of each digit, the same one for digits of one place, from
+    the units on one after another; the first is drawn (index hints of Zhou 2023, arXiv 2310.16028).
+    2 digits, hints 5:
+
+        h3 1 h2 7 + h3 6 h2 8 =  h2 5  h3 8  h4
+                              h2 5  h3 8  h4 0
+
+    Position ids (``positions=coupled``): digits of one place have one id, as the published code has
+    them: 1 for the first place of the sum, growing to the units, then + and =. A shorter sequence
+    is padded on the right. Errors are also broken down by the place, 1 for the units. Splits:
+    long_x2 has from max_digits + 1 to twice as many digits, long_x3 from there to three times.
+    Metric: share of wrong digits.
+    """
+
+    min_digits: PositiveInt
+    max_digits: PositiveInt
+    base: Annotated[int, Field(ge=2, le=len(DIGITS))]
+    reverse: bool
+    pad: bool
+    hints: PositiveInt | None
+
+    generates: ClassVar[bool] = True
+    separator: ClassVar[str | None] = "="
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_digits > self.max_digits:
+            raise ValueError(
+                f"task.min_digits is {self.min_digits}, more than task.max_digits, "
+                f"{self.max_digits}; lower the one or raise the other"
+            )
+        if self.hints is not None and self.hints <= self.max_digits:
+            raise ValueError(
+                f"task.hints={self.hints} does not suffice for sums of {self.max_digits + 1} "
+                f"digits; set it to {self.max_digits + 1} or more, or to null"
+            )
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        hints = (f"h{i}" for i in range(self.hints or 0))
+        return (*DIGITS[: self.base], "+", "=", "<pad>", *hints)
+
+    @property
+    def n_tokens(self) -> int:
+        return self._per_digit * (3 * self.max_digits + 1) + 1
+
+    @property
+    def position_axes(self) -> Mapping[str, int]:
+        return {"place": self.max_digits + 3}
+
+    @property
+    def _per_digit(self) -> int:
+        return 1 if self.hints is None else 2
+
+    def at_length(self, length: int) -> Self:
+        """With min_digits and max_digits in the same proportion."""
+        if length < (least := 4 * self._per_digit + 1):
+            raise ValueError(
+                f"a length of {length} is too short for addition: give at least {least}"
+            )
+        most = ((length - 1) // self._per_digit - 1) // 3
+        fewest = max(1, self.min_digits * most // self.max_digits)
+        return replace(self, min_digits=fewest, max_digits=most, splits={})
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        digits, n_digits = self._numbers(rng, n)
+        longest = n_digits.max(axis=0)
+        if self.pad:
+            shown = np.stack([longest, longest, longest + 1])
+        else:
+            carried = np.take_along_axis(digits[2], longest, axis=1) > 0
+            shown = np.stack([*n_digits, longest + carried])
+        first_hint = rng.integers(0, (self.hints or 0) - longest) if self.hints else 0
+        per_digit, plus = self._per_digit, self.base
+        index = np.arange(self.n_tokens + 1)
+        begins = np.stack([0 * longest, per_digit * shown[0] + 1, per_digit * shown[:2].sum(0) + 2])
+        end = begins[2] + per_digit * shown[2] - 1
+        sequences = np.full((n, len(index)), plus + 2)
+        place = np.zeros_like(sequences)  # from 1, the units; of signs 0
+        for number in range(3):
+            offset = index - begins[number]
+            nth = offset // per_digit
+            turned = number == 2 and self.reverse
+            at = (nth if turned else shown[number] - 1 - nth).clip(0, self.max_digits)
+            words = np.take_along_axis(digits[number], at, axis=1)
+            if self.hints:
+                words = np.where(offset % per_digit == 0, plus + 3 + first_hint + at, words)
+            inside = (offset >= 0) & (nth < shown[number])
+            sequences = np.where(inside, words, sequences)
+            place = np.where(inside, at + 1, place)
+        for sign in (1, 2):
+            sequences[index == begins[sign] - 1] = plus + sign - 1
+        tokens, targets = sequences[:, :-1], sequences[:, 1:].copy()
+        read = index[:-1] < end
+        tokens[~read] = plus + 2  # no last answer is read
+        scored = (index[:-1] >= begins[2] - 1) & read
+        always = self.pad and self.min_digits == self.max_digits
+        return Batch(
+            tokens,
+            targets,
+            scored,
+            None if always else end[:, 0],
+            {"place": place[:, 1:] * scored},
+            {"place": (longest + 2 - place[:, :-1]) * read},
+        )
+
+    def _numbers(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
+        """Digits from the units on of both numbers and their sum, (3, n, max_digits + 1), 0 beyond
+        the last; how many digits the two have, (2, n, 1)."""
+        place = np.arange(self.max_digits + 1)
+        n_digits = rng.integers(self.min_digits, self.max_digits + 1, (2, n, 1))
+        drawn = rng.integers(0, self.base, (2, n, len(place)))
+        first = rng.integers(1, self.base, (2, n, 1))
+        is_first = (place == n_digits - 1) & (n_digits > 1)
+        two = np.where(is_first, first, drawn) * (place < n_digits)
+        total = two.sum(axis=0)
+        for at in place[1:]:
+            total[:, at] += total[:, at - 1] >= self.base
+        return np.concatenate([two, total[None] % self.base]), n_digits
