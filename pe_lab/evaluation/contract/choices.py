@@ -45,6 +45,9 @@ def other_values(section: Section, key: str) -> list[Any]:
         # A wide layer with moved parameters makes logits of hundreds, and one unit in the last
         # place of its weights (TAPE's) moves gradients by 4e-11.
         return [{"width": 5, "heads": 2}.get(key, MAX_LEN + 5)]
+    if key == "base" and value >= 1000:
+        # Of frequencies, so that few features have several within the trained length (FoPE).
+        return [value / 1000, value / 2000]
     if isinstance(value, (int, float)):
         return [other for other in (2 * value + 1, value / 2) if other != value]
     return []
