@@ -1,6 +1,9 @@
 """``pe-lab new``: what it writes runs as it stands."""
 
 import importlib
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +110,28 @@ def test_a_folder_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
     (line,) = ended.err.splitlines()
     assert "cannot be written" in line
     assert "choose another to=FOLDER" in line
+
+
+@pytest.mark.extended
+def test_the_page_on_extending_works(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    shell, python = (
+        re.search(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        for kind in ("sh", "python")
+    )
+    assert shell is not None
+    assert python is not None
+    small = ["train.steps=2", "eval.sequences=20", "eval.quick_sequences=20", "tracker=none"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    lines = [line.partition("  #")[0] for line in shell[1].splitlines()]
+    assert len(lines) == 4
+    commands = [[*shlex.split(line)[1:], *(small if "task=" in line else [])] for line in lines]
+    for words in [["-m", "pe_lab", *words] for words in commands] + [["-c", python[1]]]:
+        ended = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, f"{words}\n{ended.stdout}\n{ended.stderr}"
+    assert len(list((tmp_path / "runs").glob("*/*/seed*/summary.json"))) == 10 + 4
 
 
 def test_a_file_of_the_folder_hides_no_module(here: Here, tmp_path: Path) -> None:
