@@ -28,7 +28,7 @@ logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "distance", "path", "relative", "stick_breaking")
+KINDS = ("cope", "dape", "distance", "path", "relative", "stick_breaking")
 # Of a kind that has none of its name.
 LIBRARIES = dict.fromkeys(("path", "relative", "rotary_distance"), "distance")
 
@@ -79,7 +79,7 @@ BACKENDS = (
         {
             "cope": _in("cpu.cope"),
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            **{kind: _in(f"cpu.{kind}") for kind in ("path", "relative", "stick_breaking")},
+            **{kind: _in(f"cpu.{kind}") for kind in ("dape", "path", "relative", "stick_breaking")},
         },
         "cpu",
         min_queries=2,
@@ -181,6 +181,7 @@ def _attend(kind: str, q: Tensor, *rest: Any) -> Tensor | None:
 relative = functools.partial(_attend, "relative")
 stick_breaking = functools.partial(_attend, "stick_breaking")
 path = functools.partial(_attend, "path")
+dape = functools.partial(_attend, "dape")
 
 
 def cpu_kernels_may_read(x: Tensor) -> bool:

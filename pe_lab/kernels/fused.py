@@ -19,6 +19,7 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.cope_positions import TablePositions
+from pe_lab.pe.dape import DAPE
 from pe_lab.pe.functional import consecutive
 from pe_lab.pe.near_far import NearFar
 from pe_lab.pe.path import PaTH
@@ -80,12 +81,14 @@ class DistanceKernel:
         return dispatch.rotary_distance(q, k, v, self.bias(k), rotation, drop)
 
     def bias(self, k_BHSD: Tensor) -> Tensor | None:
-        """(H, S): the bias at the distances 0 .. S - 1."""
-        if not self.biased:
-            return None
-        pos_BS = torch.arange(k_BHSD.shape[2], device=k_BHSD.device)[None]
-        bias_BHTS = self.encoding.bias(pos_BS[:, -1:], pos_BS)
-        return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
+        return by_distances(self.encoding, k_BHSD) if self.biased else None
+
+
+def by_distances(encoding: PositionalEncoding, k_BHSD: Tensor) -> Tensor | None:
+    """(H, S): the bias at the distances 0 .. S - 1."""
+    pos_BS = torch.arange(k_BHSD.shape[2], device=k_BHSD.device)[None]
+    bias_BHTS = encoding.bias(pos_BS[:, -1:], pos_BS)
+    return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
 
 
 class CopeKernel:
@@ -126,6 +129,30 @@ class StickBreakingKernel:
             return None
         remainder = self.encoding.remainder == "self"
         return dispatch.stick_breaking(q_BHTD, k_BHSD, inputs.v_BHSD, remainder, drop)
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        return None
+
+
+class DapeKernel:
+    """Attention with DAPE's logits, where the static bias depends on the distance alone."""
+
+    kind = "dape"
+
+    def __init__(self, encoding: DAPE) -> None:
+        self.encoding = encoding
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        if not consecutive(inputs.pos_k_BS):
+            return None
+        bias_HN = by_distances(self.encoding.base, k_BHSD)
+        assert bias_HN is not None
+        weights = (x.to(q_BHTD.dtype) for x in self.encoding.weights(bias_HN))
+        return dispatch.dape(
+            q_BHTD, k_BHSD, inputs.v_BHSD, bias_HN.to(q_BHTD.dtype), *weights, drop
+        )
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         return None
@@ -194,6 +221,10 @@ def _stick_breaking(encoding: PositionalEncoding) -> StickBreakingKernel | None:
     return StickBreakingKernel(encoding) if known else None
 
 
+def _dape(encoding: DAPE) -> DapeKernel | None:
+    return DapeKernel(encoding) if encoding.base.bias_by_distance else None
+
+
 def _cope(encoding: CoPE) -> FusedKernel | None:
     if encoding.relative is not None:
         return None
@@ -205,6 +236,7 @@ def _cope(encoding: CoPE) -> FusedKernel | None:
 
 BY_LOGITS: dict[Callable[..., Tensor], Callable[..., FusedKernel | None]] = {
     CoPE.logits: _cope,
+    DAPE.logits: _dape,
     NearFar.logits: NearFarKernel,
     PaTH.logits: PathKernel,
 }

@@ -64,6 +64,27 @@ def stick_breaking(
     return (weights if drop is None else drop(weights, attention_rows(weights))) @ v_BHSD
 
 
+def dape(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    bias_HN: Tensor,
+    from_content_WH: Tensor,
+    by_distance_WN: Tensor,
+    out_WH: Tensor,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.dape``."""
+    t, s = q_BHTD.shape[2], k_BHSD.shape[2]
+    place = torch.arange(s, device=q_BHTD.device)
+    far_TS = (place[s - t :, None] - place).clamp(min=0)
+    content = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])
+    units = by_distance_WN[:, far_TS] + torch.einsum("wh,bhts->bwts", from_content_WH, content)
+    units = torch.where(units > 0, units, 0.01 * units)
+    adjustment = torch.einsum("wh,bwts->bhts", out_WH, units)
+    return _mix(content + bias_HN[:, far_TS] + adjustment, v_BHSD, drop)
+
+
 def path(
     q_BHTD: Tensor,
     k_BHSD: Tensor,
@@ -141,6 +162,7 @@ def rotary_distance(
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cope": cope,
+    "dape": dape,
     "distance": distance,
     "path": path,
     "relative": relative,

@@ -132,6 +132,10 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             w, beta = F.normalize(w, dim=-1), 2 * strength[..., 0].sigmoid()
             return attend(q[:, :, -t:], k, v, w, beta, of["kept"], drop)
 
+        def dape(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            return attend(q[:, :, -t:], k, v, of["bias"], of["in"], of["units"], of["out"], drop)
+
         def broken(
             remainder: bool, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
         ) -> Tensor | None:
@@ -145,6 +149,12 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
         elif kind == "stick_breaking":
             for remainder in (False, True):
                 yield {"qkv": qkv}, partial(broken, remainder)
+        elif kind == "dape":
+            w = 5
+            # Units far from zero, where their slope jumps.
+            units = drawn(w, s).sign() * (3 + drawn(w, s).abs())
+            sides = {"in": drawn(w, h) / 16, "units": units, "out": drawn(w, h)}
+            yield {"qkv": qkv, "bias": drawn(h, s + 3), **sides}, dape
         elif kind == "path":
             yield {"qkv": qkv, "gates": gates, "kept": drawn(b, h, s)}, path
         elif kind == "relative":

@@ -68,6 +68,13 @@ class DAPE(PositionalEncoding):
         adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
         return adjusted_BTSH.movedim(-1, 1)
 
+    def weights(self, bias_HN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the network, for biases B in N columns: those from the content (width, H), what B and
+        c add to the hidden units (width, N), and V transposed."""
+        from_content, from_bias = self.hidden.weight.chunk(2, -1)
+        by_bias_WN = F.linear(bias_HN.T, from_bias, self.hidden.bias).T
+        return from_content, by_bias_WN, self.out.weight.T
+
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``adjustment``, the network's part of the logits, and ``base bias`` B."""
         q, k = inputs.q_BHTD, inputs.k_BHSD

@@ -108,13 +108,27 @@ def path_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
     return [*distance_inputs(size, dtype)[:3], *(x.to(dtype) for x in reflections)]
 
 
+def dape_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v, a bias, and the weights of five units that are far from zero, where their slope
+    jumps."""
+    rng = torch.Generator().manual_seed(3)
+    w, h, s = 5, size.h, size.s
+    of_content, units, out = (
+        torch.randn(shape, generator=rng, dtype=torch.float64)
+        for shape in ((w, h), (w, s + 2), (w, h))
+    )
+    weights = of_content / 32, units.sign() * (3 + units.abs()), out
+    return [*distance_inputs(size, dtype), *(x.to(dtype) for x in weights)]
+
+
 def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[float, ...]]:
     """Tensors and the other arguments, but for dropout, of a kind of attention."""
     if kind == "cope":
         return cope_inputs(size, "rope", 9, dtype), (0.7,)
     if kind == "stick_breaking":
         return distance_inputs(size, dtype)[:3], (True,)
-    of_kind = {"relative": relative_inputs, "path": path_inputs}.get(kind, distance_inputs)
+    makers = {"relative": relative_inputs, "path": path_inputs, "dape": dape_inputs}
+    of_kind = makers.get(kind, distance_inputs)
     return of_kind(size, dtype), ()
 
 

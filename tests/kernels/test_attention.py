@@ -15,6 +15,7 @@ from attention_cases import (
     assert_cope,
     assert_distance,
     assert_equal,
+    dape_inputs,
     distance_inputs,
     inputs,
     path_inputs,
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import build, cope, distance, path, relative, stick_breaking
+from pe_lab.kernels.cpu import build, cope, dape, distance, path, relative, stick_breaking
 
 pytestmark = needs_compiler
 
@@ -102,6 +103,34 @@ def test_path_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
         *ungated, kept = path_inputs(size, dtype)
         assert_equal(path.path, reference.path, [*ungated, kept], drop)
         assert_equal(no_gates(path.path), no_gates(reference.path), ungated, drop)
+
+
+HEADS = [
+    Size(2, 2, 5, 5, 4),
+    Size(1, 4, 131, 131, 8),
+    Size(3, 8, 1, 70, 8),
+    Size(2, 1, 65, 137, 17),
+    Size(1, 1, 1, 1, 1),
+]
+
+
+@each_dtype
+@pytest.mark.parametrize("size", HEADS, ids=str)
+def test_dape_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
+    for drop in (None, DROP):
+        assert_equal(dape.dape, reference.dape, dape_inputs(size, dtype), drop)
+
+
+def test_dape_is_left_to_pytorch_for_other_numbers_of_heads() -> None:
+    assert dape.dape(*dape_inputs(Size(2, 3, 5, 5, 4), torch.float32), None) is None
+
+
+def test_the_number_of_threads_changes_no_bit_of_dape() -> None:
+    tensors = dape_inputs(Size(1, 2, 200, 333, 8), torch.float32)
+    alone = results(dape.dape, tensors, DROP)
+    torch.set_num_threads(3)
+    for x, y in zip(results(dape.dape, tensors, DROP), alone, strict=True):
+        assert torch.equal(x, y)
 
 
 def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:

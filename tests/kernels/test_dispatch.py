@@ -49,6 +49,7 @@ def formula(*arguments: object) -> Tensor:
     """The reference of the kind, recognized by its arguments."""
     kind = {5: "distance", 7: "path", 8: "cope", 10: "relative"}[len(arguments)]
     kind = "stick_breaking" if isinstance(arguments[3], bool) else kind
+    kind = "dape" if kind == "cope" and not isinstance(arguments[6], float) else kind
     return reference.REFERENCE[kind](*arguments)
 
 

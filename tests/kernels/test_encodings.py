@@ -1,4 +1,4 @@
-"""What the kernels of relative positions, stick-breaking and PaTH compute is what the hooks do."""
+"""Kernels of relative positions, DAPE, PaTH and stick-breaking compute what the hooks do."""
 
 import copy
 from typing import Any
@@ -21,6 +21,7 @@ BY_PLACES: dict[str, list[dict[str, Any]]] = {
     "relative": [{}, {"share_layers": False}],
     "shaw": [{}, {"values": False, "clip": 100}],
     "transformer_xl": [{}],
+    "dape": [{}, {"base": "kerple"}],
     "deberta": [{}, {"clip": 9, "mirrored": False}],
 }
 AT_ANY: dict[str, list[dict[str, Any]]] = {
@@ -45,7 +46,7 @@ def test_values_and_gradients_are_those_of_the_hooks(
     """Where positions skip some, tables by the distance of places do not serve."""
     calls = []
     kind = {"combined": "stick_breaking"}.get(name, name)
-    kind = kind if kind in ("path", "stick_breaking") else "relative"
+    kind = kind if kind in ("dape", "path", "stick_breaking") else "relative"
     real = getattr(dispatch, kind)
     monkeypatch.setattr(dispatch, kind, lambda *x: calls.append(x) or real(*x))
     torch.manual_seed(0)

@@ -72,13 +72,73 @@ class DistanceBackward {
         grad_bias_(p.grad_bias != nullptr ? p.keys : 0) {}
 
   void head(long number, long part) {
+    enter(number);
+    for (long query = 0; query < p_.queries; query += BLOCK) queries(query, part);
+    finish(number, part);
+  }
+
+  void enter(long number) {
     head_.enter(number);
     terms_.enter();
     if (carried_.there()) carried_.enter(true);
     std::fill_n(grad_k_ + 0, p_.keys * head_.stride, T(0));
     std::fill_n(grad_v_ + 0, p_.keys * head_.stride, T(0));
     grad_bias_.clear();
-    for (long query = 0; query < p_.queries; query += BLOCK) queries(query, part);
+  }
+
+  void enter_queries(long query) {
+    load_queries(query, head_.count(query));
+    std::fill_n(grad_q_ + 0, BLOCK * head_.stride, T(0));
+    if (carried_.there()) carried_.clear_gradients(query);
+  }
+
+  // The logits of a block, to the base 2, without the bias by distance.
+  T* compare(const BlockPair<T>& pair, long query, long key) {
+    const long stride = head_.stride;
+    if (carried_.there())
+      carried_.compare(pair, query, key, weights_);
+    else
+      pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
+    terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
+    return weights_;
+  }
+
+  // Replaces them by dropped weights; returns the gradients of the logits.
+  T* differentiate(const BlockPair<T>& pair, long query, long key) {
+    const long stride = head_.stride;
+    if (through_logits_) {
+      pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
+      terms_.add_slopes(pair, grad_out_rows_, slopes_);
+    }
+    for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(pair, query, key, vector);
+    return slopes_;
+  }
+
+  // What both give to the gradients.
+  void accumulate(const BlockPair<T>& pair, long query, long key) {
+    const long stride = head_.stride;
+    if (p_.grad_v.data != nullptr)
+      pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
+    if (carried_.there()) {
+      carried_.differentiate(pair, query, key, slopes_, grad_k_);
+    } else {
+      if (p_.grad_k.data != nullptr)
+        pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
+      if (p_.grad_q.data != nullptr)
+        pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
+    }
+    terms_.differentiate(pair, query, key, weights_, slopes_, query_rows_, grad_out_rows_, grad_q_,
+                         grad_k_);
+  }
+
+  void finish_queries(long query, long part) {
+    if (carried_.there()) carried_.finish(query, grad_q_);
+    if (p_.grad_q.data != nullptr)
+      write(p_.grad_q, p_.rotary_q, query, head_.count(query), part, T(p_.softmax_scale),
+            grad_q_ + 0);
+  }
+
+  void finish(long number, long part) {
     for (long key = part * BLOCK; key < p_.keys; key += p_.parts * BLOCK) write_keys(key);
     terms_.write(part);
     carried_.write(part);
@@ -89,41 +149,18 @@ class DistanceBackward {
 
  private:
   void queries(long query, long part) {
-    const long count = head_.count(query), index = head_.offset + query, stride = head_.stride;
-    enter_queries(query, count);
-    std::fill_n(grad_q_ + 0, BLOCK * stride, T(0));
-    if (carried_.there()) carried_.clear_gradients(query);
+    const long count = head_.count(query), index = head_.offset + query;
+    enter_queries(query);
     for (long key = part * BLOCK; key < index + count; key += p_.parts * BLOCK) {
       const BlockPair<T> pair(index, count, key, p_.keys);
-      if (carried_.there())
-        carried_.compare(pair, query, key, weights_);
-      else
-        pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
-      terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
-      if (through_logits_) {
-        pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
-        terms_.add_slopes(pair, grad_out_rows_, slopes_);
-      }
-      for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(pair, query, key, vector);
-      if (p_.grad_v.data != nullptr)
-        pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
-      if (carried_.there()) {
-        carried_.differentiate(pair, query, key, slopes_, grad_k_);
-      } else {
-        if (p_.grad_k.data != nullptr)
-          pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
-        if (p_.grad_q.data != nullptr)
-          pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
-      }
-      terms_.differentiate(pair, query, key, weights_, slopes_, query_rows_, grad_out_rows_,
-                           grad_q_, grad_k_);
+      compare(pair, query, key);
+      differentiate(pair, query, key);
+      accumulate(pair, query, key);
     }
-    if (carried_.there()) carried_.finish(query, grad_q_);
-    if (p_.grad_q.data != nullptr)
-      write(p_.grad_q, p_.rotary_q, query, count, part, T(p_.softmax_scale), grad_q_ + 0);
+    finish_queries(query, part);
   }
 
-  void enter_queries(long query, long count) {
+  void load_queries(long query, long count) {
     const auto rows = queries_ = head_.enter_queries(query);
     if (carried_.there()) carried_.enter_queries(query, rows.first, rows.stride);
     const long stride = head_.stride;

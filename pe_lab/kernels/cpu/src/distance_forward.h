@@ -13,40 +13,69 @@ class DistanceForward {
   Head<T> head_;
   Terms<T> terms_;
   Carried<T> carried_;
+  typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
  public:
   explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), carried_(p, head_, false), out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
+    enter(number);
+    for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
+  }
+
+  void enter(long number) {
     head_.enter(number);
     terms_.enter();
     if (carried_.there()) carried_.enter(false);
-    for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
+  }
+
+  void enter_queries(long query) {
+    queries_ = head_.enter_queries(query);
+    if (carried_.there()) carried_.enter_queries(query, queries_.first, queries_.stride);
+    // Not minus infinity: a difference of infinities would be NaN.
+    std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
+    std::fill_n(sum_ + 0, BLOCK, T(0));
+    std::fill_n(out_ + 0, BLOCK * head_.stride, T(0));
+  }
+
+  // The logits of a block, to the base 2, without the bias by distance.
+  T* compare(const BlockPair<T>& pair, long query, long key) {
+    if (carried_.there())
+      carried_.compare(pair, query, key, weights_);
+    else
+      pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
+                   weights_);
+    terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
+    return weights_;
+  }
+
+  // What they add to the output.
+  void average(const BlockPair<T>& pair, long key) {
+    if (weigh(pair, key)) rescale(pair.queries);
+    pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
+    terms_.add_values(pair, weights_, out_);
+  }
+
+  void finish(long query) {
+    const long count = head_.count(query);
+    for (long i = 0; i < count; ++i)
+      copy_row(out_ + i * head_.stride, p_.width, T(p_.drop.scale) / sum_[i],
+               p_.out.template row<T>(head_.b, head_.h, query + i));
+    std::copy_n(largest_ + 0, count, static_cast<T*>(p_.largest) + head_.at(query));
+    std::copy_n(sum_ + 0, count, static_cast<T*>(p_.sum) + head_.at(query));
   }
 
  private:
   void queries(long query) {
     const long count = head_.count(query), index = head_.offset + query;
-    const auto rows = head_.enter_queries(query);
-    if (carried_.there()) carried_.enter_queries(query, rows.first, rows.stride);
-    // Not minus infinity: a difference of infinities would be NaN.
-    std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
-    std::fill_n(sum_ + 0, BLOCK, T(0));
-    std::fill_n(out_ + 0, BLOCK * head_.stride, T(0));
+    enter_queries(query);
     for (long key = 0; key < index + count; key += BLOCK) {
       const BlockPair<T> pair(index, count, key, p_.keys);
-      if (carried_.there())
-        carried_.compare(pair, query, key, weights_);
-      else
-        pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
-                     weights_);
-      terms_.add(pair, query, key, rows.first, rows.stride, weights_);
-      if (weigh(pair, key)) rescale(count);
-      pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
-      terms_.add_values(pair, weights_, out_);
+      compare(pair, query, key);
+      average(pair, key);
     }
-    finish(query, count);
+    finish(query);
   }
 
   // Replaces products by weights, not yet divided by their sum. Returns true if a maximum grew.
@@ -85,13 +114,5 @@ class DistanceForward {
       T* const row = out_ + query * head_.stride;
       if (rescale_[query] != 1) copy_row(row, head_.stride, rescale_[query], row);
     }
-  }
-
-  void finish(long query, long count) {
-    for (long i = 0; i < count; ++i)
-      copy_row(out_ + i * head_.stride, p_.width, T(p_.drop.scale) / sum_[i],
-               p_.out.template row<T>(head_.b, head_.h, query + i));
-    std::copy_n(largest_ + 0, count, static_cast<T*>(p_.largest) + head_.at(query));
-    std::copy_n(sum_ + 0, count, static_cast<T*>(p_.sum) + head_.at(query));
   }
 };
