@@ -96,17 +96,27 @@ class Majority(Letters):  # type: ignore[misc]
         letters = rng.integers(0, self.n_symbols, shape)
         again = np.flatnonzero(self._tied(letters, there))
         while len(again):
-            letters[again] = rng.integers(0, self.n_symbols, (len(again), shape[1]))
-            again = again[self._tied(letters[again], there[again])]
+            # Two letters are a tie 25 times in 26: the fewer rows are left, the more draws of each.
+            draws = max(1, shape[0] // len(again))
+            found = rng.integers(0, self.n_symbols, (draws * len(again), shape[1]))
+            single = ~self._tied(found, there[again].repeat(draws, axis=0)).reshape(-1, draws)
+            first = np.arange(len(again)) * draws + single.argmax(axis=1)
+            done = single.any(axis=1)
+            letters[again[done]] = found[first[done]]
+            again = again[~done]
         return letters
 
     def _tied(self, letters: Ints, there: Bools) -> Bools:
-        counts = self._counts(letters, there)
-        tied: Bools = (counts == counts.max(axis=1, keepdims=True)).sum(axis=1) > 1
+        counts = np.partition(self._counts(letters, there), self.n_symbols - 2, axis=1)
+        tied: Bools = counts[:, -1] == counts[:, -2]
         return tied
 
     def _counts(self, letters: Ints, there: Bools) -> Ints:
         """How often each symbol occurs, (n, n_symbols)."""
-        n, symbols = len(letters), self.n_symbols
-        cells = (np.arange(n)[:, None] * symbols + letters)[there]
-        return np.bincount(cells, minlength=n * symbols).reshape(n, symbols)
+        # One more symbol, for what is not there.
+        n, symbols = len(letters), self.n_symbols + 1
+        cells = (
+            np.where(there, letters, self.n_symbols) + np.arange(0, n * symbols, symbols)[:, None]
+        )
+        counts = np.bincount(cells.ravel(), minlength=n * symbols).reshape(n, symbols)
+        return counts[:, : self.n_symbols]

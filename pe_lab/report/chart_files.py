@@ -14,7 +14,7 @@ from pe_lab.inspection.page import whole_chart
 from pe_lab.report.charts import Spec
 from pe_lab.report.figures import figure
 from pe_lab.report.page import Part
-from pe_lab.report.pictures import drawn, heat_map
+from pe_lab.report.pictures import breakdown_map, drawn, heat_map
 from pe_lab.store.digests import digest_of
 
 RECORD = "charts.json"
@@ -24,14 +24,17 @@ Draw = Callable[[], bytes]
 
 
 def charts(parts: Sequence[Part], inspections: Sequence[Inspection], form: str) -> dict[str, Draw]:
-    """File name -> what draws it: the heat map and each group of charts of every section, and
-    each inspection."""
+    """File name -> what draws it: the heat map and each group of charts of every section, a map of
+    errors by tag and split, and each inspection."""
     specs: dict[str, Callable[[], Spec]] = {}
     for part in parts:
         section = part.section
         specs[f"{section.title} heat map"] = partial(heat_map, section)
         for group in part.groups:
             specs[f"{section.title} {group.name}"] = partial(figure, section, group, "error")
+            if group.name.startswith("by-") and group.name != "by-length":
+                name = f"{section.title} {group.name} map"
+                specs[name] = partial(breakdown_map, section, group)
     for inspection in inspections:
         name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
         if name in specs:  # of another setting

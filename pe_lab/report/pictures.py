@@ -16,6 +16,7 @@ from typing import Any
 from pe_lab.common.console import percent
 from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
+from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section
 
 FONTS = {
@@ -87,6 +88,61 @@ def heat_map(section: Section) -> Spec:
             "axis": {"domain": False, "ticks": False, "labelFontSize": 12},
             "text": {"fontSize": 12},
         },
+    }
+
+
+def breakdown_map(section: Section, group: Group) -> Spec:
+    """The error of each setting over a property of the answer and the splits, such as depth and
+    length of ``task=needle``: a panel for each setting, from the panels of ``group``, one for each
+    split. Errors in %, colours from no error to that of guessing."""
+    what = group.name.removeprefix("by-")
+    values = [
+        {
+            "setting": f"{setting.pe}{setting.mark} {setting.differs}".strip(),
+            "split": panel.split,
+            "x": point.x,
+            "text": percent(band.mean),
+            "error": band.mean,
+        }
+        for panel in group.panels
+        for point in panel.points
+        if (band := point.band(section, "error")) is not None
+        for setting in (section.settings[point.setting],)
+    ]
+    most = max([panel.guess for panel in group.panels if panel.guess] or [1.0])
+    colour = {
+        "field": "error",
+        "type": "quantitative",
+        "scale": {"domain": [0, most / 2, most], "range": HEAT, "interpolate": "lab"},
+        "legend": None,
+    }
+    place: Spec = {
+        "x": {"field": "x", "type": "ordinal", "title": what, "axis": {"labelAngle": 0}},
+        "y": {"field": "split", "type": "nominal", "sort": section.splits, "title": None},
+    }
+    ink = {"condition": {"test": f"datum.error > {DEEP} * {most}", "value": "#fff"}}
+    title = f"{section.title}: wrong answers in % by {what} and split, mean over seeds"
+    return {
+        "title": {"text": title, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
+        "data": {"values": values},
+        "facet": {"field": "setting", "sort": None, "title": None},
+        "columns": 3,
+        "spec": {
+            "width": {"step": 34},
+            "height": {"step": 24},
+            "layer": [
+                {"mark": "rect", "encoding": {**place, "color": colour}},
+                {
+                    "mark": {"type": "text", "fontSize": 10},
+                    "encoding": {
+                        **place,
+                        "text": {"field": "text"},
+                        "color": {**ink, "value": "#000"},
+                    },
+                },
+            ],
+        },
+        "config": {"background": "#fff", "font": "sans-serif", "view": {"stroke": None}},
     }
 
 

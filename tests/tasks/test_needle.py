@@ -88,8 +88,8 @@ def test_drawing(drawings):
 
 
 def test_sizes_that_do_not_fit(load):
-    with pytest.raises(ValueError, match=r"task.n_variables is 17, more than task.n_names, 16"):
-        load("needle", n_variables=17)
+    with pytest.raises(ValueError, match=r"task.n_variables is 9, more than task.n_names, 8"):
+        load("needle", n_variables=9)
     with pytest.raises(ValueError, match=r"task.length=18 is too short .*=4, which take 19 tokens"):
         load("needle", length=18)
     with pytest.raises(ValueError, match=r"length of 18 is too short .* at least 19"):
@@ -100,8 +100,8 @@ def test_splits_are_longer_with_as_many_variables(load):
     task = load("needle")
     sizes = {s: (task.split(s).length, task.split(s).n_variables) for s in task.evaluated()}
     assert sizes == {
-        "in_domain": (64, 4),
-        "long_x4": (256, 4),
-        "long_x8": (512, 4),
-        "long_x16": (1024, 4),
+        "in_domain": (32, 4),
+        "long_x4": (128, 4),
+        "long_x8": (256, 4),
+        "long_x16": (512, 4),
     }
