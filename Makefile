@@ -86,7 +86,7 @@ bench: $(PEERS) ## how fast it is (docs/performance.md); less: BENCH=--quick
 bench-gpu: $(STAMP) ## training steps on a GPU, a few minutes
 	$(BIN)/python -m benchmarks.gpu $(BENCH)
 
-cost: $(PEERS) ## what each encoding costs relative to none, ten minutes; then the pages
+cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hour; then the pages
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
 

@@ -1,11 +1,11 @@
-"""``make cost``: parameters, time and memory of a training step with each encoding, over none's.
+"""``make cost``: parameters, time and memory of a training step with each encoding, over RoPE's.
 
 The default model (2 layers, 4 heads, d 64) on random tokens, float32, one thread: forward,
-cross-entropy at every position, backward, clipping, AdamW; length 128 in batches of 32, length 512
-in batches of 8.
+cross-entropy at every position, backward, clipping, AdamW; lengths 64, 128 and 512 in batches of
+64, 32 and 8.
 
-- time: blocks of steps alternate with blocks of the same model without an encoding, each round in
-  the reverse order. A round gives one ratio of processor times, so that a drifting clock cancels;
+- time: blocks of steps alternate with blocks of the same model with RoPE, each round in the
+  reverse order. A round gives one ratio of processor times, so that a drifting clock cancels;
   reported are the median and the quartiles of these ratios.
 - memory: peak bytes of tensors during a step, beyond those that exist before it (weights, the
   optimizer's state, the batch), as PyTorch's profiler counts every allocation.
@@ -40,7 +40,8 @@ from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Vocabulary
 from pe_lab.training.encodings import build_encodings
 
-BATCHES = {128: 32, 512: 8}
+BASELINE = "rope"
+BATCHES = {64: 64, 128: 32, 512: 8}
 BLOCK_MS, ROUNDS = 150, 11
 
 
@@ -57,9 +58,9 @@ def step_of(name: str, length: int, cfg: TrainConfig) -> tuple[Step, int]:
     return lambda: step(data, data.scored), facts.parameters(encodings)
 
 
-def ratios(step: Step, none: Step, rounds: int) -> tuple[list[float], float]:
-    """One ratio of processor times a round, and the median milliseconds of a step of none."""
-    sides = (step, none)
+def ratios(step: Step, baseline: Step, rounds: int) -> tuple[list[float], float]:
+    """One ratio of processor times a round, and the median milliseconds of a step of RoPE's."""
+    sides = (step, baseline)
     takes = [min(clocks([side])[0] for _ in range(2)) for side in sides]
     counts = [max(1, round(BLOCK_MS / take)) for take in takes]
     found, plain = [], []
@@ -74,19 +75,19 @@ def ratios(step: Step, none: Step, rounds: int) -> tuple[list[float], float]:
 
 def measure(name: str, length: int, cfg: TrainConfig, rounds: int) -> dict[str, Any]:
     step, parameters = step_of(name, length, cfg)
-    none, _ = step_of("none", length, cfg)
-    for side in (step, none):
+    baseline, _ = step_of(BASELINE, length, cfg)
+    for side in (step, baseline):
         clocks([side] * 2)
-    most, plain = peak(step), peak(none)
-    found, plain_ms = ratios(step, none, rounds)
+    most, plain = peak(step), peak(baseline)
+    found, plain_ms = ratios(step, baseline, rounds)
     low, middle, high = statistics.quantiles(found, n=4)
     return {
         "parameters": parameters,
         "time": round(middle, 3),
         "time_quartiles": [round(low, 3), round(high, 3)],
         "memory": round(most / plain, 3),
-        "none_ms": round(plain_ms, 2),
-        "none_mib": round(plain / 2**20, 2),
+        "baseline_ms": round(plain_ms, 2),
+        "baseline_mib": round(plain / 2**20, 2),
     }
 
 
@@ -108,11 +109,17 @@ def earlier(chosen: list[str]) -> dict[str, Any]:
     if set(chosen) >= set(facts.names()) or not FILE.exists():
         return {}
     found = json.loads(FILE.read_text("utf-8"))
-    if found["machine"] != machine():
-        raise SystemExit(
-            f"{FILE.name} was measured on {found['machine']}, this is {machine()}: "
-            "leave --encodings out to measure all of them here"
-        )
+    how = {
+        "machine": machine(),
+        "baseline": BASELINE,
+        "batches": {str(n): b for n, b in BATCHES.items()},
+    }
+    for key, here in how.items():
+        if found.get(key) != here:
+            raise SystemExit(
+                f"{FILE.name} was measured with {key} {found.get(key)}, not {here}: "
+                "leave --encodings out to measure all of them"
+            )
     kept = set(facts.names()) - set(chosen)
     return {name: row for name, row in found["encodings"].items() if name in kept}
 
@@ -120,12 +127,15 @@ def earlier(chosen: list[str]) -> dict[str, Any]:
 def write(rows: dict[str, Any]) -> None:
     """One line for each encoding, so that a diff shows which was measured again."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
-    head = f'{{\n "machine": {json.dumps(machine())},\n "batches": {json.dumps(BATCHES)},\n'
+    head = f'{{\n "machine": {json.dumps(machine())},\n "baseline": {json.dumps(BASELINE)},\n'
+    head += f' "batches": {json.dumps(BATCHES)},\n'
     FILE.write_text(f'{head} "encodings": {{\n{lines}\n }}\n}}\n', "utf-8")
 
 
 def table(rows: dict[str, Any]) -> Table:
-    shown = Table("encoding", title="relative to none; quartiles of the time's rounds behind it")
+    shown = Table(
+        "encoding", title=f"relative to {BASELINE}; quartiles of the time's rounds behind it"
+    )
     for length in BATCHES:
         for header in (f"params {length}", "time", "", "memory"):
             shown.add_column(header, justify="right")

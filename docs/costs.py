@@ -42,8 +42,9 @@ def shown(say: dict[str, Any], names: list[str]) -> list[str]:
         threads=machine["threads"],
         torch=machine["torch"],
         batches=" / ".join(f"{n} ({length})" for length, n in known["batches"].items()),
-        none_ms=" / ".join(_middle(rows, length, "none_ms", 0) for length in lengths),
-        none_mib=" / ".join(_middle(rows, length, "none_mib", 1) for length in lengths),
+        baseline=known["baseline"],
+        baseline_ms=" / ".join(_middle(rows, length, "baseline_ms", 0) for length in lengths),
+        baseline_mib=" / ".join(_middle(rows, length, "baseline_mib", 1) for length in lengths),
     )
     return [text, table(header, cells), *late]
 

@@ -31,7 +31,8 @@ class DAPE(PositionalEncoding):
     activation too. Initial weights are PyTorch's, as there. DAPE V2 (2410.04798), a convolution
     over keys, is another method. Any length. Absolute where the base is (``fire``); causal.
 
-    The hidden layer is (B, T, S, width): width / H times the logits, and the most memory.
+    Without a kernel the hidden layer is (B, T, S, width): width / H times the logits, and the most
+    memory.
     """
 
     replaces_content = True
