@@ -23,8 +23,8 @@ class GroupWord(Task):
     """The product of the elements of a group read so far: state tracking.
 
     A word is a number of elements of ``group``, uniform from min_steps to max_steps, each of
-    them uniform over the generators. The target is the product of all elements so far, applied
-    in the order in which they are read: of permutations first the first. (The word problem of
+    them uniform over the generators. The target is the product of all elements so far; of
+    permutations, the one read first is applied first. (The word problem of
     Merrill 2024, arXiv 2404.08819, as in Grazzi 2025, arXiv 2411.12537, appendix E.2. With S2 it is
     parity; with Z_5, neighbours and score=last the cycle navigation of Deletang 2023, arXiv
     2207.02098.)

@@ -56,6 +56,26 @@ def test_selective_copy_cope_copies_at_any_share_of_blanks(tmp_path: Path) -> No
         assert min(seen["rope"][split]) > 0.5
 
 
+ONE_HEAD = ("model.n_layers=1", "model.n_heads=1")
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "easy", "hard"),
+    [
+        # Parity (S2), where rope is near guessing, 0.5.
+        ("group_word", (), ("in_domain", "long_x2", "long_x4"), ("long_x2", "long_x4")),
+        ("navigation", ONE_HEAD, ("in_domain", "dense", "sparse"), ("in_domain", "sparse")),
+        ("recall_reassigned", (), ("in_domain",), ("in_domain", "long_x2")),
+    ],
+)
+def test_path_follows_a_state_that_rope_does_not(
+    tmp_path: Path, task: str, words: tuple[str, ...], easy: tuple[str, ...], hard: tuple[str, ...]
+) -> None:
+    seen = errors(tmp_path, f"task={task}", "pe=path,rope", *words)
+    assert max(max(seen["path"][split]) for split in easy) <= 0.2
+    assert min(min(seen["rope"][split]) for split in hard) > 0.4
+
+
 @pytest.mark.parametrize("task", ["counting", "brackets"])
 def test_the_best_encoding_learns_the_task(tmp_path: Path, task: str) -> None:
     seen = errors(tmp_path, f"task={task}", "pe=cope,alibi")
