@@ -27,7 +27,7 @@ GOLDEN = {
     "brackets_sentence": "945527ce8b7cf1fe",
     "counting": "92221c5d57fdae77",
     "copy": "9ae8175ec4744120",
-    "cycle": "1f554ca4abedc115",
+    "cycle": "2570fd832a64a066",
     "even_pairs": "a68ff301359b57ad",
     "flipflop": "dfbbad5b65ea2f07",
     "group_word": "87788b001d61cd9c",

@@ -14,7 +14,9 @@ from pe_lab.tasks.group_word import GroupWord
 
 def group_word(**keys):
     plain = {"group": "S3", "generators": "all", "min_steps": 5, "max_steps": 5}
-    return GroupWord(splits={}, **(plain | {"tokens_per_step": 1, "score": "every"} | keys))
+    return GroupWord(
+        splits={}, **(plain | {"tokens_per_step": 1, "score": "every", "start": False} | keys)
+    )
 
 
 def product(group, first, second):
@@ -38,11 +40,14 @@ def is_even(word):
 
 def check(task, tokens, targets, scored, length):
     """One row, as words, against the rule."""
+    if task.start:
+        assert (tokens[0], targets[0], scored[0]) == ("<s>", task.vocab[0], False)
+        tokens, targets, scored, length = tokens[1:], targets[1:], scored[1:], length - 1
     k = task.tokens_per_step
     assert length % k == 0
     assert task.min_steps <= length // k <= task.max_steps
     state = task.vocab[0]
-    for place in range(task.n_tokens):
+    for place in range(len(tokens)):
         if place >= length:
             assert tokens[place] == targets[place] == "<pad>"
             assert not scored[place]
@@ -61,7 +66,7 @@ def check(task, tokens, targets, scored, length):
 
 
 def allowed(task):
-    elements = task.vocab[:-2]
+    elements = task.vocab[:-3]
     if task.generators == "neighbours":
         return {"0", "1", elements[-1]}
     most = {"all": 1000, "swaps": 2, "cycles3": 3}[task.generators]
@@ -82,12 +87,13 @@ KINDS = [
     steps=st.tuples(st.integers(1, 20), st.integers(1, 20)).map(sorted),
     k=st.integers(1, 4),
     score=st.sampled_from(["every", "last"]),
+    start=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_rule(kind, steps, k, score, seed):
+def test_rule(kind, steps, k, score, start, seed):
     task = group_word(
         group=kind[0], generators=kind[1], min_steps=steps[0], max_steps=steps[1],
-        tokens_per_step=k, score=score,
+        tokens_per_step=k, score=score, start=start,
     )  # fmt: skip
     batch = task.sample(generator(seed), 4)
     assert batch.tokens.shape == batch.targets.shape == batch.scored.shape == (4, task.n_tokens)
@@ -102,7 +108,7 @@ def test_rule(kind, steps, k, score, seed):
     [("Z_7", 7), ("S2", 2), ("S3", 6), ("S4", 24), ("S5", 120), ("A3", 3), ("A4", 12), ("A5", 60)],
 )
 def test_elements(group, size):
-    elements = group_word(group=group).vocab[:-2]
+    elements = group_word(group=group).vocab[:-3]
     assert len(set(elements)) == len(elements) == size
     if group[0] in "SA":
         n = int(group[1])
@@ -121,7 +127,7 @@ def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_
     assert {task.vocab[i] for i in np.flatnonzero(drawn)} == allowed(task)
     for count in drawn[drawn > 0]:
         assert_share(count, 80_000, 1 / len(allowed(task)))
-    assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 2))
+    assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 3))
 
 
 def test_steps_are_uniform(assert_share):
@@ -173,5 +179,6 @@ def test_a_split_has_the_group_of_its_task(load):
 def test_at_length():
     task = group_word(min_steps=3, max_steps=6, tokens_per_step=4).at_length(51)
     assert (task.n_tokens, task.min_steps, task.max_steps) == (48, 6, 12)
+    assert group_word(tokens_per_step=4, start=True).at_length(48).n_tokens == 45
     with pytest.raises(ValueError, match=r"length of 3 is too short for a group word: .* least 4"):
         group_word(tokens_per_step=4).at_length(3)
