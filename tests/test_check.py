@@ -113,6 +113,16 @@ class Crashes(Plain):
         return (pos_q[:, None, :, None] * pos_k[:, 1, None, None, None]).double()
 
 
+class Ordered(Plain):
+    """Claims that positions may fall, and takes their largest."""
+
+    any_order = True
+
+    def embed(self, x, tokens, pos):
+        least = pos.flip(-1).cummin(-1).values.flip(-1)
+        return x + least[..., None].cos() * torch.linspace(0, 1, x.shape[-1]).to(x)
+
+
 class Mixed(Plain):
     """Sums over the batch."""
 
@@ -134,6 +144,7 @@ PLANTED = {
     "Drawn": ("", "state_dict round trip"),
     "Crashes": ("", "small and odd sizes"),
     "Mixed": ("", "each sequence by itself"),
+    "Ordered": ("", "positions in any order"),
 }
 
 

@@ -41,8 +41,10 @@ def completed(line: str) -> set[str]:
         "tracker.wandb.mo": {"tracker.wandb.mode="},
         "task=text task.fi": {"task.file=", "task.files="},
         "pe=rope pe.ba": {"pe.base="},
-        "pe=re": {"pe=recurrent", "pe=relative", "pe=rerope"},
-        "-m pe=cope,ro": {"pe=cope,rope"},
+        "pe=re": {"pe=recurrent", "pe=relative", "pe=repo", "pe=rerope"},
+        "-m pe=cope,ro": {"pe=cope,rope", "pe=cope,rope_2d"},
+        "check pe=f": {"pe=fire", "pe=floater", "pe=fope", "pe=fox"},
+        "new ": {"encoding", "task", "model", "to="},
         "experiment=small/t": {"experiment=small/text"},
         "device=": {"device=auto", "device=cpu", "device=cuda"},
         "train.schedule=l": {"train.schedule=linear"},
@@ -112,4 +114,6 @@ def test_in_bash() -> None:
         "done\n"
     )
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert ended.stdout.splitlines() == ["recurrent relative rerope", "train.steps="], ended.stderr
+    assert ended.stdout.splitlines() == ["recurrent relative repo rerope", "train.steps="], (
+        ended.stderr
+    )

@@ -42,7 +42,9 @@ VALUES = {
     "bool": ("true", "false"),
 }
 """The values of these types in the classes of options."""
-PATHS = ("runs_dir", "out", "task.file")
+KINDS = ("encoding", "task", "model")
+"""What ``pe-lab new`` makes."""
+PATHS = ("runs_dir", "out", "to", "task.file")
 """Keys whose values are files or folders."""
 RUN_FILTERS = ("task", "pe", "positions", "model", "seed")
 NO_RUNS = ("report", "evaluations", "dashboard")
@@ -92,6 +94,8 @@ def candidates(before: list[str], current: str, verbs: Mapping[str, str]) -> lis
         found = CHOICES
     elif before[:1] == ["help"]:
         found = verbs
+    elif before == ["new"]:
+        found = [*KINDS, "to="]
     elif before and before[0] in verbs:
         found = _of_command(verbs[before[0]], before, current)
     else:

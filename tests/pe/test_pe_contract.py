@@ -180,6 +180,16 @@ def test_shifted_positions(section: Section) -> None:
             encodings.shifted(section)
 
 
+@every_variant
+def test_positions_in_any_order(section: Section) -> None:
+    reading = [encoding for encoding in model(section).encodings if encoding.reads_positions]
+    if reading and all(encoding.any_order for encoding in reading):
+        equal_paths.any_order(section)
+    else:
+        with pytest.raises(NotClaimedError):
+            equal_paths.any_order(section)
+
+
 @every_encoding
 def test_positions_of_each_sequence_alone(section: Section) -> None:
     encodings.rows_alone(section)

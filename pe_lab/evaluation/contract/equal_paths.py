@@ -60,6 +60,28 @@ def cache_gap(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int, what:
     return largest(steps - whole)
 
 
+def any_order(section: Section, **sizes: Any) -> str:
+    """With ``any_order``, positions that fall and repeat: no look at the future, finite, and equal
+    with a key cache."""
+    built = model(section, **sizes).eval()
+    reading = [encoding for encoding in built.encodings if encoding.reads_positions]
+    if not reading or not all(encoding.any_order for encoding in reading):
+        raise NotClaimedError("any_order is False: positions of later tokens are not smaller")
+    seen, limit = tokens(3, TRAIN_LEN), reach(built.encodings)
+    drawn = torch.randint(0, limit, (3, TRAIN_LEN), generator=torch.Generator().manual_seed(5))
+    hidden = built(seen, drawn)
+    if not hidden.isfinite().all():
+        raise ContractError("any_order is True, but positions that fall make states not finite")
+    # The positions of later tokens are other ones, too.
+    later = drawn.clone()
+    later[:, TRAIN_LEN // 2 :] = limit - 1 - later[:, TRAIN_LEN // 2 :]
+    gap = largest((built(seen, later) - hidden)[:, : TRAIN_LEN // 2])
+    if gap > 1e-12:
+        raise ContractError(f"positions of later tokens change earlier states by {gap:.1e}")
+    worst = cache_gap(built, seen, drawn, 3, what="positions that fall and repeat")
+    return f"positions that fall and repeat: decoded one by one, states differ by {worst:.0e}"
+
+
 def check_refused(built: Transformer) -> None:
     """That a key cache is refused."""
     try:

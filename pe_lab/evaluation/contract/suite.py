@@ -26,6 +26,7 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "differs from none": encodings.differs_from_none,
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
+    "positions in any order": equal_paths.any_order,
     "each sequence by itself": encodings.rows_alone,
     "small and odd sizes": encodings.small_sizes,
     "cached equals uncached": equal_paths.cached,
