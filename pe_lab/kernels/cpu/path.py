@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -18,9 +17,7 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     contiguous_rows,
 )
 from pe_lab.kernels.cpu.distance import Problem, problem_of
-
-CHUNK = 16
-"""distance_carried.h."""
+from pe_lab.kernels.cpu.path_chunks import CHUNK, WithinChunks
 
 
 def path(
@@ -37,9 +34,9 @@ def path(
     logits = k_j^T H_(j+1) .. H_i q_i / sqrt(D) + kept_i - kept_j, H_t = I - beta_t w_t w_t^T. The T
     queries are the last of the S tokens. Memory grows with T + S.
 
-    Within chunks of tokens PyTorch computes, as ``path_logits``, what each query is at the edge of
-    its chunk and each key at that of its own, the matrix by which a chunk multiplies the queries
-    that pass it, and the logits within. The kernel does the rest.
+    One kernel computes, as ``path_logits``, what each query is at the edge of its chunk and each
+    key at that of its own, the matrix by which a chunk multiplies the queries that pass it, and the
+    logits within; the one by distance does the rest.
     """
     shapes = {"v": (v_BHSD, tuple(k_BHSD.shape)), "w": (w_BHSD, tuple(k_BHSD.shape))}
     shapes["beta"] = beta_BHS, tuple(k_BHSD.shape[:3])
@@ -51,52 +48,15 @@ def path(
         others = (x for x in (k_BHSD, v_BHSD, w_BHSD, beta_BHS, kept_BHS) if x is not None)
         return 0 * sum((x.sum() for x in others), q_BHTD)
     before = (s - t) % CHUNK
-    at_edge, edge_keys, products, diagonal = _within_chunks(q_BHTD, k_BHSD, w_BHSD, beta_BHS)
-    first = s - t - before
+    within = WithinChunks.apply(q_BHTD, k_BHSD, w_BHSD, beta_BHS)  # type: ignore[no-untyped-call]
+    edge_q, edge_k, products, logits = within
     out: Tensor = _Path.apply(  # type: ignore[no-untyped-call]
-        _part(at_edge, first, s),
-        _part(edge_keys, 0, s),
-        v_BHSD,
-        products,
-        _part(diagonal, first, s),
-        kept_BHS,
-        drop,
+        edge_q, edge_k, v_BHSD, products, logits, kept_BHS, drop
     )
+    if before == 0:
+        return out
     # Laid out by tokens, as the output projection reads it.
-    return _part(out, before, t + before).transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _part(x_BHSD: Tensor, first: int, end: int) -> Tensor:
-    # The gradient of all of it needs no copy.
-    return x_BHSD if (first, end) == (0, x_BHSD.shape[2]) else x_BHSD[:, :, first:end]
-
-
-def _within_chunks(
-    q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries and keys at the edges of their chunks, (B, H, S, D), S rounded up to whole chunks;
-    products (B, H, chunks, D, D) of the reflections of each; and logits within a chunk, (B, H, S,
-    CHUNK). Tokens that are not there have neither reflections nor keys."""
-    (t, d), s = q_BHTD.shape[2:], k_BHSD.shape[2]
-    sides = ((w_BHSD, 0), (q_BHTD * d**-0.5, s - t), (k_BHSD, 0))
-    end = -s % CHUNK
-    padded = [F.pad(x, (0, 0, start, end)) if start or end else x for x, start in sides]
-    w, q, k = (x.reshape(*x.shape[:2], -1, CHUNK, d) for x in padded)
-    beta = F.pad(beta_BHS, (0, end)).view(*w.shape[:4], 1)
-    # Rows are the tokens whose reflections act: on queries at or after them, for keys before them.
-    ones = torch.ones(CHUNK, CHUNK, dtype=q.dtype)
-    mask = torch.cat((ones.triu(1), ones.triu(), ones.tril(-1)), -1)
-    met = (w @ torch.cat((w, q, k), -2).mT) * mask
-    # By split: the gradients of slices would be filled with zeros and added.
-    between, of_queries, later = met.split(CHUNK, -1)
-    system, sought = beta * between, beta * torch.cat((of_queries, w), -1)
-    lost = torch.linalg.solve_triangular(system, sought, upper=True, unitriangular=True)
-    lost_queries, lost_keys = (later.mT @ lost).split((CHUNK, d), -1)
-    edge_queries, edge = (w.mT @ lost).split((CHUNK, d), -1)
-    diagonal = q @ k.mT - lost_queries.mT
-    products = torch.eye(d, dtype=q.dtype) - edge.mT
-    queries, keys = q - edge_queries.mT, k - lost_keys
-    return queries.flatten(2, 3), keys.flatten(2, 3), products, diagonal.flatten(2, 3)
+    return out[:, :, before:].transpose(1, 2).contiguous().transpose(1, 2)
 
 
 class _Path(torch.autograd.Function):
@@ -111,7 +71,7 @@ class _Path(torch.autograd.Function):
         kept: Tensor | None,
         drop: Drop | None,
     ) -> Tensor:
-        """q, k and diagonal as of ``_within_chunks``, from the chunk of the first query on."""
+        """q, k, products and diagonal as of ``WithinChunks``."""
         q, k, v = contiguous_rows(q), contiguous_rows(k), contiguous_rows(v)
         products, diagonal = products.contiguous(), diagonal.contiguous()
         kept = None if kept is None else kept.contiguous()
