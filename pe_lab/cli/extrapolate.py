@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "text": ["experiment=small/text"],
-    "needle": ["task=needle", "model.n_layers=3", "model.n_heads=2", "model.d_model=64"],
+    "needle": ["task=needle", "model.n_heads=2"],
 }
 """Task -> what is trained. Heads of 32 features: the NTK rules need wide ones."""
 TRAINED = {
