@@ -141,14 +141,14 @@ def rotary_distance(
     return _attend("rotary_distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, rotation, drop)
 
 
-def fuses_rotation(q_BHTD: Tensor) -> bool:
-    """Whether ``rotary_distance`` supports such queries; otherwise its ``rotation`` need not be
-    computed."""
+def serves(kind: str, q_BHTD: Tensor) -> bool:
+    """Whether a kernel of full precision supports such queries; otherwise its other arguments need
+    not be computed."""
     device, dtype = q_BHTD.device.type, q_BHTD.dtype
     return any(
-        dtype in FULL and verified(backend, "rotary_distance", device, dtype) is not None
+        dtype in FULL and verified(backend, kind, device, dtype) is not None
         for backend in allowed(device)
-        if "rotary_distance" in backend.modules
+        if kind in backend.modules
     )
 
 

@@ -75,7 +75,7 @@ class DistanceKernel:
         if self.rotary is None or (self.biased and not consecutive(inputs.pos_k_BS)):
             return None
         q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
-        if not dispatch.fuses_rotation(q):
+        if not dispatch.serves("rotary_distance", q):
             return None
         rotation = self.rotary.rotation(inputs)
         return dispatch.rotary_distance(q, k, v, self.bias(k), rotation, drop)
@@ -145,7 +145,7 @@ class DapeKernel:
     def attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
-        if not consecutive(inputs.pos_k_BS):
+        if not consecutive(inputs.pos_k_BS) or not dispatch.serves(self.kind, q_BHTD):
             return None
         bias_HN = by_distances(self.encoding.base, k_BHSD)
         assert bias_HN is not None
@@ -169,6 +169,8 @@ class PathKernel:
     def attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
+        if not dispatch.serves(self.kind, q_BHTD):
+            return None
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         reflections = self.encoding.reflections(inputs, wide)
         kept_BHS = self.encoding.kept(inputs, wide)

@@ -62,6 +62,8 @@ class RelativeKernel:
             return None
         if k_BHSD.shape[-1] != inputs.v_BHSD.shape[-1]:  # as after PoPE's rotation
             return None
+        if not dispatch.serves(self.kind, q_BHTD):
+            return None
         found = self.terms(self.encoding, inputs)
         if found is None:
             return None

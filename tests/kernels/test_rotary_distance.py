@@ -45,7 +45,9 @@ def test_a_change_of_rope_is_not_taken_for_rope(make: Callable[[Dims], RoPE]) ->
     found = []
     for fast in (True, False):
         torch.manual_seed(0)
-        attention = MultiHeadAttention(SimpleNamespace(n_heads=2, d_model=8, window=None), pe)
+        attention = MultiHeadAttention(
+            SimpleNamespace(n_heads=2, d_model=8, window=None, logn="none"), pe
+        )
         if fast:
             attention.__class__ = FastMultiHeadAttention
             attention.choose_kernel()  # type: ignore[attr-defined]
