@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from program import Here, Outcome
 
 from pe_lab.cli.main import main
 
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
+
+# On busy cores drawing examples is slow, which says nothing of the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # Tests started by `nohup` or in the background ignore these signals; programs would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

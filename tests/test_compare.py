@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import settings
 from made import errors_of, made, unfinished
 from program import ROOT, Here
 
@@ -17,8 +16,6 @@ from pe_lab.results.frame import read_runs
 from pe_lab.results.published import Published, published
 from pe_lab.results.vs_published import compared
 
-# Importing scipy takes longer than a deadline.
-quick = settings(deadline=None)
 THEIRS = Published(
     source="S", where="table 1", task="flipflop", pe="rope", size={}, setting={"task.length": 64},
     split="sparse", metric="error", printed="20.0", error=0.2, low=0.1995, high=0.2005, seeds=3,

@@ -15,8 +15,7 @@ from pe_lab.results.frame import breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
 from pe_lab.store.run_id import identity
 
-# Importing scipy or polars takes longer than a deadline.
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from pe_lab.results.intervals import over_seeds
 
-# Importing scipy or polars takes longer than a deadline.
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made import errors_of, made
 from program import Here
@@ -17,9 +17,6 @@ from program import Here
 from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import read_runs
 from pe_lab.results.paired import holm, paired, seed_by_seed
-
-# Importing scipy takes longer than a deadline.
-quick = settings(deadline=None)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +44,6 @@ def test_paired_numbers_by_hand_and_by_scipy() -> None:
     assert (found["p_flips"], found["p_least"]) == (0.25, 0.25)
 
 
-@quick
 @given(st.lists(st.tuples(*[st.integers(0, 50)] * 2), min_size=2, max_size=7))
 def test_sign_flips_are_counted(pairs: list[tuple[int, int]]) -> None:
     differences = [x - y for x, y in pairs]

@@ -16,8 +16,7 @@ from pe_lab.results.frame import read_runs
 from pe_lab.results.query import condition
 from pe_lab.results.selection import selected
 
-# Importing scipy or polars takes longer than a deadline.
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

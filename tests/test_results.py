@@ -17,8 +17,7 @@ from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.run_folder import RunFolder
 
-# Importing scipy takes longer than a deadline.
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def table(here: Here, title: str, *words: str) -> dict[str, dict[str, str]]:

@@ -17,8 +17,7 @@ from pe_lab.cli.main import main
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 
-# Importing scipy takes longer than a deadline.
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 SHARES = st.integers(0, 1013).map(lambda wrong: wrong / 1013)

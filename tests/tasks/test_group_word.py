@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.common.rng import generator
@@ -81,7 +81,6 @@ KINDS = [
 ]
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     steps=st.tuples(st.integers(1, 20), st.integers(1, 20)).map(sorted),

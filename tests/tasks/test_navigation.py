@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.common.rng import generator
@@ -48,7 +48,6 @@ def runs(actions):
     return np.diff([0, *ends, len(actions)])
 
 
-@settings(deadline=None)
 @given(
     dims=st.integers(1, 3),
     size=st.integers(2, 6),

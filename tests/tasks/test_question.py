@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.common.rng import generator
@@ -75,7 +75,6 @@ def questions(sentences, task, batch):
 limits = st.tuples(st.integers(1, 40), st.integers(1, 40)).map(sorted)
 
 
-@settings(deadline=None)
 @given(
     m=st.integers(2, 12),
     operators=st.sampled_from(["+-*", "+-", "+", "*", "*-"]),
@@ -122,7 +121,6 @@ def check_nested(text, operators):
     check_nested(inner[place + 1 :], operators)
 
 
-@settings(deadline=None)
 @given(limits=limits, seed=st.integers(0, 2**32))
 def test_even_pairs(sentences, limits, seed):
     task = EvenPairs(splits={}, min_length=limits[0], max_length=limits[1])
@@ -133,7 +131,6 @@ def test_even_pairs(sentences, limits, seed):
         assert answer == ("even" if pairs % 2 == 0 else "odd")
 
 
-@settings(deadline=None)
 @given(limits=limits, seed=st.integers(0, 2**32))
 def test_missing_duplicate(sentences, limits, seed):
     low, high = (max(2, limit) for limit in limits)

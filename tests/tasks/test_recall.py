@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.common.rng import generator
@@ -65,7 +65,6 @@ def rows(task, batch):
         yield [*words, answers[-1]], answers, batch.scored[row]
 
 
-@settings(deadline=None)
 @given(
     n_pairs=st.integers(1, 6),
     spare=st.integers(0, 10),
