@@ -91,8 +91,8 @@ class Coupled(Positions):
     def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
         if missing := [name for name in self.names if name not in batch.positions]:
             raise UsageError(
-                f"positions=coupled: these sequences hold no position ids for {missing[0]}, as "
-                "files hold none: let the task draw them, or choose other positions"
+                f"positions=coupled: these sequences hold no position ids for {missing[0]}: let "
+                "the task draw them, write the file with pe-lab data, or choose other positions"
             )
         columns = [batch.positions[name] for name in self.names]
         if training:
