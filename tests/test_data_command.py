@@ -205,3 +205,14 @@ def test_files_that_do_not_fit_the_task(here: Here) -> None:
         here(*tiny("task=copy", "task.train_sequences=4", "task.files={train: copy.npz}")),
         "task.train_sequences=4 is not allowed with task.files.train",
     )
+
+
+def test_what_is_measured_is_no_training_set(here: Here) -> None:
+    """A file of a measured split holds the very sequences that the run answers at the end."""
+    for split in ("in_domain", "long_x2"):
+        write(here, "task=copy", f"split={split}", "n=4", f"to={split}.npz")
+        assert_refused(
+            here(*tiny("task=copy", f"task.files={{train: {split}.npz}}")),
+            f"task.files.train: {split}.npz holds split={split}", "that a run measures",
+            "pe-lab data split=train",
+        )  # fmt: skip

@@ -9,8 +9,9 @@
 
 Tokens, words, targets, what is scored and tags, as .jsonl, .npz or .txt, with a header that makes
 the file again. Any task reads it back, task.files={in_domain: copy.jsonl}: with the same keys the
-numbers of a run are the same. A .txt of task=flipflop has the form of its published files, without
-a header. A file is never written over. --config-dir FOLDER for your tasks.
+numbers of a run are the same. A file of a measured split is refused as task.files.train. A .txt of
+task=flipflop has the form of its published files, without a header. A file is never written over.
+--config-dir FOLDER for your tasks.
 
 The sequences of a split are drawn together, so they are others for another n; without n they are
 those that a run with these keys measures. With task.train_sequences the training set is written

@@ -127,6 +127,11 @@ class Task(ABC):
                 f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "
                 f"{self.shown_vocab}: give the task the keys that its header names"
             )
+        if name == TRAIN and (measured := found.header.get("split", TRAIN)) != TRAIN:
+            raise ValueError(
+                f"{key}: {path} holds split={measured}, sequences that a run measures: train on a "
+                "file of pe-lab data split=train"
+            )
         most = self.split(name).n_tokens
         if (length := found.tokens.shape[1]) > most:
             raise ValueError(
