@@ -62,8 +62,9 @@ class Indirect(Task):
             )
         if self.max_shift >= self.min_letters:
             raise ValueError(
-                f"task.max_shift={self.max_shift} leaves task.min_letters={self.min_letters} "
-                f"letters; lower it to {self.min_letters - 1} or less"
+                f"task.max_shift={self.max_shift} goes beyond task.min_letters={self.min_letters} "
+                f"letters: lower it to {self.min_letters - 1} or less, or raise task.min_letters "
+                f"to {self.max_shift + 1} or more"
             )
 
     @property
