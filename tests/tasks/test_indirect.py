@@ -83,7 +83,10 @@ def test_drawing(drawings):
     ("keys", "message"),
     [
         ({"max_letters": 200}, r"max_letters is 200, but task.n_symbols, 64, .* to 200 or more"),
-        ({"max_shift": 4}, r"beyond task.min_letters=4 letters: lower it to 3 .* min_letters to 5"),
+        (
+            {"max_shift": 4},
+            r"beyond task.min_letters=4 letters: lower it to 3 .*task.min_letters to 5",
+        ),
         ({"min_shift": 5}, r"task.min_shift is 5, more than task.max_shift, 3"),
         ({"min_letters": 9}, r"task.min_letters is 9, more than task.max_letters, 8"),
     ],
