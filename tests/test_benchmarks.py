@@ -112,6 +112,7 @@ def test_step_is_compared_with_a_model_of_equal_size(sides_in_this_process):
     assert row["facts"]["trunk"] > 0
 
 
+@pytest.mark.extended
 def test_side_is_a_process_that_answers():
     with Side("shipped") as side:
         runner = side.make("listing.attention", size="tiny", length=8, batch=1, dropout=0.0)

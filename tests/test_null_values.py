@@ -70,7 +70,7 @@ def test_the_keys_that_stay_null() -> None:
     assert left("pe", "pe=yarn", "pe.logn=train") == set()
     assert left("pe", "pe=path", "pe.rank=null") == {"rank"}
     assert left("pe", "pe=dynamic_ntk") == {"k", "logn_clip"}
-    assert left("model", "pe=cope") == {"window"}
+    assert left("model", "pe=cope") == {"logn", "window"}
 
 
 def test_null_and_its_value_find_the_same_run(here: Here, tmp_path: Path) -> None:

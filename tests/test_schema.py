@@ -111,7 +111,10 @@ def test_broken_summaries(here: Here, run: Path) -> None:
         assert part in ended.err
     shows(here("results"), *(part for _, part in SUMMARIES.values()))
     shows(here("report", "inspect=none"), f"{len(SUMMARIES)} broken, 2 finished")
-    shows(here("eval", "run=runs/flipflop", "lengths=8"), "is not as pe-lab writes it")
+    ended = here("eval", "run=runs/flipflop", "lengths=8")
+    assert ended.status == 1
+    assert "none (trained)" in ended.out
+    assert f"{len(SUMMARIES)} of {len(SUMMARIES) + 2} runs not evaluated" in ended.err
 
 
 def test_a_broken_summary_is_not_trained_over(here: Here, run: Path) -> None:

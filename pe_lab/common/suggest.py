@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 CUTOFF = 0.6
 """The least similarity of a suggestion, of at most 1: ``steps`` and ``threads`` have 0.5."""
-
-
 MOST = 8
 """Choices that a message names where there are many."""
 
@@ -15,6 +13,8 @@ def closest(wrong: str, choices: Iterable[str], cutoff: float = CUTOFF) -> str |
     """The choice with the most similar spelling, in any case, one of the same letters before
     others; None where none is similar."""
     names = {name.lower(): name for name in choices}
+    if wrong.lower() in names:
+        return names[wrong.lower()]
     for name in names:
         if sorted(name) == sorted(wrong.lower()):
             return names[name]

@@ -69,6 +69,7 @@ def test_interpreted_kernels_follow_the_formula(name: str, interpreted: dict[str
     assert_equal(interpreted[name], reference, TOLERANCE[case.dtype])
 
 
+@pytest.mark.extended
 def test_the_dropout_mask(interpreted: dict[str, Any]) -> None:
     weights = interpreted["weights"]["out"]
     kept = Drop(WEIGHTS.p, KEY).kept(attention_rows(weights), torch.arange(WEIGHTS.s))

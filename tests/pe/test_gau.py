@@ -27,6 +27,7 @@ from variants import (
 from docs import facts
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.common.instantiate import instantiate
+from pe_lab.evaluation.contract.choices import accepted
 from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.models.scored_positions import ScoredPositions
@@ -91,13 +92,14 @@ def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[st
     return {
         name
         for name, section in variants.items()
-        if any(cfg.refuses(encoding) for encoding in build_encodings(section, sizes))
+        if accepted(section, sizes)  # GAU has one head
+        and any(cfg.refuses(encoding) for encoding in build_encodings(section, sizes))
     }
 
 
 WIDE = {"shaw", "cope-gates=values", "combined-parts=shaw+relative+cope"}
 NO_FEED_FORWARD = {"tape", "tape-width=5"}
-EXPONENTIAL = {"alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn"}
+EXPONENTIAL = {"alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn"}
 BY_CHOICE: dict[str, Section] = {
     "rope": {"logn": "train"}, "path": {"forget": True}, "cope": {"combine": "alibi_slope"},
     "combined": {"parts": facts.parts("rope", "alibi")},
