@@ -122,6 +122,7 @@ def test_side_is_a_process_that_answers():
             side.make("listing.nothing")
 
 
+@pytest.mark.extended
 def test_gpu_bench_runs_dry(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu", "--dry", "--to", str(tmp_path)])
     gpu.main()

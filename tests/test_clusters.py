@@ -87,6 +87,7 @@ def test_without_accounts(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
     assert "sacct does not answer (Slurm accounting storage is disabled)" in caplog.text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
 def test_without_the_plugin(tmp_path: Path, launcher: str, package: str) -> None:
     """In a process in which the plugin cannot be found."""

@@ -36,7 +36,8 @@ def test_a_page_alone_draws_itself(browser: Any, tmp_path: Path) -> None:
     opened.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> None:
     first = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
     second = made("x__y|", [0.5, 0, 0, 0.6, 0], 3)

@@ -48,9 +48,9 @@ def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
     ("words", "status"),
     [
         (["list"], 1),
-        (tiny("--cfg", "job"), 1),
+        pytest.param(tiny("--cfg", "job"), 1, marks=pytest.mark.extended),
         (tiny("train.steps=30"), 0),
-        (["-m", *tiny("train.steps=2")], 0),
+        pytest.param(["-m", *tiny("train.steps=2")], 0, marks=pytest.mark.extended),
     ],
 )
 def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: int) -> None:
@@ -110,9 +110,8 @@ def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
     assert (folder / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ignored_at_the_start_stays_ignored(
     tmp_path: Path, number: signal.Signals
 ) -> None:

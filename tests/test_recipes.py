@@ -70,6 +70,7 @@ def test_the_published_rows_are_jobs_of_their_recipe() -> None:
                 assert str(value) in swept[key], row
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -> None:
     package, title, version, command, cost, *_ = text(recipe).splitlines()

@@ -136,6 +136,7 @@ def test_runs_with_weights_are_inspected_by_default_or_those_chosen(
     assert not Path("two").exists()
 
 
+@pytest.mark.extended
 def test_torch_is_not_imported_for_tables_and_charts(runs: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pe_lab.cli.main import main\n"
@@ -169,6 +170,7 @@ def test_a_page_of_others_is_never_overwritten(here: Here, runs: Path) -> None:
     assert Path("index.html").read_text() == "<p>mine"
 
 
+@pytest.mark.extended
 def test_a_failed_write_leaves_the_old_page(
     here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

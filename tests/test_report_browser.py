@@ -51,6 +51,7 @@ def test_points_stand_where_their_numbers_say(show: Open) -> None:
         assert label.startswith(f"enc_9, {x}: {mean:.3g} ± ")
 
 
+@pytest.mark.extended
 def test_filters_act_on_map_table_and_charts(show: Open) -> None:
     page = show()
     assert len(rows(page)) == 11

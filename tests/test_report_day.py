@@ -26,7 +26,7 @@ def box(page: Any, selector: str) -> dict[str, float]:
     [
         390,
         pytest.param(768, marks=pytest.mark.extended),
-        1280,
+        pytest.param(1280, marks=pytest.mark.extended),
         pytest.param(1920, marks=pytest.mark.extended),
     ],
 )
@@ -65,6 +65,7 @@ def test_the_page_fits_its_width(show: Open, width: int) -> None:
     screenshot(page, f"day-{width}")
 
 
+@pytest.mark.extended
 def test_a_link_keeps_the_filters_in_the_address(show: Open) -> None:
     page = show("#pe=cope&metric=loss")
     page.get_by_role("link", name="flipflop", exact=True).click()
@@ -84,6 +85,7 @@ def test_a_link_keeps_the_filters_in_the_address(show: Open) -> None:
     assert abs(box(show("#task-4"), "#task-4")["y"]) < 30
 
 
+@pytest.mark.extended
 def test_it_is_said_where_nothing_is_left(show: Open) -> None:
     page = show("#pe=fire")
     assert page.locator("#nothing").is_hidden()

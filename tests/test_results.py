@@ -28,6 +28,7 @@ def table(here: Here, title: str, *words: str) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(header, row, strict=True)) for row in body}
 
 
+@pytest.mark.extended
 def test_real_runs(here: Here, tmp_path: Path) -> None:
     short = ("train.steps=3", "train.warmup=1")
     assert here("-m", *tiny(*short, "seed=0,1,2", "pe=none,rope")).status == 0

@@ -53,6 +53,7 @@ def test_a_search_in_which_all_fails(here: Here) -> None:
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.extended
 def test_a_trial_that_is_refused_is_reported_and_the_search_goes_on(
     here: Here, tmp_path: Path
 ) -> None:

@@ -29,9 +29,8 @@ def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None
     equal(tmp_path, tmp_path / "here")
 
 
-@pytest.mark.parametrize(
-    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.extended)]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: int) -> None:
     words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
     words = [word.replace("checkpoint_every=7", "checkpoint_every=10000") for word in words]

@@ -110,6 +110,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.extended
 def test_what_is_finished_never_reaches_the_launcher(here: Here, launched: list[int]) -> None:
     short = ("train.steps=3", "train.warmup=1")
     assert here("-m", *tiny("seed=0,1", *short)).status == 0
@@ -209,6 +210,7 @@ def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
     assert len(folders(tmp_path)) == 1
 
 
+@pytest.mark.extended
 def test_a_folder_that_another_process_writes(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_results_mark_them_and_say_why(here: Here) -> None:
     assert legend not in " ".join(here("results", "pe=rope").out.split())
 
 
+@pytest.mark.extended
 def test_the_report_marks_them_and_says_why(here: Here) -> None:
     """In its table, the names of its charts, and the charts for a paper."""
     errors_of("rope", [0.1, 0.2])

@@ -62,9 +62,10 @@ def test_tensorboard_that_is_not_installed_is_one_warning(
     assert (the_run(tmp_path / "runs") / "summary.json").exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "word",
-    ["tracker=none", pytest.param("tracker.wandb.mode=disabled", marks=pytest.mark.extended)],
+    ["tracker=none", "tracker.wandb.mode=disabled"],
 )
 def test_without_a_tracker_nothing_of_wandb_is_imported_or_started(
     tmp_path: Path, word: str
@@ -90,6 +91,7 @@ print("started:", [f.parent.name for f in pathlib.Path("/proc").glob("[0-9]*/cmd
     assert not list(tmp_path.rglob("wandb")) + list(tmp_path.rglob("tracker.json"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sweep", [[], ["-m"]], ids=["alone", "sweep"])
 def test_a_run_killed_before_the_end_of_its_tracker_is_sent_by_the_next_start(
     here: Here, tmp_path: Path, sweep: list[str]

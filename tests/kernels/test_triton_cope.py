@@ -140,6 +140,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("compiler")
 def test_the_largest_kernel_compiles_and_fits_into_the_registers() -> None:
     report = compiled(KERNELS["rows_backward"], Case(1, 1, 64, 64, 64, 65), 90)

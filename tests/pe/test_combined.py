@@ -201,6 +201,7 @@ SHORTER = {
 KINDS: list[Any] = [n for n in SECTIONS if n not in ("none", "combined")] + list(SHORTER.values())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("first", KINDS, ids=str)
 def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
     """With each encoding after it in the list; in one layer, and in a model of two."""
