@@ -92,7 +92,7 @@ def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
         (["encoding"], "give one name"),
         ([], "choose from encoding, model, task"),
         (["encoding", "mine", "too=x"], "did you mean to?"),
-        (["encoding", "mine", "to=file"], "file is not a folder"),
+        (["encoding", "newest", "to=file"], "file is not a folder"),
     ],
 )
 def test_refused_in_one_sentence(here: Here, tmp_path: Path, words: list[str], part: str) -> None:
@@ -105,7 +105,7 @@ def test_refused_in_one_sentence(here: Here, tmp_path: Path, words: list[str], p
 
 
 def test_a_folder_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
-    ended = here("new", "encoding", "mine", "to=/proc/none")
+    ended = here("new", "encoding", "newest", "to=/proc/none")
     assert ended.status == 1
     (line,) = ended.err.splitlines()
     assert "cannot be written" in line
