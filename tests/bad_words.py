@@ -150,7 +150,7 @@ BAD = {
     ),
     "too few positions": (
         ["positions=randomized", "positions.max=8"],
-        ["15 tokens", "8 different positions", "set positions.max to 15"],
+        ["63 tokens", "8 different positions", "set positions.max to 63"],
     ),
     "a bad character in a task's file": (
         ["--config-dir", "conf", "task=bad_file"],
