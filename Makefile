@@ -7,10 +7,9 @@ OPENWANDB := .venv-wandb/bin/openwandb
 PEERS  := $(VENV)/.installed-peers
 RUN    ?= task=flipflop pe=cope
 CHAOS  ?= 10
-# Tests wait for other processes: three workers on two cores. A file's tests share a worker and so
-# its fixtures. Files with few tests are not left for the end: they are the long ones.
-WORKERS = $(shell $(BIN)/python -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
-PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
+# A file's tests share a worker and so its fixtures. Files with few tests are not left for the end:
+# they are the long ones.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 .PHONY: help install run test test-extended test-all test-slow test-peers test-chaos verify test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs findings clean
 

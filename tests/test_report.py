@@ -147,6 +147,7 @@ def test_torch_is_not_imported_for_tables_and_charts(runs: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.extended
 def test_words_select_the_runs_of_the_page_which_is_reproducible(here: Here, runs: Path) -> None:
     words = ("inspect=none", "pe=enc_1,enc_2", "where=seed<2", "title=<Two> & two")
     texts = []

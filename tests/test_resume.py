@@ -49,7 +49,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=[pytest.mark.extended] * name.startswith("dropout"))
+        for name, words in CASES.items()
+    ],
+)
 def test_killed_again_and_again(tmp_path: Path, words: tuple[str, ...]) -> None:
     whole = finished(*words, "train.steps=40", cwd=tmp_path / "whole")
     cwd = tmp_path / "killed"

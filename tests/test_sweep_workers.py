@@ -17,6 +17,7 @@ from test_sweeps import table
 from pe_lab.common.errors import HeldError, Interrupted, RunError
 
 
+@pytest.mark.extended
 def test_in_workers_the_numbers_are_the_same(here: Here, tmp_path: Path) -> None:
     words = ("pe=none,cope", "seed=0,1", "model.dropout=0.1", "train.lr=1e-3")
     run = start(*JOBLIB, *tiny(*words, "runs_dir=runs"), cwd=tmp_path)
