@@ -43,8 +43,7 @@ def distance(
     t, s = q_BHTD.shape[2], k_BHSD.shape[2]
     logits = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])
     if bias_HN is not None:
-        place = torch.arange(s, device=q_BHTD.device)
-        logits = logits + bias_HN[:, (place[s - t :, None] - place).clamp(min=0)]
+        logits = logits + bias_HN[:, _far(t, s, q_BHTD.device)]
     return _mix(logits, v_BHSD, drop)
 
 
@@ -76,8 +75,7 @@ def dape(
 ) -> Tensor:
     """``dispatch.dape``."""
     t, s = q_BHTD.shape[2], k_BHSD.shape[2]
-    place = torch.arange(s, device=q_BHTD.device)
-    far_TS = (place[s - t :, None] - place).clamp(min=0)
+    far_TS = _far(t, s, q_BHTD.device)
     content = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])
     units = by_distance_WN[:, far_TS] + torch.einsum("wh,bhts->bwts", from_content_WH, content)
     units = torch.where(units > 0, units, 0.01 * units)
@@ -123,8 +121,7 @@ def relative(
 ) -> Tensor:
     """``dispatch.relative``."""
     (t, d), s = q_BHTD.shape[2:], k_BHSD.shape[2]
-    place = torch.arange(s, device=q_BHTD.device)
-    far_TS = (place[s - t :, None] - place).clamp(min=0)
+    far_TS = _far(t, s, q_BHTD.device)
     logits = q_BHTD @ k_BHSD.mT / math.sqrt(d)
     if bias_HN is not None:
         logits = logits + bias_HN[:, far_TS]
@@ -173,6 +170,12 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
 
 def _causal_mask(t: int, s: int, device: torch.device) -> Tensor:
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def _far(t: int, s: int, device: torch.device) -> Tensor:
+    """i - j for the last t of s tokens, (T, S); 0 where the key is later."""
+    place = torch.arange(s, device=device)
+    return (place[s - t :, None] - place).clamp(min=0)
 
 
 def _mix(logits: Tensor, v_BHSD: Tensor, drop: Drop | None) -> Tensor:

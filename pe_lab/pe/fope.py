@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import Pairing, check_pairs
-from pe_lab.pe.rotation import rotate_pairs
+from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class FoPE(PositionalEncoding):
@@ -81,8 +81,7 @@ class FoPE(PositionalEncoding):
         factor = torch.complex(
             torch.cat((real, rest), -1), torch.cat((imaginary, self.sin_pad * rest), -1)
         )
-        last = factor[:, :, -q_BHTD.shape[2] :]
-        return rotate_pairs(q_BHTD, last, self.halves), rotate_pairs(k_BHSD, factor, self.halves)
+        return rotate_queries_and_keys(q_BHTD, k_BHSD, factor, self.halves)
 
 
 def start(heads: int, kept: int, mixed: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_pairs, unit_factors
+from pe_lab.pe.rotation import rotate_queries_and_keys, unit, unit_factors
 
 
 class RePo(PositionalEncoding):
@@ -61,9 +61,8 @@ class RePo(PositionalEncoding):
         else:
             p_BHS = self.positions(inputs.x_BSE)
             angle = p_BHS[..., None] * self.frequencies.to(p_BHS.dtype)
-            factor = torch.polar(torch.ones_like(angle), angle)
-        last = factor[:, :, -q_BHTD.shape[2] :]
-        return rotate_pairs(q_BHTD, last, self.halves), rotate_pairs(k_BHSD, factor, self.halves)
+            factor = unit(angle)
+        return rotate_queries_and_keys(q_BHTD, k_BHSD, factor, self.halves)
 
     def positions(self, x_BSE: Tensor) -> Tensor:
         """p, (B, H, S), at least in float32."""

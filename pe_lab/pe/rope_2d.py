@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rotation import rotate_pairs
+from pe_lab.pe.rotation import rotate_queries_and_keys, unit
 
 
 class RoPE2D(PositionalEncoding):
@@ -64,9 +64,7 @@ class RoPE2D(PositionalEncoding):
         if row_BS.is_floating_point():
             theta = theta.to(row_BS.dtype)
         angle = torch.cat((row_BS[..., None] * theta, column_BS[..., None] * theta), -1)[:, None]
-        factor = torch.polar(torch.ones_like(angle), angle)
-        last = factor[:, :, -q_BHTD.shape[2] :]
-        return rotate_pairs(q_BHTD, last, self.halves), rotate_pairs(k_BHSD, factor, self.halves)
+        return rotate_queries_and_keys(q_BHTD, k_BHSD, unit(angle), self.halves)
 
     def rows_and_columns(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Each (1 or B, S)."""

@@ -35,6 +35,14 @@ def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tenso
     return multiply_pairs(x_BHTD.to(wide), factors, halves).to(x_BHTD.dtype)
 
 
+def rotate_queries_and_keys(
+    q_BHTD: Tensor, k_BHSD: Tensor, factors_k: Tensor, halves: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``rotate_pairs`` of both by the factors of the keys, of which the queries are the last."""
+    last = factors_k[:, :, -q_BHTD.shape[2] :]
+    return rotate_pairs(q_BHTD, last, halves), rotate_pairs(k_BHSD, factors_k, halves)
+
+
 def multiply_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool) -> Tensor:
     """Pairs of features, read as complex numbers, times ``factors`` of the same precision."""
     if halves:
@@ -57,5 +65,9 @@ def rotate_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def unit_factors(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
     """exp(i position frequency), (B, 1, T, M), complex."""
-    angle = (pos_BT[..., None] * frequencies_M)[:, None]
+    return unit((pos_BT[..., None] * frequencies_M)[:, None])
+
+
+def unit(angle: Tensor) -> Tensor:
+    """exp(i angle), complex."""
     return torch.polar(torch.ones_like(angle), angle)

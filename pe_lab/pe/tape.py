@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_pairs
+from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class TAPE(PositionalEncoding):
@@ -69,9 +69,7 @@ class TAPE(PositionalEncoding):
     ) -> tuple[Tensor, Tensor]:
         z_BHSD = self._planes(inputs).transpose(1, 2)
         z_BHSM = torch.view_as_complex(z_BHSD.reshape(*z_BHSD.shape[:-1], -1, 2))
-        t = q_BHTD.shape[2]
-        z_BHTM = z_BHSM[:, :, -t:]
-        return rotate_pairs(q_BHTD, z_BHTM), rotate_pairs(k_BHSD, z_BHSM)
+        return rotate_queries_and_keys(q_BHTD, k_BHSD, z_BHSM)
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
         if not self.updates:

@@ -95,11 +95,10 @@ class _Dape(torch.autograd.Function):
 
 def _problem(tensors: tuple[Tensor, ...], drop: Drop | None) -> _Problem:
     q, k, v, bias, from_content, by_distance, weights_out, out, statistics = tensors
-    problem = _Problem(problem_of(q, k, v, drop, out), len(weights_out))
+    problem = _Problem(problem_of(q, k, v, drop, out, statistics), len(weights_out))
     attention = problem.attention
     # Of sequences: all heads go together.
     attention.parts = max(1, min(-(-PARTS // len(q)), -(-q.shape[2] // BLOCK)))
-    attention.largest, attention.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
     attention.bias, attention.bias_stride = bias.data_ptr(), bias.stride(0)
     problem.from_content, problem.out = from_content.data_ptr(), weights_out.data_ptr()
     problem.by_distance = by_distance.data_ptr()

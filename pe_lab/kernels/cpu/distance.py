@@ -124,7 +124,6 @@ class Distance(torch.autograd.Function):
         if pairs is not None:
             pairs = _by_key(pairs)
         out = by_token(*q.shape, like=q)
-        # Of each query's logits: the largest, and the sum of the powers.
         statistics = q.new_empty(2, *q.shape[:-1])
         tensors = (q, k, v, bias, kept, pairs, *tables)
         problem = _problem(tensors, factors, drop, out, statistics)
@@ -190,8 +189,19 @@ def _by_key(bias_HTS: Tensor) -> Tensor:
     return padded
 
 
-def problem_of(q: Tensor, k: Tensor, v: Tensor, drop: Drop | None, out: Tensor) -> Problem:
-    """What every pass reads."""
+def problem_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    drop: Drop | None,
+    out: Tensor,
+    statistics: Tensor | None = None,
+) -> Problem:
+    """What every pass reads.
+
+    Args:
+        statistics: of each query's logits, the largest and the sum of the powers, (2, B, H, T).
+    """
     b, h, t, d = q.shape
     parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
     problem = Problem(
@@ -202,6 +212,8 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, drop: Drop | None, out: Tensor) 
         Dropout(drop),
     )
     problem.q, problem.k, problem.v, problem.out = Strided(q), Strided(k), Strided(v), Strided(out)
+    if statistics is not None:
+        problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
     return problem
 
 
@@ -216,8 +228,7 @@ def _problem(
     assert q is not None
     assert k is not None
     assert v is not None
-    problem = problem_of(q, k, v, drop, out)
-    problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
+    problem = problem_of(q, k, v, drop, out, statistics)
     if bias is not None:
         problem.bias, problem.bias_stride = bias.data_ptr(), bias.stride(0)
     problem.kept = None if kept is None else address(kept)

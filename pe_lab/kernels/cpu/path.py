@@ -106,10 +106,9 @@ class _Path(torch.autograd.Function):
 
 def _problem(tensors: Sequence[Any], drop: Drop | None) -> Problem:
     q, k, v, products, diagonal, kept, out, statistics = tensors
-    problem = problem_of(q, k, v, drop, out)
+    problem = problem_of(q, k, v, drop, out, statistics)
     # Queries come divided by sqrt(D).
     problem.softmax_scale = 1
-    problem.largest, problem.sum = statistics[0].data_ptr(), statistics[1].data_ptr()
     problem.products, problem.diagonal = products.data_ptr(), diagonal.data_ptr()
     problem.kept = None if kept is None else address(kept)
     return problem
