@@ -1,0 +1,152 @@
+"""A suite: tasks, thresholds and a protocol that are fixed (conf/suite/), and which of a suite's
+tasks a run belongs to."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+
+from pe_lab.common.closed import closed
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import choices
+from pe_lab.store.run_id import identity
+
+DEFAULT = "v1"
+DEFAULT_THRESHOLD = 0.05
+"""Of splits that no suite names."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+T = TypeVar("T")
+Several = Annotated[tuple[T, ...], Field(min_length=1)]
+
+
+@closed
+class SuiteTask:
+    """A task of a suite.
+
+    Args:
+        family: the skill that it needs; tasks of a family are neighbours in tables.
+        words: overrides of a run of it, beside those that all tasks share.
+        fits: the in-domain error up to which the task counts as learned, a share.
+        generalises: of each scored split, the error up to which it counts as generalised to.
+        digest: of the task, its training and its measuring as composed (``task_digest``).
+    """
+
+    family: str
+    words: tuple[str, ...]
+    fits: Share
+    generalises: dict[str, Share]
+    digest: str
+
+    def threshold(self, split: str) -> float | None:
+        """The largest error that counts as learned or generalised; None: a split not scored."""
+        return self.fits if split == IN_DOMAIN else self.generalises.get(split)
+
+
+@closed
+class Protocol:
+    """How an entry is tuned and scored.
+
+    Args:
+        rates: all values of ``train.lr`` that are tried.
+        tuning_seeds: seeds of these runs.
+        seeds: the entry is scored on seeds 0 to ``seeds`` - 1.
+        more_seeds: the same, for the encodings ``more_seeds_for``.
+        longer: for the same encodings, how many times the steps are trained too.
+    """
+
+    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=4)]
+    tuning_seeds: Several[int]
+    seeds: PositiveInt
+    more_seeds: PositiveInt
+    more_seeds_for: tuple[str, ...]
+    longer: tuple[PositiveInt, ...]
+
+
+@closed
+class Suite:
+    """A suite as its yaml has it.
+
+    Args:
+        common: overrides of every run.
+        model: overrides of the model that all encodings share.
+        controls: name -> overrides of an entry that is no encoding.
+    """
+
+    protocol: Protocol
+    encodings: Several[str]
+    model: tuple[str, ...]
+    controls: dict[str, tuple[str, ...]]
+    common: tuple[str, ...]
+    tasks: dict[str, SuiteTask]
+    name: str
+    digest: str
+
+    def task_of(
+        self, config: Mapping[str, Any], contents: dict[str, str] | None = None
+    ) -> str | None:
+        """The task that a recorded configuration is a run of; None: of none."""
+        return self._by_digest.get(task_digest(config, contents))
+
+    @property
+    def _by_digest(self) -> dict[str, str]:
+        return {task.digest: name for name, task in self.tasks.items()}
+
+    def words(self, entry: str) -> tuple[str, ...]:
+        """The overrides of an entry: a control, or the encoding of that name."""
+        return self.controls.get(entry, (*self.model, f"pe={entry}"))
+
+
+@cache
+def load_suite(name: str = DEFAULT) -> Suite:
+    """The suite of conf/suite/NAME.yaml.
+
+    Raises:
+        UsageError: there is none.
+    """
+    files = choices("suite")
+    if name not in files:
+        raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
+    written = yaml.safe_load(files[name].read_text("utf-8"))
+    text = json.dumps(written, sort_keys=True, ensure_ascii=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    try:
+        return TypeAdapter(Suite).validate_python({**written, "name": name, "digest": digest})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{files[name]}: {key}: {first['msg']}") from None
+
+
+def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = None) -> str:
+    """Eight hex digits that identify what a recorded run was trained and measured on.
+
+    The entry (``pe``, ``model`` and ``positions``), the seed, the rate and the number of steps are
+    not part of it.
+    """
+    entry: dict[str, Any] = {key: {} for key in ("pe", "model", "positions")}
+    train = {**config["train"], "lr": 0, "steps": 0}
+    return identity({**config, **entry, "seed": 0, "train": train}, contents)
+
+
+def threshold(task: str, split: str) -> float:
+    """The error up to which a split of a task (of conf/task/) counts as learned or generalised:
+    that of the suite where it names the task, else ``DEFAULT_THRESHOLD``."""
+    return _thresholds().get((task, split), DEFAULT_THRESHOLD)
+
+
+@cache
+def _thresholds() -> dict[tuple[str, str], float]:
+    return {
+        (word.partition("=")[2], split): value
+        for task in load_suite().tasks.values()
+        for word in task.words
+        if word.startswith("task=")
+        for split, value in {IN_DOMAIN: task.fits, **task.generalises}.items()
+    }

@@ -1,0 +1,72 @@
+"""Suites (conf/suite/) are frozen: their tasks compose to what results were made with."""
+
+from typing import Any
+
+import pytest
+
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import UsageError
+from pe_lab.common.test_time import TEST_TIME
+from pe_lab.config.choices import choices
+from pe_lab.config.schema import plain
+from pe_lab.results.suite import DEFAULT_THRESHOLD, load_suite, task_digest, threshold
+from pe_lab.training.plan import build_task
+
+SUITE = load_suite("v1")
+DIGEST = "ae09a1ba"
+
+
+def composed(task: str, entry: str, *words: str) -> dict[str, Any]:
+    (job,) = checked_jobs([*SUITE.common, *SUITE.tasks[task].words, *SUITE.words(entry), *words])
+    return plain(job)
+
+
+def test_v1_is_frozen() -> None:
+    """A change of the file is another suite: its shipped results would not be of it."""
+    assert SUITE.digest == DIGEST
+
+
+@pytest.mark.parametrize("task", SUITE.tasks)
+def test_a_task_composes_to_what_it_was(task: str) -> None:
+    config = composed(task, "none")
+    contents = build_task(config["task"]).contents()
+    assert task_digest(config, contents) == SUITE.tasks[task].digest
+
+
+def test_entry_rate_seed_and_steps_are_not_of_the_task() -> None:
+    of_rope = composed("flipflop", "rope", "train.lr=0.001", "seed=7", "train.steps=800")
+    assert SUITE.task_of(of_rope) == "flipflop"
+    assert SUITE.task_of(composed("flipflop", "lstm")) == "flipflop"
+    assert SUITE.task_of(composed("flipflop", "none", "positions=offset")) == "flipflop"
+
+
+@pytest.mark.parametrize(
+    "word", ["task.length=32", "train.batch_size=16", "train.clip=null", "eval.sequences=10"]
+)
+def test_other_tasks_training_and_measuring_are_of_no_task(word: str) -> None:
+    assert SUITE.task_of(composed("flipflop", "none", word)) is None
+
+
+def test_every_encoding_that_trains_is_an_entry() -> None:
+    # `combined` is made of others.
+    assert set(SUITE.encodings) == set(choices("pe")) - TEST_TIME - {"combined"}
+    assert set(SUITE.protocol.more_seeds_for) <= set(SUITE.encodings)
+    assert not set(range(SUITE.protocol.more_seeds)) & set(SUITE.protocol.tuning_seeds)
+
+
+def test_splits_are_those_of_the_task() -> None:
+    for name, task in SUITE.tasks.items():
+        splits = composed(name, "none")["task"]["splits"]
+        assert set(task.generalises) <= set(splits), name
+
+
+def test_thresholds() -> None:
+    assert threshold("flipflop", "in_domain") == 0.01
+    assert threshold("flipflop", "sparse_x4") == 0.02
+    assert threshold("flipflop", "mine") == threshold("mine", "long_x2") == DEFAULT_THRESHOLD
+    assert SUITE.tasks["text"].threshold("repeated_x2") is None
+
+
+def test_an_unknown_suite() -> None:
+    with pytest.raises(UsageError, match="unknown suite v0: choose from v1"):
+        load_suite("v0")
