@@ -34,7 +34,8 @@ def test_a_task_composes_to_what_it_was(task: str) -> None:
 
 
 def test_entry_rate_seed_and_steps_are_not_of_the_task() -> None:
-    of_rope = composed("flipflop", "rope", "train.lr=0.001", "seed=7", "train.steps=800")
+    of_rope = composed("flipflop", "rope", "train.lr=0.001", "seed=7")
+    of_rope["train"]["steps"] *= 2
     assert SUITE.task_of(of_rope) == "flipflop"
     assert SUITE.task_of(composed("flipflop", "lstm")) == "flipflop"
     assert SUITE.task_of(composed("flipflop", "none", "positions=offset")) == "flipflop"
@@ -44,7 +45,10 @@ def test_entry_rate_seed_and_steps_are_not_of_the_task() -> None:
     "word", ["task.length=32", "train.batch_size=16", "train.clip=null", "eval.sequences=10"]
 )
 def test_other_tasks_training_and_measuring_are_of_no_task(word: str) -> None:
-    assert SUITE.task_of(composed("flipflop", "none", word)) is None
+    words = [one for one in SUITE.tasks["flipflop"].words if one.partition("=")[0] not in word]
+    common = [one for one in SUITE.common if one.partition("=")[0] not in word]
+    (job,) = checked_jobs([*common, *words, *SUITE.words("none"), word])
+    assert SUITE.task_of(plain(job)) is None
 
 
 def test_every_encoding_that_trains_is_an_entry() -> None:
