@@ -17,7 +17,11 @@ DIGEST = "ae09a1ba"
 
 
 def composed(task: str, entry: str, *words: str) -> dict[str, Any]:
-    (job,) = checked_jobs([*SUITE.common, *SUITE.tasks[task].words, *SUITE.words(entry), *words])
+    """As recorded; ``words`` replace those of the suite with the same key."""
+    keys = {word.partition("=")[0] for word in words}
+    of_suite = (*SUITE.common, *SUITE.tasks[task].words, *SUITE.words(entry))
+    kept = [word for word in of_suite if word.partition("=")[0] not in keys]
+    (job,) = checked_jobs([*kept, *words])
     return plain(job)
 
 
@@ -45,10 +49,7 @@ def test_entry_rate_seed_and_steps_are_not_of_the_task() -> None:
     "word", ["task.length=32", "train.batch_size=16", "train.clip=null", "eval.sequences=10"]
 )
 def test_other_tasks_training_and_measuring_are_of_no_task(word: str) -> None:
-    words = [one for one in SUITE.tasks["flipflop"].words if one.partition("=")[0] not in word]
-    common = [one for one in SUITE.common if one.partition("=")[0] not in word]
-    (job,) = checked_jobs([*common, *words, *SUITE.words("none"), word])
-    assert SUITE.task_of(plain(job)) is None
+    assert SUITE.task_of(composed("flipflop", "none", word)) is None
 
 
 def test_every_encoding_that_trains_is_an_entry() -> None:
