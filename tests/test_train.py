@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +374,7 @@ def test_the_optimizer_of_another_model_is_refused() -> None:
             adam(*words).load_state_dict(state)
 
 
-def test_the_kernels_of_a_run_are_recorded_and_compared(
+def test_time_and_kernels_of_each_start_are_recorded(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = tiny("pe=cope", "train.steps=6", "train.checkpoint_every=3")
@@ -395,11 +396,12 @@ def test_the_kernels_of_a_run_are_recorded_and_compared(
             ended = here(*line)
         assert ended.status == (1 if number < 2 else 0)
         assert ("attention changed since this run began" in ended.out) == (number > 0)
-        kernels = [
-            start["attention"]
-            for start in json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())
-        ]
+        recorded = json.loads((the_run(tmp_path / "runs") / "environment.json").read_text())
+        kernels = [start["attention"] for start in recorded]
+        times = [start["time"] for start in recorded]
     assert kernels == [{"cope": "eager"}, {"cope": "recompute"}, {"cope": "eager"}]
+    assert sorted(times) == times
+    assert 0 <= time.time() - times[0] < 3600
 
 
 def test_kernels_are_those_that_the_encoding_asks_for() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -31,7 +32,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
     attention = backends(trainer.model)
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, attention)
-    facts = _settings(config) | facts
+    facts = {"time": time.time()} | _settings(config) | facts
     starts = folder.starts()
     if not starts:
         resolved = plain(trainer.plan.resolved)

@@ -64,8 +64,9 @@ class Status(TypedDict):
 
 @with_config(STRICT)
 class Start(TypedDict):
-    """An entry of environment.json."""
+    """An entry of environment.json; ``time``: when the start was, in seconds since 1970."""
 
+    time: NotRequired[float]
     versions: NotRequired[dict[str, str]]
     threads: NotRequired[Annotated[int, Field(ge=1)]]
     git_revision: NotRequired[str | None]
