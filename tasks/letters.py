@@ -45,6 +45,10 @@ class Letters(Task):
         return (*symbols, "|", "<pad>", *(("<bos>", "<eos>") if self.bos_eos else ()))
 
     @property
+    def end(self) -> str | None:
+        return "<eos>" if self.bos_eos else None
+
+    @property
     def n_tokens(self) -> int:
         return self.max_letters + self.answered(self.max_letters) + 2 * self.bos_eos
 

@@ -44,6 +44,15 @@ def completed(line: str) -> set[str]:
         "pe=re": {"pe=recurrent", "pe=relative", "pe=repo", "pe=rerope"},
         "-m pe=cope,ro": {"pe=cope,rope", "pe=cope,rope_2d"},
         "check pe=f": {"pe=fire", "pe=floater", "pe=fope", "pe=fox"},
+        "data task=copy split=": {
+            f"split={name}" for name in ("train", "in_domain", "long_x2", "long_x4")
+        },
+        "data spl": {"split="},
+        "data task=copy task.max": {"task.max_letters="},
+        "data pe=fo": {"pe=fope", "pe=fox"},
+        "show splits=sp": {"splits=sparse", "splits=sparse_x4"},
+        "show splits=sparse,dense_": {"splits=sparse,dense_x4"},
+        "show task=copy_unique splits=l": {"splits=long_x2", "splits=long_x3"},
         "new ": {"encoding", "task", "model", "to="},
         "experiment=small/t": {"experiment=small/text"},
         "device=": {"device=auto", "device=cpu", "device=cuda"},

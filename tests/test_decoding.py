@@ -111,6 +111,16 @@ def test_a_model_reads_what_it_has_written() -> None:
     assert model.read == [(2, 2), (2, 1)]
 
 
+def test_a_model_stops_after_the_end() -> None:
+    """It goes on until every row has said it: 5 is first in row 0, third in row 1."""
+    prompt, pos = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0, 2, 3, 5, 6], [1, 2, 5, 5, 6]])
+    whole = decoding.generate(Successor(), prompt, pos, 4).tolist()
+    assert whole == [[5, 2, 1, 1], [0, 6, 5, 5]]
+    assert decoding.generate(Successor(), prompt, pos, 4, end=5).shape == (2, 3)
+    assert decoding.generate(Successor(), prompt, pos, 4, end=3).tolist() == whole
+    assert decoding.generate(Successor(), prompt[:1], pos[:1], 4, end=2).tolist() == [[5, 2]]
+
+
 def test_answers_of_rows_scored_at_different_positions() -> None:
     """Each row is scored at other positions; the first row errs at its second answer, and goes
     on from what it has written."""
@@ -161,6 +171,20 @@ def test_a_prompt_is_continued(run: Path, here: Here) -> None:
     assert len(texts) == 4
     greedy = said("prompt=abc|", "tokens=8", "top_k=1")
     assert greedy == said("prompt=abc|", "tokens=8", "temperature=1e-9")
+
+
+def test_an_answer_ends_with_eos(here: Here, tmp_path: Path) -> None:
+    words = ("task=copy", "task.bos_eos=true", "task.max_letters=3", "task.n_symbols=2")
+    train = ("task.splits={}", "pe=rope", "train.steps=40", "train.lr=0.01")
+    assert here(*tiny(*words, *train)).status == 0
+    run = the_run(tmp_path / "runs")
+    for seed in range(3):
+        said = here("generate", f"run={run}", "prompt=<bos> a b |", f"seed={seed}", "top_p=0.9")
+        assert said.status == 0, said.err
+        answer = said.out.split()[4:]
+        assert answer.count("<eos>") == 1
+        assert answer[-1] == "<eos>"
+        assert len(answer) < 200
 
 
 BAD = {

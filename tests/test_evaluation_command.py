@@ -153,6 +153,18 @@ def test_no_file_is_overwritten(here: Here, runs: Path) -> None:
     assert not (first(runs) / NAME).exists()
 
 
+def test_the_csv_lies_in_the_runs_dir_of_the_runs(here: Here, runs: Path) -> None:
+    """It was in ./runs, whatever runs_dir the path was in; of a run that was moved out it is."""
+    elsewhere, alone = runs.parent / "elsewhere", runs.parent / "alone"
+    runs.rename(elsewhere)
+    for run in (first(elsewhere), first(elsewhere).relative_to(Path.cwd())):
+        assert "evaluations/" in here("eval", f"run={run}", "lengths=10").out
+    assert len(list(elsewhere.glob("evaluations/*.csv"))) == 2
+    assert not runs.exists()
+    shutil.copytree(first(elsewhere), alone / first(elsewhere).name)
+    assert "written to runs/evaluations/" in here("eval", f"run={alone}", "lengths=10").out
+
+
 def test_the_tables_of_runs_are_as_before_but_for_a_line(here: Here, runs: Path) -> None:
     before = here("results").out
     folders = [folder.path for folder in run_folders(Path("runs"))]

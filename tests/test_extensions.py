@@ -94,6 +94,15 @@ def test_an_encoding(add: Add, here: Here, tmp_path: Path) -> None:
     assert "pe.period=0" in wrong.err
 
 
+def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
+    """One without keys or parameters needs none."""
+    text = "from pe_lab.pe.base import PositionalEncoding\n\nclass Bare(PositionalEncoding):\n"
+    text += "    def embed(self, x, tokens, pos):\n        return x + pos[..., None] % 2\n"
+    add("bare", text, "pe/bare", "_target_: bare.Bare\n")
+    ended = here("--config-dir", "mine", *tiny("pe=bare", "train.steps=2"))
+    assert ended.status == 0, ended.err
+
+
 def test_a_task(add: Add, tmp_path: Path) -> None:
     text = "_target_: parity.Parity\nlength: 6\nsplits: {longer: {length: 9}}\n"
     add("parity", PARITY, "task/parity", text)

@@ -36,6 +36,12 @@ HINTS = {
     "--seed=3": "keys have no dashes (seed=3)",
     "results --format csv": "keys have no dashes, format=csv;",
     "results --format=csv": "keys have no dashes, format=csv;",
+    # Commands that also take the keys of a run.
+    "show sequnces=2": "did you mean sequences? (choices: sequences, splits; of a run: debug, ",
+    "show spits=sparse": "did you mean splits?",
+    "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
+    "data spilt=train to=x.npz": "did you mean split? (choices: n, split, to; of a run: debug, ",
+    "data xyz=3 to=x.npz": "choose from n, split, to; of a run: debug, ",
     "inspect runs/x": "did you mean run=runs/x?",
     "results .": "did you mean runs_dir=.?",
 }

@@ -200,3 +200,14 @@ def test_refused_before_any_work(
 ) -> None:
     assert_refused(here(*words(*changed)), *parts)
     assert not (tmp_path / "runs").exists()
+
+
+def test_only_encodings_that_read_positions_are_named(here: Here) -> None:
+    """On none, path and some others positions have no effect."""
+    rows = here(*words("positions=rows", "pe=fire"))
+    assert_refused(rows, "choose an encoding that can (rope_2d)")
+    abacus = here(*words("positions=abacus", "pe=fire"))
+    assert_refused(abacus)
+    named = set(abacus.err.partition("that can (")[2].partition(")")[0].split(", "))
+    assert {"learned", "rope", "rope_2d"} <= named
+    assert not {"none", "path", "stick_breaking", "selective_rope", "conv"} & named

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.config.choices import CHOICES, choices, conf
 
 BASH = """\
@@ -47,6 +48,8 @@ KINDS = ("encoding", "task", "model")
 PATHS = ("runs_dir", "out", "to", "task.file")
 """Keys whose values are files or folders."""
 RUN_FILTERS = ("task", "pe", "positions", "model", "seed")
+TRAIN = "train"
+"""As in common.task, which imports numpy."""
 NO_RUNS = ("report", "evaluations", "dashboard")
 """Folders in runs_dir that hold no runs."""
 
@@ -109,12 +112,21 @@ def _of_command(module: str, before: list[str], current: str) -> list[str]:
     """Keys and values of a command's options."""
     spec = find_spec(module)
     assert spec is not None
-    fields = _fields(Path(spec.origin or ""), "Options")
-    if "RunOptions" in Path(spec.origin or "").read_text("utf-8"):
+    source = Path(spec.origin or "")
+    fields = _fields(source, "Options")
+    if "RunOptions" in source.read_text("utf-8"):
         fields = {**dict.fromkeys(("runs_dir", "where", *RUN_FILTERS), ""), **fields}
+    of_run = "checked_beside" in source.read_text("utf-8")
     key, equals, value = current.partition("=")
     if not equals:
-        return [f"{name}=" for name in fields] + ["--config-dir"]
+        found = [f"{name}=" for name in fields] + ["--config-dir"]
+        return found + (_of_training(before[1:], current) if of_run else [])
+    if of_run and key in ("split", "splits"):
+        drawn = [TRAIN] if key == "split" else []
+        named = [*drawn, IN_DOMAIN, *(_config(before[1:])["task"].get("splits") or {})]
+        return _listed(key, value, lambda _: named)
+    if of_run and key not in fields:
+        return _of_training(before[1:], current)
     if key == "run" or (key == "inspect" and "inspect" in fields):
         return _listed(key, value, lambda start: _runs(before, start))
     if key in CHOICES:

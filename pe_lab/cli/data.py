@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import checked
+from pe_lab.cli.train import checked_beside
 from pe_lab.common import task_file
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import write_new_file
@@ -70,8 +70,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(DataOptions, rest)
     path = Path(options.to)
     _check_path(path)
-    flags = [] if config_dir is None else ["--config-dir", config_dir]
-    config = checked([*flags, *(f"{key}={value}" for key, value in options.others.items())])
+    config = checked_beside(options, config_dir)
     # Imported here: torch takes a second.
     from pe_lab.training.plan import build_task
 

@@ -20,7 +20,8 @@
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and not repeated
 (unless force=true): an interrupted command can be run again. If memory runs out, the batch is
 halved. All numbers of a command are also written to a new file, a row for each run, encoding, split
-and length: out=FILE.csv, else runs_dir/evaluations/TIME.csv, with a chart next to it (.svg).
+and length: out=FILE.csv, else evaluations/TIME.csv in the runs_dir that the runs lie in, with a
+chart next to it (.svg).
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
@@ -35,7 +36,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from pe_lab.cli.run_argument import finished_runs
+from pe_lab.cli.run_argument import common_runs_dir, finished_runs
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError
 from pe_lab.common.options import (
     AtLeastOne,
@@ -87,8 +88,8 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
-    out = _out(options.out, options.runs_dir)
     paths, unfinished = finished_runs(options.run, options.runs_dir)
+    out = _out(options.out, common_runs_dir(paths) or options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.report.evaluation_files import write

@@ -11,6 +11,7 @@
     pe-lab generate .. --config-dir FOLDER        trust the classes that the yamls there name
 
 A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
+Where sequences end with <eos> (task.bos_eos), so does the continuation.
 """
 
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ def show(words: Sequence[str]) -> None:
         answer = decoding.generate(
             run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice,
             source.of_tokens if source.from_tokens else None,
+            None if task.end is None else task.vocab.index(task.end),
         )  # fmt: skip
     print(task.decode(prompt_tokens + answer[0].tolist()))
 

@@ -15,10 +15,13 @@ from omegaconf import DictConfig
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
+from pe_lab.common.options import Options
+from pe_lab.common.suggest import closest
 from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
 from pe_lab.config.hydra_internals import get_args_parser
-from pe_lab.config.overrides import as_typed
-from pe_lab.config.schema import Config, register_resolvers
+from pe_lab.config.overrides import ALL_GROUPS, as_typed
+from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
+from pe_lab.config.unknown_key import similar_keys
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
@@ -76,6 +79,31 @@ def checked(words: Sequence[str]) -> Config:
     register_choices()
     (cfg,) = compose(arguments(words))
     return check_composed(cfg)
+
+
+def checked_beside(options: Options, config_dir: str | None) -> Config:
+    """The checked configuration of a run, from the words that are not the command's options.
+
+    Raises:
+        UsageError: what ``checked`` raises; for a key that neither has, with the keys of both.
+    """
+    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    of_run = sorted(CONFIG_KEYS)
+    known = {*of_run, *ALL_GROUPS}
+    unknown = {key: v for key, v in options.others.items() if key.isidentifier()}
+    unknown = {key: v for key, v in unknown.items() if key not in known}
+    others = {key: v for key, v in options.others.items() if key not in unknown}
+    config = checked([*flags, *(f"{key}={value}" for key, value in others.items())])
+    for key, value in unknown.items():
+        near = closest(key, type(options).model_fields)
+        meant = [near] if near else similar_keys(key, plain(config), of_run)
+        listed = ", ".join(sorted(type(options).model_fields)) + f"; of a run: {', '.join(of_run)}"
+        hint = f"did you mean {' or '.join(meant)}? (choices: {listed})"
+        raise UsageError(
+            f"{options.command} {key}={value}: neither {options.command} nor a run has this key: "
+            + (hint if meant else f"choose from {listed}")
+        )
+    return config
 
 
 def _plan(cfg: DictConfig) -> "Plan":

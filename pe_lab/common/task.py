@@ -24,7 +24,7 @@ from pe_lab.common.suggest import did_you_mean
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
-MAX_WORDS_SHOWN = 100
+MAX_WORDS_SHOWN = 40
 """Words of a vocabulary shown in a message: a Chinese text has thousands."""
 
 
@@ -91,6 +91,12 @@ class Task(ABC):
         more than its largest id in this split; empty: the task gives none. ``positions=coupled``
         reads them. The same axes in every split."""
         return {}
+
+    @property
+    def end(self) -> str | None:
+        """The vocabulary's word that ends every sequence, at which ``pe-lab generate`` stops;
+        None: there is none."""
+        return None
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
@@ -223,6 +229,6 @@ class Task(ABC):
 
 
 def shown(words: Sequence[str]) -> str:
-    """A vocabulary as a message shows it."""
-    more = " .." if len(words) > MAX_WORDS_SHOWN else ""
+    """A vocabulary as a message shows it: ``a b c .. (26 words)`` where it is long."""
+    more = f" .. ({len(words)} words)" if len(words) > MAX_WORDS_SHOWN else ""
     return " ".join(words[:MAX_WORDS_SHOWN]) + more

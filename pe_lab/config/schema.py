@@ -129,6 +129,8 @@ class Config:
 
 
 _CONFIG = TypeAdapter(Config)
+CONFIG_KEYS = set(Config.__annotations__) - {"names"}
+"""The keys of a run's configuration."""
 TRAIN_KEYS = set(TrainConfig.__annotations__) - {"optimizer_keys"}
 """The keys of ``train`` other than the optimizer's arguments."""
 

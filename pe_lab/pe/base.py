@@ -158,6 +158,9 @@ class PositionalEncoding(nn.Module):
     """True: its rotation, or its bias by |i - j|, is also defined for keys after the query, in
     bidirectional attention."""
 
+    def __init__(self, dims: Dims | None = None) -> None:
+        super().__init__()
+
     @property
     def rotates_by_position(self) -> bool:
         """See ``by_position``."""

@@ -105,11 +105,18 @@ def refused_positions(
     else:
         why = f"needs increasing positions, and those of positions={source} fall and repeat"
     also = "" if positions.axes else ", or other positions"
-    return f"{why}: choose an encoding that can ({_fitting(model_config, fits)}){also}"
+    readers = _fitting(model_config, fits, reading=True)
+    return f"{why}: choose an encoding that can ({readers}){also}"
 
 
-def _fitting(model_config: ModelConfig, fits: Callable[[PositionalEncoding], bool]) -> str:
-    """The names of the encodings that fit, as far as sizes allow to say."""
+def _fitting(
+    model_config: ModelConfig, fits: Callable[[PositionalEncoding], bool], reading: bool = False
+) -> str:
+    """The names of the encodings that fit, as far as sizes allow to say.
+
+    Args:
+        reading: only of those that read positions.
+    """
     dims = model_config.dims(vocab_size=2, train_len=16, max_len=16)
     repository = repository_of(SHIPPED)
     names = []
@@ -119,6 +126,7 @@ def _fitting(model_config: ModelConfig, fits: Callable[[PositionalEncoding], boo
         except UsageError:
             # Not with these sizes, or of parts that are not named yet.
             continue
-        if all(fits(one) for one in made):
+        reads = any(one.reads_positions for one in made)
+        if all(fits(one) for one in made) and (reads or not reading):
             names.append(name)
     return ", ".join(names)

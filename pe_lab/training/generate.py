@@ -68,6 +68,7 @@ def generate(
     n: int,
     choice: Choice = greedy,
     of_tokens: OfTokens | None = None,
+    end: int | None = None,
 ) -> Tensor:
     """n tokens after the prompt ``tokens_BT``, each selected by ``choice``; (B, n).
 
@@ -75,6 +76,7 @@ def generate(
         pos_BS: positions of the prompt and of the first n - 1 generated tokens.
         of_tokens: the positions of all tokens so far where they follow from the tokens, and
             ``pos_BS`` knows those of the prompt only.
+        end: a token after which a row is complete: fewer than n tokens where all rows are.
     """
     cache = model.empty_cache()
     answers: list[Tensor] = []
@@ -89,7 +91,9 @@ def generate(
     hidden = model(tokens_BT, positions(), cache)
     while True:
         answers.append(choice(model.unembed(hidden[:, -1])))
-        if len(answers) == n:
+        if len(answers) == n or (
+            end is not None and bool((torch.cat(answers, 1) == end).any(1).all())
+        ):
             return torch.cat(answers, 1)
         read += 1
         hidden = model(answers[-1], positions(), cache)

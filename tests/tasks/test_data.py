@@ -12,7 +12,7 @@ import pytest
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.rng import generator
-from pe_lab.common.task import Task
+from pe_lab.common.task import Task, shown
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_TASK
 from pe_lab.training.batches import TrainData, evaluation_set
@@ -171,3 +171,9 @@ class Fixed(Task):
 
     def sample(self, rng, n):
         raise NotImplementedError
+
+
+def test_a_long_vocabulary_is_cut_in_messages():
+    few, many = [str(n) for n in range(40)], [str(n) for n in range(41)]
+    assert shown(few) == " ".join(few)
+    assert shown(many) == f"{' '.join(few)} .. (41 words)"
