@@ -10,7 +10,7 @@ and wandb's tables. With a ``title`` the report and ``pe-lab eval metric=<name>`
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any, Literal
 
 IN_DOMAIN = "in_domain"
@@ -43,15 +43,16 @@ def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> floa
     return fmean(errors) if errors and len(errors) == len(ood) else None
 
 
-def wilson(wrong: int, n: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion (Wilson 1927).
+def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion, k of n (Wilson 1927).
 
-    It assumes independent answers. Answers within a sequence are correlated, hence ``error_seq``
+    It assumes independent draws. Answers within a sequence are correlated, hence ``error_seq``
     beside ``error``.
     """
-    p, z2 = wrong / n, Z_95**2
+    z = Z_95 if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
+    p, z2 = k / n, z**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    half = z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

@@ -13,6 +13,7 @@ from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
+from pe_lab.results.statistics.pairs import holm
 
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""
@@ -77,18 +78,6 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     if not rows:
         raise UsageError(_nothing_shared(a, b, sides))
     return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
-
-
-def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """The p-values corrected for multiple tests (Holm 1979): with m of them in ascending order,
-    max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
-    order = sorted((p, i) for i, p in enumerate(ps) if p is not None)
-    corrected: list[float | None] = [None] * len(ps)
-    largest = 0.0
-    for rank, (p, i) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        corrected[i] = largest
-    return corrected
 
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Pairs of encodings: an exact test over tasks, Holm's correction, and groups that tie."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pe_lab.results.statistics.across_tasks import ByTask, probability_of_improvement
+
+EXACT = 60
+"""Runs of both sides in a task, up to which the distribution is enumerated; above, it is normal."""
+LARGEST_WEIGHT = 12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two encodings compared over the tasks that both have.
+
+    Args:
+        improvement: the probability that a run of ``a`` has the lower error.
+        p: of ``exact_test``; None where they share no task.
+        p_holm: corrected over all pairs.
+    """
+
+    a: str
+    b: str
+    improvement: float | None
+    p: float | None
+    p_holm: float | None
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """The p-values corrected for multiple tests (Holm 1979): with m of them in ascending order,
+    max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
+    order = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    largest = 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        corrected[i] = largest
+    return corrected
+
+
+def exact_test(a: ByTask, b: ByTask) -> float | None:
+    """The two-sided p-value of "in every task the runs of a and b are of one distribution".
+
+    The statistic is the sum over the shared tasks of the Mann-Whitney U, ties counting half, each
+    task weighted by about 1 / (n_a n_b), so that it orders samples as
+    ``probability_of_improvement`` does. Its distribution is that over all ways to part the runs of
+    each task into n_a and n_b, ties included: a stratified permutation test, exact for any
+    distribution, one with two clusters or of zeros alone too. p is twice the smaller tail, at most
+    1. Above ``EXACT`` runs in a task the normal approximation is used, its variance corrected for
+    ties. None where no task is shared.
+
+    Of errors it is the exact test of Wilcoxon, Mann and Whitney. Of rates (0 where a run
+    generalises, 1 where not) it is Fisher's exact test: one test serves both. Runs of one seed
+    share batches and initial weights; leaving that out makes p larger where they go together.
+
+    >>> exact_test({"x": [0, 0, 0, 0]}, {"x": [1, 1, 1, 1]})  # 2 / C(8, 4)
+    0.02857142857142857
+    """
+    tasks = [(np.asarray(a[t], float), np.asarray(b[t], float)) for t in a if t in b]
+    tasks = [(x, y) for x, y in tasks if len(x) and len(y)]
+    if not tasks:
+        return None
+    weights = _weights([len(x) * len(y) for x, y in tasks])
+    ranks = [_doubled_ranks(np.concatenate(pair)) for pair in tasks]
+    seen = sum(
+        w * int(r[: len(x)].sum()) for w, r, (x, _) in zip(weights, ranks, tasks, strict=True)
+    )
+    if max(len(r) for r in ranks) > EXACT:
+        return _normal(seen, weights, ranks, [len(x) for x, _ in tasks])
+    total = np.ones(1)
+    for w, r, (x, _) in zip(weights, ranks, tasks, strict=True):
+        one = _distribution(tuple(sorted(r.tolist())), len(x))
+        spaced = np.zeros(w * (len(one) - 1) + 1)
+        spaced[::w] = one
+        total = np.convolve(total, spaced)
+    tail = min(float(total[: seen + 1].sum()), float(total[seen:].sum()))
+    return min(1.0, 2 * tail)
+
+
+def pairs(entries: Mapping[str, ByTask]) -> list[Pair]:
+    """Every pair of these, tested over the tasks that both have, corrected after Holm over all
+    pairs."""
+    found = list(combinations(entries, 2))
+    ps = [exact_test(entries[a], entries[b]) for a, b in found]
+    return [
+        Pair(a, b, None if p is None else probability_of_improvement(entries[a], entries[b]), p, q)
+        for (a, b), p, q in zip(found, ps, holm(ps), strict=True)
+    ]
+
+
+def tie_groups(
+    entries: Sequence[str], tested: Sequence[Pair], level: float = 0.05
+) -> list[list[str]]:
+    """The entries in groups that cannot be told apart: two are linked unless their corrected p is
+    at most ``level``, and a group is a connected set. Groups stand in the order of their first
+    entry, entries in theirs.
+
+    Two of one group may differ where a third lies between them (``tested`` says so); two of
+    different groups always do.
+    """
+    apart = {frozenset((t.a, t.b)) for t in tested if t.p_holm is not None and t.p_holm <= level}
+    groups: list[list[str]] = []
+    left = list(entries)
+    while left:
+        group = [left.pop(0)]
+        for member in group:
+            near = [entry for entry in left if frozenset((member, entry)) not in apart]
+            group += near
+            left = [entry for entry in left if entry not in near]
+        groups.append(sorted(group, key=list(entries).index))
+    return groups
+
+
+def _weights(sizes: Sequence[int]) -> list[int]:
+    """Integers about proportional to 1 / size, each at least 1."""
+    largest = max(sizes)
+    if len(set(sizes)) == 1:
+        return [1] * len(sizes)
+    ratio = min(4.0, LARGEST_WEIGHT * min(sizes) / largest)
+    return [max(1, round(ratio * largest / size)) for size in sizes]
+
+
+def _doubled_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Twice the ranks, those that tie at their mean."""
+    ordered = np.sort(values)
+    below = np.searchsorted(ordered, values, "left")
+    return (below + np.searchsorted(ordered, values, "right") + 1).astype(np.int64)
+
+
+@lru_cache(4096)
+def _distribution(ranks: tuple[int, ...], n: int) -> NDArray[np.float64]:
+    """The probability of each sum of n of these ranks drawn without replacement."""
+    most = sum(ranks[-n:])
+    ways = np.zeros((n + 1, most + 1))
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, : most + 1 - rank].copy()
+    return np.asarray(ways[n] / ways[n].sum())
+
+
+def _normal(
+    seen: int, weights: list[int], ranks: list[NDArray[np.int64]], sizes: list[int]
+) -> float:
+    """Twice the smaller tail of the normal distribution with the mean and variance of ``seen``."""
+    mean = variance = 0.0
+    for w, r, n in zip(weights, ranks, sizes, strict=True):
+        mean += w * n * r.mean()
+        variance += w**2 * n * (len(r) - n) * r.var() / (len(r) - 1)
+    return math.erfc(abs(seen - mean) / math.sqrt(2 * variance)) if variance else 1.0

@@ -1,0 +1,114 @@
+"""How many seeds fit or generalise, and whether the seeds of a cell fall into two clusters."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from pe_lab.common.metrics import wilson
+
+CRITICAL = {3: 0.0007, 4: 0.014, 5: 0.039, 6: 0.065, 7: 0.087}
+"""5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each."""
+LARGEST_RATIO = 0.1
+"""For 8 and more: two clusters of equal size whose means are 6 standard deviations apart."""
+SMALLEST_GAP = 0.02
+"""Clusters nearer than this (2 percentage points) are one, however tight."""
+FACTOR = 4
+"""Errors at the threshold and at this many times the threshold, with none between, are two
+clusters."""
+
+
+def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:
+    """Whether the values of several seeds fall into two clusters, as 0, 0.22, 0 do: a mean and a
+    Student's t interval then describe neither.
+
+    Either of two rules suffices.
+
+    1. Three or more values, split where the squares within both parts, W, are smallest: W / T,
+       with T the squares about the common mean, is below a critical value (the test of Engelman
+       and Hartigan 1969), and the gap between the parts is at least ``SMALLEST_GAP``. For 3 to 7
+       values the critical value is that which normal values reach in 5 % of samples; from 8 on it
+       is ``LARGEST_RATIO``, which normal values reach less often (4 % at 8, below 0.1 % at 20).
+       Hartigan's dip test needs more values than benches have seeds: it cannot reject with three.
+    2. With a threshold: some values at or below it, others at least ``FACTOR`` times as large, none
+       between. Normal values whose standard deviation is at most half their mean do so in less
+       than 3 % of samples of two, and less than 1 % of three or more.
+    """
+    found = sorted(value for value in values if value is not None)
+    if len(found) < 2 or found[-1] - found[0] < SMALLEST_GAP:
+        return False
+    if threshold and _apart(found, threshold):
+        return True
+    if len(found) < 3:
+        return False
+    x = np.array(found)
+    n, centred = len(x), x - x.mean()
+    sizes = np.arange(1, n)
+    # Squares between two parts of sizes k and n - k whose deviations sum to s and -s.
+    between = np.cumsum(centred)[:-1] ** 2 * n / (sizes * (n - sizes))
+    cut = int(between.argmax())
+    ratio = max(0.0, 1 - float(between[cut] / (centred**2).sum()))
+    gap = found[cut + 1] - found[cut]
+    return gap >= SMALLEST_GAP and ratio < CRITICAL.get(n, LARGEST_RATIO)
+
+
+def _apart(ordered: Sequence[float], threshold: float) -> bool:
+    above = [value for value in ordered if value > threshold]
+    return 0 < len(above) < len(ordered) and above[0] >= FACTOR * threshold
+
+
+def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
+    """Aggregations for ``with_rates``: ``k`` (values at or below their threshold; null without
+    one), ``median``, ``threshold`` and ``_all``, the values.
+
+    A group's threshold is the one that all its values share, else null.
+    """
+    shared = pl.when(threshold.n_unique() == 1).then(threshold.first())
+    return {
+        "k": pl.when(shared.is_not_null()).then((value <= threshold).sum()).cast(pl.Int64),
+        "median": value.median(),
+        "threshold": shared.cast(pl.Float64),
+        "_all": value.drop_nulls(),
+    }
+
+
+def with_rates(table: pl.DataFrame) -> pl.DataFrame:
+    """A table aggregated by ``rate_of`` and with ``n``, with ``p_generalises`` (k / n), ``p_low``
+    and ``p_high`` (its 95 % Wilson interval) and ``clusters`` in the place of ``_all``."""
+    pairs = [
+        (None, None) if k is None or not n else wilson(k, n)
+        for k, n in table.select("k", "n").iter_rows()
+    ]
+    clusters = [two_clusters(*row) for row in table.select("_all", "threshold").iter_rows()]
+    return table.with_columns(
+        k=pl.when(pl.col("n") > 0).then(pl.col("k")),
+        p_generalises=pl.when(pl.col("n") > 0).then(pl.col("k") / pl.col("n")),
+        p_low=pl.Series([low for low, _ in pairs], dtype=pl.Float64),
+        p_high=pl.Series([high for _, high in pairs], dtype=pl.Float64),
+        clusters=pl.Series(clusters, dtype=pl.Boolean),
+    ).drop("_all")
+
+
+def rates(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """How many runs of each group generalise.
+
+    Args:
+        frame: a row for each run and split, with ``by`` (the split among them), ``error`` (a
+            share, null where it was not measured) and ``threshold`` (the largest error that counts
+            as generalised, null where there is none).
+
+    Returns:
+        ``by``, ``n`` (runs with an error), ``k`` (those at or below the threshold),
+        ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``, ``clusters`` (see
+        ``two_clusters``), ``threshold``; groups in the order of their first row.
+
+    >>> rates(pl.DataFrame({"split": ["sparse"] * 3, "error": [0.0, 0.22, 0.0], "threshold": 0.05}),
+    ...       ["split"]).row(0, named=True)["k"]
+    2
+    """
+    value, threshold = pl.col("error").cast(pl.Float64), pl.col("threshold").cast(pl.Float64)
+    table = frame.group_by(by, maintain_order=True).agg(
+        n=value.count().cast(pl.Int64), **rate_of(value, threshold)
+    )
+    names = ("n", "k", "p_generalises", "p_low", "p_high", "median", "clusters", "threshold")
+    return with_rates(table).select(*by, *names)

@@ -1,0 +1,320 @@
+"""Statistics of runs: values by hand and by scipy, and error rates by simulation."""
+
+import doctest
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from pe_lab.common.metrics import wilson
+from pe_lab.results.statistics import across_tasks, pairs, power, proportions
+from pe_lab.results.statistics.across_tasks import (
+    improvement_interval,
+    iqm,
+    mean_over_tasks,
+    performance_profile,
+    probability_of_improvement,
+    profile_band,
+    stratified_bootstrap,
+)
+from pe_lab.results.statistics.pairs import Pair, exact_test, tie_groups
+from pe_lab.results.statistics.power import (
+    clean_seeds,
+    flips_needed,
+    seeds_needed,
+    smallest_difference,
+    what_seeds_show,
+)
+from pe_lab.results.statistics.proportions import rates, two_clusters
+
+Rng = np.random.Generator
+Draw = Callable[[Rng, int], NDArray[np.float64]]
+
+
+def normal(rng: Rng, n: int) -> NDArray[np.float64]:
+    return rng.normal(0.3, 0.05, n)
+
+
+def bimodal(rng: Rng, n: int) -> NDArray[np.float64]:
+    """Half of the seeds generalise, the others do not."""
+    return np.where(rng.random(n) < 0.5, 0.0, rng.normal(0.4, 0.03, n))
+
+
+def zeros(rng: Rng, n: int) -> NDArray[np.float64]:
+    return np.zeros(n)
+
+
+TASKS: list[Draw] = [normal] * 4 + [bimodal] * 4 + [zeros] * 2
+
+
+def suite(rng: Rng, n: int) -> dict[str, NDArray[np.float64]]:
+    return {f"{number}": draw(rng, n) for number, draw in enumerate(TASKS)}
+
+
+@pytest.mark.parametrize("module", [across_tasks, pairs, power, proportions])
+def test_the_examples_in_the_docstrings(module: object) -> None:
+    names = {"pl": pl}
+    failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
+    assert tried
+    assert failed == 0
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize(("k", "n"), [(0, 3), (2, 3), (8, 8), (5, 20)])
+def test_wilson_is_scipys_at_any_level(k: int, n: int, level: float) -> None:
+    from scipy.stats import binomtest
+
+    theirs = binomtest(k, n).proportion_ci(level, "wilson")
+    assert wilson(k, n, level) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(("n", "least"), [(5, 0.85), (8, 0.85), (20, 0.92)])
+def test_wilson_covers_the_rate_in_95_percent_of_samples(n: int, least: float) -> None:
+    """Exactly, over all outcomes; single rates fall to ``least``."""
+    intervals = [wilson(k, n) for k in range(n + 1)]
+    coverage = [
+        sum(
+            math.comb(n, k) * p**k * (1 - p) ** (n - k)
+            for k, (low, high) in enumerate(intervals)
+            if low <= p <= high
+        )
+        for p in np.linspace(0.02, 0.98, 97)
+    ]
+    assert np.mean(coverage) == pytest.approx(0.955, abs=0.005)
+    assert min(coverage) >= least
+
+
+@pytest.mark.parametrize(
+    ("values", "threshold", "found"),
+    [
+        ([0, 0.22, 0], None, True),
+        ([0.001, 0.22, 0.003], None, True),
+        ([0, 0.01, 0.22], None, False),  # three normal values look so in more than 5 %
+        ([0, 0.01, 0.22], 0.05, True),
+        ([0, 0.22], None, False),
+        ([0, 0.22], 0.05, True),
+        ([0, 0.1], 0.05, False),
+        ([0, 0, 0.01], 0.001, False),  # nearer than 2 points
+        ([0.3] * 8, 0.05, False),
+        ([0] * 8, 0.05, False),
+        ([0] * 7 + [0.3], None, True),
+        ([0.02, 0.01, 0, 0.03, 0.41, 0.39, 0.45, 0.44], 0.05, True),
+        ([0.1, 0.15, 0.2, 0.22, 0.25, 0.3, 0.33, 0.4], 0.05, False),
+        ([None, 0.2], 0.05, False),
+        ([], 0.05, False),
+    ],
+)
+def test_two_clusters(values: list[float | None], threshold: float | None, found: bool) -> None:
+    assert two_clusters(values, threshold) is found
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 12])
+def test_normal_values_are_two_clusters_in_5_percent_of_samples_at_most(n: int) -> None:
+    rng = np.random.default_rng(n)
+    draws = 2000
+    at_most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / draws)
+    assert np.mean([two_clusters(x) for x in rng.normal(0.5, 0.1, (draws, n))]) <= at_most
+    # Their mean about the threshold, and standard deviations of half the mean.
+    near = np.abs(rng.normal(0.11, 0.055, (draws, n)))
+    assert np.mean([two_clusters(x, 0.05) for x in near]) <= at_most
+    seeds = np.stack([bimodal(rng, n) for _ in range(draws)])
+    both = (seeds == 0).any(1) & (seeds > 0).any(1)
+    assert np.mean([two_clusters(x, 0.05) for x in seeds[both]]) > 0.97
+
+
+def test_rates_of_a_frame() -> None:
+    frame = pl.DataFrame(
+        {
+            "pe": ["a"] * 4 + ["b"] * 2 + ["c"],
+            "split": ["sparse"] * 6 + ["long"],
+            "error": [0.0, 0.22, 0.05, None, 0.3, 0.3, 0.1],
+            "threshold": [0.05] * 6 + [None],
+        }
+    )
+    a, b, c = rates(frame, ["pe", "split"]).rows(named=True)
+    assert (a["n"], a["k"], a["median"], a["clusters"], a["threshold"]) == (3, 2, 0.05, True, 0.05)
+    assert (a["p_low"], a["p_high"]) == wilson(2, 3)
+    assert (b["k"], b["p_generalises"], b["p_low"], b["clusters"]) == (0, 0.0, 0.0, False)
+    assert (c["n"], c["k"], c["p_generalises"], c["p_low"], c["median"]) == (1, *[None] * 3, 0.1)
+
+
+def test_interquartile_mean() -> None:
+    from scipy.stats import trim_mean
+
+    rng = np.random.default_rng(0)
+    values = {str(task): rng.random(8) for task in range(6)}
+    everything = np.concatenate(list(values.values()))
+    assert iqm(values) == pytest.approx(trim_mean(everything, 0.25))
+    # A task of 20 runs weighs as much as one of 4: the middle half of 0, .., 0, 1, .., 1.
+    assert iqm({"a": [0.0] * 20, "b": [1.0] * 4}) == pytest.approx(0.5)
+    assert mean_over_tasks({"a": [0.0] * 20, "b": [1.0] * 4}) == 0.5
+    with pytest.raises(ValueError, match="needs a run"):
+        iqm({"a": []})
+
+
+def test_profile_and_improvement() -> None:
+    a, b = {"x": [0.0, 0.2], "y": [0.1, 0.1]}, {"x": [0.1, 0.2], "y": [0.1, 0.3]}
+    assert performance_profile(a, [0.0, 0.1, 0.2]) == [0.25, 0.75, 1.0]
+    # x: 0 below both, 0.2 ties one; y: each 0.1 ties one and is below the other.
+    assert probability_of_improvement(a, b) == pytest.approx((2.5 / 4 + 3 / 4) / 2)
+    assert probability_of_improvement(b, a) == pytest.approx(1 - (2.5 / 4 + 3 / 4) / 2)
+    band = profile_band(a, [0.1])
+    assert band is not None
+    assert band[0][0] <= 0.75 <= band[0][1]
+    assert improvement_interval({"x": [0.1]}, {"x": [0.2, 0.3]}) is None
+    assert stratified_bootstrap(a) == stratified_bootstrap(dict(a))
+
+
+def test_the_exact_test_is_fishers_and_mann_and_whitneys() -> None:
+    from scipy.stats import fisher_exact, mannwhitneyu
+
+    for i, j in itertools.product(range(6), repeat=2):
+        outcomes = {"x": [1] * i + [0] * (5 - i)}, {"x": [1] * j + [0] * (5 - j)}
+        table = [[i, 5 - i], [j, 5 - j]]
+        assert exact_test(*outcomes) == pytest.approx(fisher_exact(table).pvalue)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(0, 1, 6), rng.normal(1, 1, 9)
+    theirs = mannwhitneyu(x, y, method="exact").pvalue
+    assert exact_test({"t": x}, {"t": y}) == pytest.approx(theirs)
+    many = rng.normal(0, 1, 40), rng.normal(0.5, 1, 50)
+    theirs = mannwhitneyu(*many, method="asymptotic", use_continuity=False).pvalue
+    assert exact_test({"t": many[0]}, {"t": many[1]}) == pytest.approx(theirs)
+
+
+def test_the_exact_test_counts_all_ways_to_part_the_runs_of_every_task() -> None:
+    """Two tasks of other sizes, with ties, by enumeration."""
+    a, b = {"x": [0.0, 0.1, 0.1], "y": [0.2, 0.3]}, {"x": [0.1, 0.4, 0.5], "y": [0.2, 0.9, 0.9]}
+    weights = {"x": 4, "y": 6}  # 9 and 6 pairs of runs: 4 * 9 / 9, 4 * 9 / 6
+
+    def lower(x: list[float], y: list[float]) -> float:
+        return sum((p < q) + 0.5 * (p == q) for p in x for q in y)
+
+    statistics = []
+    pooled = {task: a[task] + b[task] for task in a}
+    ways = [itertools.combinations(range(len(pooled[t])), len(a[t])) for t in a]
+    for chosen in itertools.product(*map(list, ways)):
+        statistic = 0.0
+        for task, indices in zip(a, chosen, strict=True):
+            one = [pooled[task][i] for i in indices]
+            other = [v for i, v in enumerate(pooled[task]) if i not in indices]
+            statistic += weights[task] * lower(one, other)
+        statistics.append(statistic)
+    seen = sum(weights[task] * lower(a[task], b[task]) for task in a)
+    tail = min(sum(s >= seen for s in statistics), sum(s <= seen for s in statistics))
+    assert exact_test(a, b) == pytest.approx(min(1, 2 * tail / len(statistics)))
+
+
+def test_nothing_to_test() -> None:
+    assert exact_test({"x": [0.0]}, {"y": [0.0]}) is None
+    assert exact_test({"x": [0.0] * 8}, {"x": [0.0] * 8}) == 1
+    found = pairs.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
+    assert found == [Pair("a", "b", None, None, None)]
+    assert tie_groups(["a", "b"], found) == [["a", "b"]]
+
+
+def test_tie_groups_are_connected() -> None:
+    tested = [
+        Pair("a", "b", 0.6, 0.1, 0.3),
+        Pair("a", "c", 0.9, 0.001, 0.01),
+        Pair("b", "c", 0.7, 0.1, 0.3),
+        *(Pair(one, "d", 1.0, 1e-4, 1e-3) for one in "abc"),
+    ]
+    # a and c differ, and b ties with both.
+    assert tie_groups("abcd", tested) == [["a", "b", "c"], ["d"]]
+    assert tie_groups("dcba", tested) == [["d"], ["c", "b", "a"]]
+    assert tie_groups("acd", tested) == [["a"], ["c"], ["d"]]
+
+
+def test_power_is_that_of_scipys_fisher_test() -> None:
+    from scipy.stats import binom, fisher_exact
+
+    n, p, q = 8, 0.9, 0.2
+    expected = sum(
+        binom.pmf(i, n, p) * binom.pmf(j, n, q)
+        for i, j in itertools.product(range(n + 1), repeat=2)
+        if fisher_exact([[i, n - i], [j, n - j]]).pvalue <= 0.05
+    )
+    assert power.power(n, p, q) == pytest.approx(expected)
+
+
+def test_what_seeds_can_show() -> None:
+    assert smallest_difference(8) == pytest.approx(0.2, abs=0.02)
+    assert 20 <= (seeds_needed(0.9, 0.5) or 0) <= 25
+    assert smallest_difference(4) is None
+    assert seeds_needed(0.3, 0.3) is None
+    assert power.power(23, 0.9, 0.5) >= 0.8 > power.power(22, 0.9, 0.5)
+    # Above 100 seeds by the formula: the test's power there is as stated.
+    n = seeds_needed(0.9, 0.75) or 0
+    assert n > power.COUNTED
+    assert power.power(n, 0.9, 0.75) == pytest.approx(0.8, abs=0.02)
+    assert clean_seeds(0.1) == 29
+    assert flips_needed(41) == 11
+    assert "the 0.9 and 0.6 seen 36" in what_seeds_show(8, (0.9, 0.6))
+    assert "needs" not in what_seeds_show(30)
+    assert what_seeds_show(3).startswith("3 seeds a side cannot")
+
+
+def families_in_error(draw: Draw, families: int) -> float:
+    """The share of families of six pairs (four encodings of one distribution, two tasks, 8 seeds)
+    in which a pair is found to differ."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(families):
+        entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
+        wrong += len(tie_groups(list(entries), pairs.pairs(entries))) > 1 or any(
+            (pair.p_holm or 0) <= 0.05 for pair in pairs.pairs(entries)
+        )
+    return wrong / families
+
+
+@pytest.mark.parametrize("draw", [normal, bimodal, zeros])
+def test_families_of_pairs_are_in_error_in_5_percent_of_cases_at_most(draw: Draw) -> None:
+    families = 100
+    at_most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / families)
+    assert families_in_error(draw, families) <= at_most
+
+
+def coverage(n: int, draws: int) -> float:
+    """How often the interval of the interquartile mean over ``TASKS`` holds the true one."""
+    rng = np.random.default_rng(n)
+    truth = iqm(suite(rng, 200_000))
+    intervals = [stratified_bootstrap(suite(rng, n), resamples=400) for _ in range(draws)]
+    return float(np.mean([i is not None and i[0] <= truth <= i[1] for i in intervals]))
+
+
+@pytest.mark.parametrize(("n", "stated"), [(3, 0.86), (8, 0.91), (20, 0.94)])
+def test_the_bootstrap_covers_the_interquartile_mean(n: int, stated: float) -> None:
+    draws = 150
+    deviation = math.sqrt(stated * (1 - stated) / draws)
+    assert coverage(n, draws) == pytest.approx(stated, abs=3 * deviation)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("draw", [normal, bimodal, zeros])
+def test_families_of_pairs_are_in_error_as_stated_in_many_draws(draw: Draw) -> None:
+    families = 2000
+    assert families_in_error(draw, families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / families)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("n", "stated"), [(3, 0.86), (5, 0.9), (8, 0.91), (20, 0.94)])
+def test_the_bootstrap_covers_as_stated_in_many_draws(n: int, stated: float) -> None:
+    assert coverage(n, 2000) == pytest.approx(stated, abs=0.02)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("n", [5, 8])
+def test_the_interval_of_an_improvement_covers_it(n: int) -> None:
+    """Normal errors half a standard deviation apart: P = Phi(0.5 / sqrt(2))."""
+    rng = np.random.default_rng(n)
+    truth = 0.5 * (1 + math.erf(0.25))
+    hits = 0
+    for _ in range(600):
+        a, b = ({str(t): rng.normal(mean, 1, n) for t in range(10)} for mean in (0, 0.5))
+        low, high = improvement_interval(a, b, resamples=400) or (1, 0)
+        hits += low <= truth <= high
+    assert hits / 600 == pytest.approx(0.94, abs=0.03)
