@@ -39,6 +39,7 @@ GROUPS = (*CHOICES, "train", "tracker", "preset", "hydra/launcher", "hydra/sweep
 VALUES = {
     "Format": ("table", "csv", "json", "markdown", "latex"),
     "Spread": ("both", "sd", "interval"),
+    "Test": ("fisher", "mann_whitney"),
     "Flag": ("true", "false"),
     "bool": ("true", "false"),
 }
@@ -50,7 +51,7 @@ PATHS = ("runs_dir", "out", "to", "task.file")
 RUN_FILTERS = ("task", "pe", "positions", "model", "seed")
 TRAIN = "train"
 """As in common.task, which imports numpy."""
-NO_RUNS = ("report", "evaluations", "dashboard")
+NO_RUNS = ("report", "evaluations", "dashboard", "plans")
 """Folders in runs_dir that hold no runs."""
 
 

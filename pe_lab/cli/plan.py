@@ -1,0 +1,155 @@
+"""``pe-lab plan``: what is claimed and how it is decided, written down before the runs.
+
+    pe-lab plan pe=path,rope tasks=parity hypothesis="path tracks parity beyond its length"
+                                                       path is claimed to be better than rope; of
+                                                       several, than each of the others
+    pe-lab plan .. splits=long_x2 seeds=20             some splits, the seeds 0 to 19
+    pe-lab plan .. test=mann_whitney level=0.01        of the errors, not of how many generalise
+    pe-lab plan .. threshold=0.01                      the error that counts as generalised, else
+                                                       the suite's for each split
+    pe-lab plan .. to=FILE.yaml suite=v1               the file, else in runs/plans/
+    pe-lab plan .. --config-dir mine pe=mine,rope      an encoding of your own
+
+The file has a digest of all it says: a changed plan is none. A file that exists is not written
+over. The claim is of every task and split that the plan names: it is supported if the test supports
+it in each of them. Tests are one-sided: Fisher's exact test of how many seeds generalise
+(test=fisher), or that of Mann, Whitney and Wilcoxon of the errors (test=mann_whitney).
+"""
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from pe_lab.common.console import console
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.plans import FOLDER, Plan, Test, least_p, suite_of, write_plan
+from pe_lab.results.statistics.power import POWER, smallest_difference
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
+
+
+class PlanOptions(Options):
+    """The keys of ``pe-lab plan``."""
+
+    command = "plan"
+
+    to: str | None = None
+    hypothesis: str | None = None
+    suite: str = DEFAULT
+    tasks: CommaSeparated[str] | None = None
+    splits: CommaSeparated[str] | None = None
+    pe: CommaSeparated[str] | None = None
+    seeds: AtLeastOne | None = None
+    test: Test = "fisher"
+    threshold: Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1")] | None = None
+    level: Annotated[float, Field(gt=0, lt=1, description="a share between 0 and 1")] = 0.05
+    runs_dir: str = "runs"
+
+
+def show(words: Sequence[str]) -> None:
+    """Write a plan.
+
+    Raises:
+        UsageError: a wrong option; the file exists, or no run could support the plan.
+        RunError: the file cannot be written.
+    """
+    config_dir, rest = without_config_dir(words)
+    options = parse(PlanOptions, rest)
+    suite = load_suite(options.suite)
+    plan = _plan(options, suite, _own(config_dir))
+    name = f"{'-'.join(plan.encodings)}-{plan.digest[:8]}.yaml"
+    path = Path(options.runs_dir) / FOLDER / name if options.to is None else Path(options.to)
+    write_plan(plan, path)
+    out, seeds = console(), plan.seeds
+    out.print(f"written  {path}", soft_wrap=True)
+    out.print(f"digest   {plan.digest}", soft_wrap=True)
+    if plan.test == "fisher":
+        smallest = smallest_difference(seeds, level=2 * plan.level)
+        can = (
+            f"cannot tell P(generalises) 0.9 from 0 at level {plan.level:g}"
+            if smallest is None
+            else f"tell P(generalises) 0.9 from {smallest:.2g} or less at level {plan.level:g}, "
+            f"with a power of {POWER:.0%}"
+        )
+        out.print(f"power    {seeds} seeds a side {can}", soft_wrap=True)
+    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    runs_dir = [] if options.runs_dir == "runs" else [f"runs_dir={options.runs_dir}"]
+    entries = [f"pe={','.join(plan.encodings)}", f"tasks={','.join(plan.tasks)}"]
+    command = ["pe-lab", "suite", suite.name, *flags, *entries, *runs_dir]
+    out.print(f"runs     {shlex.join(command)}", soft_wrap=True)
+    out.print("Commit the file, or publish its digest: that shows when it was there.")
+
+
+def _own(config_dir: str | None) -> list[str]:
+    """The encodings of the user's folder."""
+    return [] if config_dir is None else [path.stem for path in Path(config_dir).glob("pe/*.yaml")]
+
+
+def _plan(options: PlanOptions, suite: Suite, own: Sequence[str]) -> Plan:
+    # Imported here: torch takes a second.
+    from pe_lab.experiment.machine import environment
+
+    if not (options.hypothesis or "").strip():
+        raise UsageError('plan needs hypothesis="..": what is claimed, in words')
+    encodings = options.pe or []
+    if len(encodings) < 2:
+        raise UsageError("plan needs pe=A,B: A is claimed to be better than B")
+    known = [*suite.encodings, *suite.controls, *own]
+    for entry in encodings:
+        if entry not in known:
+            raise UsageError(f"pe={entry}: {did_you_mean(entry, known)}")
+    for task in options.tasks or []:
+        if task not in suite.tasks:
+            raise UsageError(f"tasks={task}: {did_you_mean(task, suite.tasks)}")
+    tasks = {task: _splits(options, suite, task) for task in options.tasks or suite.tasks}
+    named = {split for of_task in tasks.values() for split in of_task}
+    for split in options.splits or []:
+        if split not in named:
+            scored = [s for t in tasks for s in (IN_DOMAIN, *suite.tasks[t].generalises)]
+            raise UsageError(f"splits={split}: {did_you_mean(split, dict.fromkeys(scored))}")
+    for task in options.tasks or []:
+        if not tasks[task]:
+            scored = [IN_DOMAIN, *suite.tasks[task].generalises]
+            raise UsageError(
+                f"tasks={task} has none of splits={','.join(options.splits or [])}: choose from "
+                f"{', '.join(scored)}"
+            )
+    seeds = suite.protocol.seeds if options.seeds is None else options.seeds
+    if least_p(seeds) > options.level:
+        enough = next(n for n in range(1, 1000) if least_p(n) <= options.level)
+        raise UsageError(
+            f"seeds={seeds}: no outcome of {seeds} seeds a side has a p of at most "
+            f"level={options.level:g}, so nothing could support the plan; set seeds to {enough} or "
+            "more"
+        )
+    return Plan(
+        hypothesis=(options.hypothesis or "").strip(),
+        suite=suite_of(suite),
+        encodings=tuple(encodings),
+        tasks={task: of_task for task, of_task in tasks.items() if of_task},
+        seeds=seeds,
+        test=options.test,
+        level=options.level,
+        written=datetime.now(UTC).isoformat(),
+        git_revision=environment(1, "cpu")[0]["git_revision"],
+    )
+
+
+def _splits(options: PlanOptions, suite: Suite, task: str) -> dict[str, float]:
+    """The splits of a task that the plan names, with their thresholds; without ``splits``, all that
+    are scored out of domain."""
+    of_task = suite.tasks[task]
+    found = {
+        split: threshold
+        for split in options.splits or of_task.generalises
+        if (threshold := of_task.threshold(split)) is not None
+    }
+    if options.threshold is not None:
+        found = dict.fromkeys(found, options.threshold)
+    return found

@@ -1,0 +1,187 @@
+"""Plans: a hypothesis, the runs that decide it and the test, written down before these runs.
+
+A plan is a yaml with a digest (SHA-256) of all it says. A run is planned if a plan whose digest
+fits names its suite, task, entry and seed and was written before the run began.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from math import comb
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
+from pe_lab.common.files import read_file, write_new_file
+from pe_lab.results.suite import Share, Suite
+
+logger = logging.getLogger("pe_lab")
+
+FOLDER = "plans"
+"""Below ``runs_dir``: where plans are written, and looked for."""
+SCORE = "score"
+"""The phase of the runs that a plan is about: those of the suite's steps at the chosen rate."""
+Test = Literal["fisher", "mann_whitney"]
+HEAD = """\
+# Written by pe-lab plan, before its runs. A changed value has another digest, and the file is then
+# no plan: commit the file or publish the digest, which shows when it was there.
+"""
+
+
+def _with_zone(time: str) -> str:
+    if datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError("the time needs its zone: 2026-11-22T17:00:00+00:00")
+    return time
+
+
+class Plan(BaseModel):
+    """What is claimed, and how it is decided.
+
+    Args:
+        hypothesis: in words.
+        suite: its name and digest, ``v1-ae09a1ba``.
+        encodings: the first is claimed to be better than each of the others.
+        tasks: task -> split -> the largest error that counts as generalised (in domain: as
+            learned), a share. The claim is of each of them.
+        seeds: the runs are those of the seeds 0 to ``seeds`` - 1.
+        test: ``fisher``, of how many seeds generalise, or ``mann_whitney``, of the errors.
+        level: the p-value up to which a test supports the claim.
+        written: when, with the zone.
+        git_revision: of pe-lab; None: not known.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    hypothesis: Annotated[str, Field(min_length=1)]
+    suite: str
+    encodings: Annotated[tuple[str, ...], Field(min_length=2)]
+    tasks: Annotated[dict[str, dict[str, Share]], Field(min_length=1)]
+    seeds: PositiveInt
+    test: Test
+    level: Annotated[float, Field(gt=0, lt=1)]
+    written: Annotated[str, AfterValidator(_with_zone)]
+    git_revision: str | None
+
+    @property
+    def time(self) -> float:
+        """``written`` in seconds since 1970."""
+        return datetime.fromisoformat(self.written).timestamp()
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits of everything above."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def names(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run (see ``planned``) is one of those that decide the plan."""
+        return (
+            run["suite"] == self.suite
+            and run["task"] in self.tasks
+            and run["entry"] in self.encodings
+            and 0 <= run["seed"] < self.seeds
+            and run["seed_init"] == run["seed"]
+            and run["phase"] == SCORE
+        )
+
+
+def least_p(seeds: int) -> float:
+    """The smallest p-value that either test, one-sided, can give with so many seeds a side: that of
+    all errors of one side below all of the other, 1 / C(2n, n)."""
+    return 1 / comb(2 * seeds, seeds)
+
+
+def suite_of(suite: Suite) -> str:
+    """The suite's name and digest, as plans and the leaderboard have them."""
+    return f"{suite.name}-{suite.digest}"
+
+
+def planned(run: Mapping[str, Any], started: float | None, plans: Iterable[Plan]) -> str | None:
+    """The digest of the earliest plan that names a run and was written before it began; None: the
+    run is exploratory.
+
+    Args:
+        run: ``suite`` (name and digest), ``task``, ``entry``, ``phase``, ``seed``, ``seed_init``,
+            as in the leaderboard's rows.
+        started: when it was first started, in seconds since 1970 (``started`` of its folder); None
+            where that was not recorded: it then cannot be planned.
+    """
+    if started is None:
+        return None
+    found = [plan for plan in plans if plan.time <= started and plan.names(run)]
+    return min(found, key=lambda plan: plan.time).digest if found else None
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a new file.
+
+    Raises:
+        UsageError: there is a file already.
+        RunError: it cannot be written.
+    """
+    content = {**plan.model_dump(mode="json"), "digest": plan.digest}
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new_file(path, (HEAD + text).encode())
+    except FileExistsError:
+        raise UsageError(
+            f"to={path} exists, and a plan is not written over: choose another name"
+        ) from None
+    except OSError as error:
+        raise RunError(
+            str(cannot_write(path, error)).replace(
+                "runs_dir, then run the same command again", "to=FILE.yaml"
+            )
+        ) from None
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file.
+
+    Raises:
+        UsageError: there is no such file.
+        DamagedError: it is no plan, or its digest is that of something else.
+    """
+    try:
+        content = yaml.safe_load(read_file(path))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror}): give the file of a plan"
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{path} is no plan ({reason:.200}): pe-lab plan writes one") from None
+    if not isinstance(content, dict):
+        raise DamagedError(f"{path} is no plan (it has no keys): pe-lab plan writes one")
+    digest = content.pop("digest", None)
+    try:
+        plan = Plan.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DamagedError(
+            f"{path} is no plan ({key}: {first['msg']}): pe-lab plan writes one"
+        ) from None
+    if plan.digest != digest:
+        raise DamagedError(
+            f"{path} does not fit its digest, it was changed after it was written and is no plan: "
+            "put back what was written, or write another plan for runs to come"
+        )
+    return plan
+
+
+def plans_in(folder: Path) -> list[Plan]:
+    """The plans of a folder (``runs_dir``/plans); what is none is left out with a warning."""
+    plans = []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            plans.append(read_plan(path))
+        except PeLabError as error:
+            logger.warning("%s", error)
+    return plans
