@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
@@ -104,13 +105,17 @@ class Suite:
 
 
 @cache
-def load_suite(name: str = DEFAULT) -> Suite:
+def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     """The suite of conf/suite/NAME.yaml.
 
+    Args:
+        folder: of ``--config-dir``, whose suite/NAME.yaml are suites too; a name of conf/ stays.
+
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its yaml is not that of a suite.
     """
-    files = choices("suite")
+    theirs = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
+    files = {**theirs, **choices("suite")}
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
     written = yaml.safe_load(files[name].read_text("utf-8"))

@@ -5,51 +5,32 @@ only the first failure. So its launcher is called here, for the missing jobs. A 
 searches is run by Hydra: it chooses its jobs as it goes.
 """
 
-import os
-import signal
-import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
-from hydra.types import HydraContext, RunMode
-from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.output import counted
-from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
-from pe_lab.config.compose import open_hydra
-from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
 from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
-from pe_lab.store.sweep_name import sweep_name, swept
-from pe_lab.sweeps import slurm
+from pe_lab.store.sweep_name import swept
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
-    Job,
     best,
     closing_table,
     make_jobs,
     over_seeds,
     unfinished,
 )
-from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
 from pe_lab.sweeps.progress import Progress
-from pe_lab.sweeps.retry import Launch, launch_all
+from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.search import search
-from pe_lab.sweeps.worker import SweepJob
+from pe_lab.sweeps.sweep import Sweep, check_launcher
 from pe_lab.training.plan import Plan
-
-POOLS = (JOBLIB,)
-"""Launchers whose workers are children of this process."""
 
 
 def multirun(
@@ -64,14 +45,9 @@ def multirun(
         PeLabError: not all of it is finished.
         Interrupted: a signal came; the same command continues.
     """
-    check_installed(composed[0])
-    check_numbers(composed[0])
-    if composed[0].hydra.launcher._target_ == slurm.LAUNCHER:
-        slurm.check_slurm()
-    sweeper = composed[0].hydra.sweeper._target_
-    if sweeper == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}":
+    if check_launcher(composed[0]):
         return _every_combination(args, composed, plans, tables)
-    sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
+    sweep = Sweep(args, composed[0], plans[0].config.runs_dir)
     console().print(f"{sweep.cfg.hydra.sweeper.get('n_trials', '')} trials")
     with sweep.running():
         search(sweep.hydra, sweep.cfg, args.overrides, sweep.name, sweep.pool)
@@ -105,7 +81,7 @@ def _every_combination(
             )
     ended: Exception | Interrupted | None = None
     if missing:
-        sweep = _Sweep(args, composed[0], plans[0].config.runs_dir)
+        sweep = Sweep(args, composed[0], plans[0].config.runs_dir)
         batch_size = sweep.cfg.hydra.sweeper.max_batch_size
         try:
             with sweep.running():
@@ -134,80 +110,3 @@ def _every_combination(
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
-
-
-class _Sweep:
-    """A sweep with its name, composed configuration and launcher."""
-
-    def __init__(self, args: Any, composed: DictConfig, runs_dir: str) -> None:
-        words = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
-        keys = {word.lstrip("+").partition("=")[0] for word in words}
-        # The search space of the yamls.
-        params = composed.hydra.sweeper.get("params") or {}
-        words += [f"{key}={values}" for key, values in params.items() if key not in keys]
-        self.name = sweep_name(words, Path(runs_dir) / ".sweeps")
-        # Read by conf/config.yaml: each start of a sweep has a separate folder.
-        start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
-        os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
-        self.hydra = open_hydra(args)
-        self.cfg = self.hydra.compose_config(
-            "config", args.overrides, RunMode.MULTIRUN, with_log_configuration=True
-        )
-        self.callbacks = Callbacks(self.cfg)
-        self.pool = self.cfg.hydra.launcher._target_ in POOLS
-        self.slurm = self.cfg.hydra.launcher._target_ == slurm.LAUNCHER
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Record the configuration; signals stop the jobs that run inside, as Interrupted."""
-        folder = Path(self.cfg.hydra.sweep.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.cfg, folder / "multirun.yaml")
-        watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
-        if self.slurm:
-            watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
-        elif self.cfg.hydra.launcher._target_ == RAY:
-            # Ray waits in code that takes no other exception.
-            watch = StopOnSignal(signal.default_int_handler)
-        try:
-            with watch:
-                yield
-                if (stop := stopping()) is not None:
-                    raise stop
-        except KeyboardInterrupt:
-            raise Interrupted(2) from None
-        finally:
-            GlobalHydra.instance().clear()
-            if self.pool:
-                # Its workers would wait for more, for minutes.
-                get_reusable_executor(reuse=True).shutdown(wait=True)
-
-    def launch(self, jobs: Sequence[Job]) -> Launch:
-        """A function that launches some of these jobs and sets how they ended."""
-
-        def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
-            job = SweepJob(
-                sweep=self.name,
-                launcher=os.getpid(),
-                pool=self.pool,
-                numbers=[job.number for job in batch],
-                total=len(jobs),
-                labels=[job.label for job in jobs],
-                begun=frozenset(job.number for job in batch if job.has_begun()),
-                wait_for_locks=wait_for_locks,
-            )
-            launcher: Any = Plugins.instance().instantiate_launcher(
-                hydra_context=HydraContext(self.hydra.config_loader, self.callbacks),
-                task_function=job,
-                config=self.cfg,
-            )
-            if self.pool:
-                # Arguments of joblib.Parallel, which Hydra has no keys for.
-                launcher.joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
-            words = [job.words for job in batch]
-            returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
-            for launched, returned in zip(batch, returns, strict=True):
-                # None for a job that SLURM cancelled or lost: its folder has the status.
-                launched.returned = returned and returned.return_value
-
-        return launch

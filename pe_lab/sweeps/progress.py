@@ -4,7 +4,7 @@ other machines."""
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pe_lab.common.console import console
@@ -26,10 +26,16 @@ class Progress:
     Args:
         jobs: those to be launched.
         total: of the sweep, with those that were finished before.
+        tail: what a line ends with; where there is one, lines come by time alone.
     """
 
-    def __init__(self, jobs: Sequence[Job], total: int) -> None:
-        self.jobs, self.total = jobs, total
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        total: int,
+        tail: Callable[["Progress"], str] | None = None,
+    ) -> None:
+        self.jobs, self.total, self.tail = jobs, total, tail
         self.began = time.monotonic()
         self.first = {job.number: _step(job.folder) for job in jobs}
         self.done = 0
@@ -60,7 +66,9 @@ class Progress:
         parts.append(f"{len(self.jobs) - self.done - len(running)} left")
         if steps and remaining:
             left_s = remaining * (time.monotonic() - self.began) / steps
-            parts.append(f"about {_duration(left_s)} to go")
+            parts.append(f"about {duration(left_s)} to go")
+        if self.tail is not None:
+            parts.append(self.tail(self))
         return ", ".join(parts)
 
     @contextmanager
@@ -80,7 +88,8 @@ class Progress:
         while not stop.wait(POLL_INTERVAL_S):
             done, line = self.done, self.line()
             late = time.monotonic() - printed >= LINE_INTERVAL_S
-            if (self.done > done or late) and self.done < len(self.jobs):
+            ended = self.done > done and self.tail is None
+            if (ended or late) and self.done < len(self.jobs):
                 printed = time.monotonic()
                 console().print(line, soft_wrap=True)
 
@@ -95,7 +104,8 @@ def _step(folder: RunFolder) -> int:
     return 0
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

@@ -30,6 +30,8 @@ LOCK_WAIT_S = 60.0
 PROGRESS_INTERVAL_S = 60.0
 """Seconds between a worker's lines of progress."""
 
+NOT_BEGUN = ("not begun", "no time left")
+
 
 @dataclass(frozen=True)
 class SweepJob:
@@ -45,6 +47,7 @@ class SweepJob:
         labels: the name of each job of the sweep.
         begun: numbers of the jobs that this sweep began before: ``force`` has had its effect.
         wait_for_locks: whether to wait for folders that other processes are writing.
+        until: the time (seconds since the epoch) from which no job is begun; None: no such time.
     """
 
     sweep: str
@@ -55,9 +58,11 @@ class SweepJob:
     labels: Sequence[str]
     begun: frozenset[int] = frozenset()
     wait_for_locks: bool = False
+    until: float | None = None
 
     def __call__(self, cfg: DictConfig) -> tuple[str, str] | None:
-        """Do the job; ``("failed" or "held", reason)`` where its folder does not say so.
+        """Do the job; its state and the reason where its folder does not have them: ``("failed",
+        reason)``, ``("held", reason)``, ``("not begun", "no time left")``.
 
         Raises:
             Interrupted: a signal came, and this process is not a worker of a pool.
@@ -73,6 +78,8 @@ class SweepJob:
     def _run(self, cfg: DictConfig) -> tuple[str, str] | None:
         from pe_lab.experiment.run import SweepPlace
 
+        if self.until is not None and time.time() >= self.until:
+            return NOT_BEGUN
         number = self.numbers[HydraConfig.get().job.num]
         name = f"[{number}/{self.total}] {self.labels[number - 1]}"
         interval = PROGRESS_INTERVAL_S if self.pool else None

@@ -1,0 +1,136 @@
+"""``pe-lab suite``: a fixed list of tasks over all encodings: tuned alike, then scored.
+
+    pe-lab suite v1 dry=true                     what is missing, and what it costs on this machine
+    pe-lab suite v1                              does it, the cheapest task first
+    pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
+    pe-lab suite v1 budget=2h                    begins no run after two hours
+    pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
+    pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
+    pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
+
+Of each task and entry every rate of the suite is trained on the tuning seeds (tuning); the one
+with the lowest in-domain error, on a tie loss, is trained on seeds 0 to 7 (score). more_seeds: up
+to seed 19; longer: 2 and 4 times the steps; capacity: trained on what a split measures. These three
+are run for the suite's ten encodings and for yours. Finished runs are kept: the same command does
+what is missing, after Ctrl-C too. Runs are those of ``pe-lab``, in the same folders. As many are
+trained at once as there are cores (hydra/launcher=basic: one; slurm, ray: docs/clusters.md).
+docs/suite.md has the protocol.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import choices
+from pe_lab.store.run_id import excluded
+
+if TYPE_CHECKING:
+    from pe_lab.results.suite import Suite
+
+UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+NOT_HERE = ("force", "debug")
+"""Keys outside of a run's identity that a suite does not take."""
+
+
+def _budget(text: str) -> str:
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text)
+    if number is None or not float(number[1]):
+        raise ValueError("give a number above 0 with its unit, like 90m, 2h or 1d")
+    return text
+
+
+class SuiteOptions(Options, extra="allow"):
+    """The keys of ``pe-lab suite``; the others are passed to its runs."""
+
+    command = "suite"
+
+    pe: CommaSeparated[str] | None = None
+    tasks: CommaSeparated[str] | None = None
+    phases: CommaSeparated[str] | None = None
+    budget: Annotated[str, AfterValidator(_budget)] | None = None
+    dry: Flag = False
+
+
+def show(words: Sequence[str]) -> None:
+    """Do what is missing of a suite.
+
+    Raises:
+        UsageError: a wrong option; nothing was done.
+        PeLabError: a run failed; the same command does what is missing.
+        Interrupted: by a signal; the same command continues.
+    """
+    config_dir, (name, *rest) = _split(words)
+    options = parse(SuiteOptions, rest)
+    passed = _passed(options.others)
+    from pe_lab.results.suite import load_suite
+
+    suite = load_suite(name, None if config_dir is None else Path(config_dir))
+    tasks = _known("tasks", options.tasks, suite.tasks)
+    from pe_lab.cli.train import arguments
+    from pe_lab.config.schema import register_resolvers
+    from pe_lab.sweeps.launchers import register_choices
+    from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
+    from pe_lab.sweeps.suite.runner import Request, run_suite
+
+    names = _known("phases", options.phases, NAMES) if options.phases else DEFAULT
+    chosen = [phase for phase in NAMES if phase in names]
+    register_resolvers()
+    register_choices()
+    folder = [] if config_dir is None else ["--config-dir", config_dir]
+    args = arguments(["-m", *folder, *passed])
+    request = Request(tasks, _entries(suite, options.pe), chosen, _seconds(options), options.dry)
+    run_suite(args, suite, request)
+
+
+def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The folder of --config-dir, and the other words, the suite's name first."""
+    config_dir, rest = without_config_dir(words)
+    names = [word for word in rest if "=" not in word]
+    if not names:
+        raise UsageError(f"suite needs the name of a suite: pe-lab suite {min(choices('suite'))}")
+    return config_dir, [names[0], *(word for word in rest if word != names[0])]
+
+
+def _passed(others: dict[str, str]) -> list[str]:
+    """The words for the launcher and for all runs; UsageError for those that change a run."""
+    for key, value in others.items():
+        operational = key.startswith("hydra") or (excluded(key) and key not in NOT_HERE)
+        if not operational:
+            known = [*SuiteOptions.model_fields, "runs_dir", "threads", "device", "tracker"]
+            raise UsageError(
+                f"suite {key}={value}: {did_you_mean(key, known)}; what a suite trains is fixed, "
+                "so keys of its runs are not given: train those with pe-lab -m"
+            )
+        if key.startswith("hydra/sweeper") or key.startswith("hydra.sweeper"):
+            raise UsageError(f"suite {key}={value}: a suite is no search, leave it out")
+    words = {"hydra/launcher": "joblib", "tracker": "none"} | others
+    return [f"{key}={value}" for key, value in words.items()]
+
+
+def _known(key: str, chosen: list[str] | None, there_are: Iterable[str]) -> list[str]:
+    names = list(there_are)
+    for name in chosen or []:
+        if name not in names:
+            raise UsageError(f"{key}={name}: {did_you_mean(name, names)}")
+    return chosen or names
+
+
+def _entries(suite: "Suite", chosen: list[str] | None) -> list[str]:
+    """Those of the suite, or those chosen, in the suite's order; others come last."""
+    every = [*suite.encodings, *suite.controls]
+    if chosen is None:
+        return every
+    return [entry for entry in every if entry in chosen] + [e for e in chosen if e not in every]
+
+
+def _seconds(options: SuiteOptions) -> float | None:
+    if options.budget is None:
+        return None
+    digits = options.budget.rstrip("smindh")
+    return float(digits) * UNITS[options.budget[len(digits) :]]

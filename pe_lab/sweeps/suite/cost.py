@@ -1,0 +1,102 @@
+"""What a run of a suite costs here, in seconds: from finished runs, else from steps that are timed,
+and the relative costs of the encodings."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import yaml
+
+from pe_lab.experiment.machine import prepare
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.sweeps.suite.runs import Base
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import Plan
+from pe_lab.training.trainer import Trainer
+
+BASELINE = "rope"
+"""The encoding that costs are relative to."""
+WARM_UP, STEPS = 2, 6
+"""Steps before and while the time is taken."""
+PART = 16
+"""Of each split, one sequence in so many is measured to time it."""
+Seconds = tuple[float, float]
+"""Of a step, and of the measurement at the end."""
+
+
+@cache
+def _table() -> dict[str, dict[int, float]]:
+    text = Path(__file__).with_name("relative_cost.yaml").read_text("utf-8")
+    table: dict[str, dict[int, float]] = yaml.safe_load(text)
+    return table
+
+
+def relative_cost(entry: str, length: int) -> float | None:
+    """The time of a training step over rope's at the nearest length that was measured; None for an
+    entry that was not."""
+    row = _table().get(entry)
+    if row is None:
+        return None
+    return row[min(row, key=lambda measured: abs(math.log(measured / length)))]
+
+
+class Costs:
+    """Seconds of the runs of a suite on this machine."""
+
+    def __init__(self) -> None:
+        self._finished: dict[tuple[str, str], list[Seconds]] = defaultdict(list)
+        self._timed: dict[tuple[str, str], Seconds] = {}
+
+    def finished(self, task: str, entry: str, summary: Mapping[str, Any]) -> None:
+        """Note what a finished run took."""
+        metrics = summary["metrics"]
+        seconds = metrics["time/train_s"] / summary["steps"], metrics["time/measure_s"]
+        self._finished[task, entry].append(seconds)
+
+    def of(self, base: Base, baseline: Base | None, steps: int) -> float:
+        """Seconds of a run of this many steps.
+
+        Args:
+            baseline: the task with ``BASELINE``, timed for entries whose relative cost is known;
+                None: this entry is timed.
+        """
+        key = base.task, base.entry
+        if found := self._finished.get(key):
+            return median(step for step, _ in found) * steps + median(last for _, last in found)
+        relative = relative_cost(base.entry, base.plan.dims.train_len)
+        if relative is None or baseline is None:
+            relative, baseline = 1.0, base
+        key = baseline.task, baseline.entry
+        if key not in self._timed:
+            self._timed[key] = timed(baseline.plan)
+        step, measuring = self._timed[key]
+        return relative * (step * steps + measuring)
+
+
+def timed(plan: Plan) -> Seconds:
+    """Train a few steps and measure a part of each split, without a run folder."""
+    device, threads = prepare(plan.config), torch.get_num_threads()
+    sizes = plan.config.eval
+    with TemporaryDirectory() as folder, torch.random.fork_rng():
+        n = {split: plan.sequences(split, sizes.sequences) for split in plan.splits}
+        sets = {split: evaluation_set(plan.task, split, math.ceil(n[split] / PART)) for split in n}
+        trainer = Trainer(plan, device, RunFolder(Path(folder)), sets, lambda: None)
+        torch.set_num_threads(threads)
+        steps = []
+        for _ in range(WARM_UP + STEPS):
+            began = time.perf_counter()
+            trainer.train_step()
+            steps.append(time.perf_counter() - began)
+        measuring = 0.0
+        for split, data in sets.items():
+            began = time.perf_counter()
+            trainer.evaluator.answers(split).measured()
+            measuring += (time.perf_counter() - began) * n[split] / len(data)
+    return median(steps[WARM_UP:]), measuring

@@ -1,0 +1,89 @@
+"""What the phases of a suite run: tuning, then the chosen rate on fresh seeds, then what is asked
+for beside these."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pe_lab.results.suite import Suite
+from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
+
+Runs = Callable[[Base, float], list[SuiteRun]]
+"""From a task with an entry, and its rate, to runs."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the protocol.
+
+    Args:
+        runs: of an entry on a task at the chosen rate.
+        some: only for the encodings of ``more_seeds_for``, and for those that are not the suite's.
+    """
+
+    name: str
+    runs: Runs
+    some: bool = True
+
+    def entries(self, suite: Suite, entries: list[str]) -> list[str]:
+        """Those of the entries that it has runs of."""
+        ours = {*suite.encodings, *suite.controls}
+        chosen = suite.protocol.more_seeds_for
+        return [e for e in entries if not self.some or e in chosen or e not in ours]
+
+
+TUNING = "tuning"
+NAMES = (TUNING, "score", "more_seeds", "longer", "capacity")
+DEFAULT = (TUNING, "score")
+"""Those that are run unless others are asked for."""
+
+
+def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
+    """Each phase by its name, in the order in which they are run."""
+    protocol = suite.protocol
+
+    def tuning(base: Base, _: float) -> list[SuiteRun]:
+        seeds = protocol.tuning_seeds
+        return [base.run(TUNING, lr, seed) for seed in seeds for lr in protocol.rates]
+
+    def score(base: Base, lr: float) -> list[SuiteRun]:
+        return [base.run("score", lr, seed) for seed in range(protocol.seeds)]
+
+    def more_seeds(base: Base, lr: float) -> list[SuiteRun]:
+        seeds = range(protocol.seeds, protocol.more_seeds)
+        return [base.run("score", lr, seed) for seed in seeds]
+
+    def longer(base: Base, lr: float) -> list[SuiteRun]:
+        return [
+            base.run(f"steps_x{times}", lr, seed, times * base.steps)
+            for times in protocol.longer
+            for seed in range(protocol.seeds)
+        ]
+
+    def capacity(base: Base, lr: float) -> list[SuiteRun]:
+        found = []
+        for split in suite.tasks[base.task].generalises:
+            at = composer.base(base.task, base.entry, *trained_at(base, split))
+            if at is not None:
+                phase = f"capacity:{split}"
+                found += [at.run(phase, lr, seed) for seed in range(protocol.seeds)]
+        return found
+
+    made = (
+        Phase(TUNING, tuning, some=False),
+        Phase("score", score, some=False),
+        Phase("more_seeds", more_seeds),
+        Phase("longer", longer),
+        Phase("capacity", capacity),
+    )
+    return {phase.name: phase for phase in made}
+
+
+def trained_at(base: Base, split: str) -> list[str]:
+    """The overrides that train a task on what one of its splits measures."""
+    changes = base.plan.config.task["splits"][split]
+    by_length = base.plan.config.train.length is not None
+    words = [
+        f"{'train.length' if key == 'length' and by_length else f'task.{key}'}={value}"
+        for key, value in changes.items()
+    ]
+    return [*words, "task.splits={}"]

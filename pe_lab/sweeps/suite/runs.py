@@ -1,0 +1,144 @@
+"""The runs of a suite: each task with each entry is composed once, its runs differ in rate, seed
+and steps."""
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pe_lab.common.errors import UsageError
+from pe_lab.config.check import check_composed
+from pe_lab.config.compose import compose
+from pe_lab.config.overrides import replace_mappings
+from pe_lab.config.schema import plain
+from pe_lab.experiment.run import folder_of
+from pe_lab.results.suite import Suite, task_digest
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.sweeps.jobs import Job
+from pe_lab.training.plan import Plan, plan
+
+SET_BY_RUN = ("train.lr", "train.steps", "seed", "eval.every")
+"""The keys that the runs of a ``Base`` set."""
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """One run of a suite.
+
+    Args:
+        phase: what it is for: ``tuning``, ``score``, ``steps_x2``, ..
+        words: its overrides.
+    """
+
+    task: str
+    entry: str
+    phase: str
+    lr: float
+    seed: int
+    steps: int
+    words: tuple[str, ...]
+    folder: RunFolder
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.entry} {self.phase} lr {self.lr:g} seed {self.seed}"
+
+    def job(self, number: int) -> Job:
+        """The same as a job of a sweep, with its present state."""
+        words = replace_mappings(list(self.words))
+        done = (self.folder.path / "summary.json").exists()
+        job = Job(number, words, {}, str(self), self.folder, done, self.steps)
+        job.status_before = job.status()
+        return job
+
+
+@dataclass(frozen=True)
+class Base:
+    """A task with an entry, composed.
+
+    Args:
+        words: the overrides of all its runs, without those of ``SET_BY_RUN``.
+        plan: of one of its runs.
+    """
+
+    task: str
+    entry: str
+    words: tuple[str, ...]
+    plan: Plan
+
+    @property
+    def steps(self) -> int:
+        """Of the task."""
+        return self.plan.config.train.steps
+
+    def run(self, phase: str, lr: float, seed: int, steps: int | None = None) -> SuiteRun:
+        """The run with this rate and this seed; ``steps``: other than those of the task."""
+        steps = steps or self.steps
+        config = self.plan.config
+        train = replace(config.train, lr=lr, steps=steps)  # type: ignore[type-var]
+        planned = replace(self.plan, config=replace(config, train=train, seed=seed))  # type: ignore[type-var]
+        # Measured at its end only: measuring before it changes no number.
+        values = (lr, steps, seed, steps)
+        words = (f"{key}={value!r}" for key, value in zip(SET_BY_RUN, values, strict=True))
+        folder = folder_of(planned)
+        return SuiteRun(
+            self.task, self.entry, phase, lr, seed, steps, (*self.words, *words), folder
+        )
+
+
+class Composer:
+    """Composes tasks with entries, each once.
+
+    Args:
+        args: the words of the command line as Hydra's parser splits them; its overrides are those
+            of every run that are not the suite's (``tracker=none``, ``hydra.launcher.n_jobs=4``).
+    """
+
+    def __init__(self, args: Any, suite: Suite) -> None:
+        self.args, self.suite = args, suite
+        self.refusals: dict[tuple[str, str], str] = {}
+        """Why an entry cannot be trained on a task, by task and entry."""
+        self._bases: dict[tuple[str, ...], Base | None] = {}
+        self.first: tuple[Any, DictConfig, Plan] | None = None
+        """Of the first that was composed: the arguments, the configuration and the plan."""
+
+    def base(self, task: str, entry: str, *changes: str) -> Base | None:
+        """The task with the entry; None where the entry refuses the task (``refusals``).
+
+        Args:
+            changes: overrides of the task, in place of its words for the same keys.
+
+        Raises:
+            UsageError: the entry does not exist, or the task is not the one that the suite has.
+        """
+        key = (task, entry, *changes)
+        if key not in self._bases:
+            self._bases[key] = self._composed(task, entry, changes)
+        return self._bases[key]
+
+    def _composed(self, task: str, entry: str, changes: tuple[str, ...]) -> Base | None:
+        suite = self.suite
+        words = [*suite.common, *suite.tasks[task].words, *suite.words(entry)]
+        keys = {word.partition("=")[0] for word in changes}
+        kept = [word for word in words if word.partition("=")[0] not in keys]
+        args = copy(self.args)
+        args.overrides, args.multirun = [*kept, *changes, *self.args.overrides], False
+        (cfg,) = compose(args)
+        config = check_composed(cfg)
+        try:
+            planned = plan(config)
+        except UsageError as error:
+            self.refusals[task, entry] = str(error)
+            return None
+        self.first = self.first or (args, cfg, planned)
+        if not changes:
+            digest = task_digest(plain(planned.resolved), planned.task.contents())
+            if digest != suite.tasks[task].digest:
+                raise UsageError(
+                    f"the task {task} composes to {digest}, and the suite {suite.name} has "
+                    f"{suite.tasks[task].digest}: remove what changes it (a yaml in --config-dir, "
+                    "another text), or give this suite another name and that digest"
+                )
+        ours = [word for word in (*kept, *changes) if word.partition("=")[0] not in SET_BY_RUN]
+        others = [word for word in self.args.overrides if not word.startswith("hydra")]
+        return Base(task, entry, (*ours, *others), planned)

@@ -1,0 +1,124 @@
+"""The tables of a suite: what is to be done and what it costs, and how it ended."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.table import Table
+
+from pe_lab.common.errors import PeLabError
+from pe_lab.results.suite import Suite
+from pe_lab.sweeps.jobs import UNFINISHED, Job, Outcome
+from pe_lab.sweeps.progress import duration
+
+SPENT = ("time/train_s", "time/measure_s")
+"""The metrics of a run that are seconds in steps and in measuring."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task and a phase before they are run: how many runs, how many of them are missing, seconds
+    of a run on average and of all missing ones."""
+
+    task: str
+    phase: str
+    runs: int
+    missing: int
+    run_s: float
+    missing_s: float
+
+
+def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None) -> Table:
+    """What is missing, with its cost."""
+    title = f"suite {suite.name} ({suite.digest})"
+    table = Table(title=title, title_justify="left")
+    for name in ("task", "phase"):
+        table.add_column(name)
+    for name in ("runs", "missing", "s a run", "core-hours"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        hours = f"{row.missing_s / 3600:.2f}"
+        numbers = (str(row.runs), str(row.missing), f"{row.run_s:.1f}", hours)
+        table.add_row(row.task, row.phase, *numbers)
+    runs, missing = sum(row.runs for row in rows), sum(row.missing for row in rows)
+    seconds = sum(row.missing_s for row in rows)
+    table.add_section()
+    table.add_row("all", "", str(runs), str(missing), "", f"{seconds / 3600:.2f}")
+    if workers:
+        at_once = f"{duration(seconds / workers)} with {workers} at a time"
+        table.caption, table.caption_justify = at_once, "left"
+    return table
+
+
+@dataclass
+class Stage:
+    """A task and a phase that were run.
+
+    Args:
+        untuned: entries without a rate: their tuning is not over, or failed at every rate.
+        wall_s: seconds that its jobs took together.
+    """
+
+    task: str
+    phase: str
+    jobs: list[Job]
+    untuned: list[str]
+    wall_s: float = 0.0
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """How each job ended."""
+        return [job.outcome() for job in self.jobs]
+
+    def counts(self) -> Counter[str]:
+        """The number of jobs in each state."""
+        return Counter(outcome.state for outcome in self.outcomes)
+
+    def failures(self) -> Iterator[str]:
+        """A line for each run that ended without a result."""
+        for job, outcome in zip(self.jobs, self.outcomes, strict=True):
+            if outcome.state in UNFINISHED and outcome.state != "not begun":
+                yield f"{job.label}: {outcome}"
+
+    def spent_s(self) -> float:
+        """Seconds in steps and measuring of the runs that were begun and finished here."""
+        spent = 0.0
+        for job, outcome in zip(self.jobs, self.outcomes, strict=True):
+            if outcome.state == "finished" and not job.status_before:
+                with suppress(PeLabError):
+                    metrics = (job.folder.summary() or {"metrics": {}})["metrics"]
+                    spent += sum(metrics.get(key, 0.0) for key in SPENT)
+        return spent
+
+
+def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
+    """How many runs ended how, and what share of the workers' time was steps and measuring."""
+    table = Table(title="suite, how it ended", title_justify="left")
+    for name in ("task", "phase"):
+        table.add_column(name)
+    for name in ("finished before", "finished", "failed", "left", "wall time", "in steps %"):
+        table.add_column(name, justify="right")
+    for stage in stages:
+        counts = stage.counts()
+        failed = sum(counts[state] for state in UNFINISHED if state != "not begun")
+        left = str(counts["not begun"])
+        if stage.untuned:
+            left += f", {len(stage.untuned)} entries not tuned"
+        wall = duration(stage.wall_s) if stage.wall_s else ""
+        counted = (counts["finished before"], counts["finished"], failed)
+        share = _share([stage], workers)
+        table.add_row(stage.task, stage.phase, *map(str, counted), left, wall, share)
+    if len(stages) > 1:
+        table.add_section()
+        wall_s = sum(stage.wall_s for stage in stages)
+        table.add_row("all", "", "", "", "", "", duration(wall_s), _share(stages, workers))
+    return table
+
+
+def _share(stages: Sequence[Stage], workers: int | None) -> str:
+    wall_s = sum(stage.wall_s for stage in stages)
+    if not workers or not wall_s:
+        return ""
+    return f"{100 * sum(stage.spent_s() for stage in stages) / (wall_s * workers):.0f}"
