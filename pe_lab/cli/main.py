@@ -33,6 +33,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab runs                                           the run folders: state, age, size
   pe-lab verify                                         whether the files are as written
   pe-lab compare                                        beside the published numbers
+  pe-lab leaderboard                                    a suite over every encoding, and yours
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
   pe-lab extrapolate task=text                          train short, test long: Su's table
@@ -63,6 +64,7 @@ VERBS = {
     "runs": "pe_lab.cli.runs",
     "verify": "pe_lab.cli.verify",
     "compare": "pe_lab.cli.compare",
+    "leaderboard": "pe_lab.cli.leaderboard",
     "report": "pe_lab.cli.report",
     "eval": "pe_lab.cli.eval",
     "extrapolate": "pe_lab.cli.extrapolate",

@@ -43,7 +43,7 @@ def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> floa
     return fmean(errors) if errors and len(errors) == len(ood) else None
 
 
-def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def wilson(k: float, n: int, level: float = 0.95) -> tuple[float, float]:
     """Wilson score interval of a proportion, k of n (Wilson 1927).
 
     It assumes independent draws. Answers within a sequence are correlated, hence ``error_seq``

@@ -26,12 +26,14 @@ from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
 
 @dataclass(frozen=True)
 class Setting:
-    """A resolved configuration without its seed: its hash, its values by dotted key, and the keys
-    that were null before it was resolved."""
+    """A resolved configuration without its seed: its hash, its values by dotted key, the keys that
+    were null before it was resolved, and as recorded, with the digests of the files read."""
 
     identity: str
     keys: dict[str, Any]
     null_keys: list[str]
+    config: Mapping[str, Any]
+    contents: dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _setting(summary: Mapping[str, Any]) -> Setting:
     keys.pop("seed", None)
     null_keys = [*summary.get("null_keys", ())]
     null_keys += [key for key, value in keys.items() if value is None]
-    return Setting(identity({**config, "seed": 0}, contents), keys, null_keys)
+    return Setting(identity({**config, "seed": 0}, contents), keys, null_keys, config, contents)
 
 
 def _is_part(value: Any) -> bool:

@@ -1,0 +1,149 @@
+"""``pe-lab leaderboard``: the results of a suite that are shipped, and yours among them.
+
+    pe-lab leaderboard                                 P(generalises) by family, a row an entry
+    pe-lab leaderboard family=recall                   the tasks of a family, several by commas
+    pe-lab leaderboard task=flipflop                   a column for each split
+    pe-lab leaderboard split=long_x4                   medians and means on one split
+    pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
+    pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
+    pe-lab leaderboard shipped=false                   the runs of runs_dir alone
+
+The runs of the suite in runs_dir=runs (pe-lab suite v1 pe=mine makes them) stand among the shipped
+ones, marked (yours). suite=v1 is the suite of conf/suite/v1.yaml. csv and json hold a row for each
+task, entry and split, shares instead of %. There are no ranks and no single score: entries that
+share no letter differ.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pe_lab.common.console import console
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.options import CommaSeparated, Flag, Options, parse
+from pe_lab.common.output import counted
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.columns import frame_of
+from pe_lab.results.formats import Table
+from pe_lab.results.frame import FACTS
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.notes import closing_notes
+from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.leaderboard.tables import overview, split_table, task_table
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
+
+
+class LeaderboardOptions(Options):
+    """The keys of ``pe-lab leaderboard``."""
+
+    command = "leaderboard"
+
+    suite: str = DEFAULT
+    family: CommaSeparated[str] | None = None
+    task: CommaSeparated[str] | None = None
+    split: CommaSeparated[str] | None = None
+    runs_dir: str = "runs"
+    shipped: Flag = True
+    format: Format = "table"
+    to: Path | None = None
+
+
+def show(words: Sequence[str]) -> None:
+    """Print the tables, or write the file.
+
+    Raises:
+        UsageError: a wrong option, or no such suite, family, task or split.
+    """
+    options = parse(LeaderboardOptions, words)
+    suite = load_suite(options.suite)
+    tasks = _tasks(suite, options)
+    if options.to is not None and options.to.suffix != ".parquet":
+        raise UsageError(f"to={options.to}: the runs are written as FILE.parquet")
+    if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
+        raise UsageError(
+            f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
+        )
+    found, digest = _scores(suite, options)
+    if options.to is not None:
+        written = file.write(found.rows.select(*SCHEMA), options.to)
+        n = counted(found.rows["run_id"].n_unique(), "run")
+        size = options.to.stat().st_size / 1e6
+        console().print(f"{options.to}: {n}, {size:.2f} MB, SHA-256 {written}..", soft_wrap=True)
+        return
+    tables = _tables(found, tasks, options)
+    rows = found.cells.filter(pl.col("task").is_in(tasks))
+    if options.split is not None:
+        rows = rows.filter(pl.col("split").is_in(options.split))
+    facts = {
+        "suite": suite.name,
+        "suite_digest": suite.digest,
+        "shipped_digest": digest,
+        "interval": "95 %, Wilson, of k of n seeds",
+    }
+    notes = closing_notes(found, tasks, digest)
+    print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
+
+
+def _scores(suite: Suite, options: LeaderboardOptions) -> tuple[Scores, str | None]:
+    """The scores, and the digest of the shipped file if there is one."""
+    shipped, digest = pl.DataFrame(schema=SCHEMA), None
+    path = file.shipped(suite.name)
+    if options.shipped and path.exists():
+        shipped, digest = file.read(path)
+    yours = suite_rows(Path(options.runs_dir), suite)
+    return scores(suite, shipped, yours), digest
+
+
+def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
+    """The tasks that the options select.
+
+    Raises:
+        UsageError: the suite has no such family, task or split, or not together.
+    """
+    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
+    splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
+    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
+    for key, known in wanted.items():
+        for value in getattr(options, key) or ():
+            if value not in known:
+                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
+    found = [
+        name
+        for name, task in suite.tasks.items()
+        if (options.family is None or task.family in options.family)
+        and (options.task is None or name in options.task)
+        and (
+            options.split is None
+            or any(task.threshold(split) is not None for split in options.split)
+        )
+    ]
+    if not found:
+        words = {key: getattr(options, key) for key in wanted if getattr(options, key)}
+        line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
+        raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
+    return found
+
+
+def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> list[Table]:
+    suite = found.suite
+    if options.split is not None:
+        return [
+            split_table(found, task, split)
+            for task in tasks
+            for split in options.split
+            if suite.tasks[task].threshold(split) is not None
+        ]
+    if options.task is not None:
+        return [task_table(found, task) for task in tasks]
+    named = f"{suite.name}-{suite.digest}"
+    if options.family is not None:
+        title = f"{', '.join(options.family)}: P(generalises) by task, suite {named}"
+        return [overview(found, {task: [task] for task in tasks}, title)]
+    families: dict[str, list[str]] = {}
+    for name in tasks:
+        families.setdefault(suite.tasks[name].family, []).append(name)
+    return [overview(found, families, f"P(generalises) by family of tasks, suite {named}")]

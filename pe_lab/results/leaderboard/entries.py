@@ -1,0 +1,137 @@
+"""Which entry of a suite a run is of, and for which purpose it was made (its phase)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pe_lab.results.defaults import defaults, same
+from pe_lab.results.reader import Setting, text
+from pe_lab.results.suite import Suite, task_digest
+
+TUNING, SCORE, OTHER = "tuning", "score", "other"
+ENTRY_KEYS = ("pe.", "model.", "positions.")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a configuration is within a suite.
+
+    Args:
+        task: the suite's name of the task.
+        entry: the encoding or the control, with the keys in which it departs from its yaml:
+            ``cope``, ``lstm``, ``cope npos=16``.
+        capacity: the split whose sequences the run was trained on, else None.
+        unknown: keys and values of an encoding of the user's, whose defaults are not known here.
+    """
+
+    task: str
+    entry: str
+    capacity: str | None = None
+    unknown: tuple[tuple[str, str], ...] = ()
+
+
+class Places:
+    """Finds the place of each configuration; equal ones are looked up once.
+
+    A run trained at a split ("capacity") can be told only beside a run of the task itself, whose
+    configuration says what the split is.
+    """
+
+    def __init__(self, suite: Suite) -> None:
+        self.suite = suite
+        self._found: dict[int, tuple[Setting, str | None]] = {}
+        self._contents: list[dict[str, str] | None] = [None]
+        self._at_splits: dict[str, tuple[str, str]] = {}
+
+    def task(self, setting: Setting) -> str | None:
+        """The suite's task of a configuration; None: it is of none."""
+        if id(setting) not in self._found:
+            self._found[id(setting)] = (setting, self._task(setting))
+        return self._found[id(setting)][1]
+
+    def _task(self, setting: Setting) -> str | None:
+        if setting.contents is not None and setting.contents not in self._contents:
+            self._contents.append(setting.contents)
+        # An unfinished run has not recorded the digests of its task's files.
+        tried = self._contents if setting.contents is None else [setting.contents]
+        for contents in tried:
+            task = self.suite.task_of(setting.config, contents)
+            if task is not None:
+                self._note_splits(task, setting, contents)
+                return task
+        return None
+
+    def _note_splits(self, task: str, setting: Setting, contents: dict[str, str] | None) -> None:
+        """What ``task_digest`` a run has that is trained at one of the splits."""
+        config = setting.config
+        for split in self.suite.tasks[task].generalises:
+            keys = {**config["task"], **config["task"]["splits"].get(split, {}), "splits": {}}
+            digest = task_digest({**config, "task": keys}, contents)
+            self._at_splits.setdefault(digest, (task, split))
+
+    def place(self, setting: Setting, names: Mapping[str, Any]) -> Place | None:
+        """Where a configuration belongs; None: nowhere in this suite."""
+        capacity = None
+        if (task := self.task(setting)) is None:
+            at_split = self._at_splits.get(task_digest(setting.config, setting.contents))
+            if at_split is None:
+                return None
+            task, capacity = at_split
+        entry, unknown = _entry(self.suite, setting, names)
+        return Place(task, entry, capacity, unknown)
+
+
+def _entry(
+    suite: Suite, setting: Setting, names: Mapping[str, Any]
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What a run's entry is called in the suite's tables, and its keys without a known default."""
+    pe, model, positions = (str(names.get(key, "")) for key in ("pe", "model", "positions"))
+    base, words = pe, suite.words(pe)
+    for control, overrides in suite.controls.items():
+        chosen = dict(_pairs(overrides))
+        if (chosen.get("model"), chosen.get("pe")) == (model, pe):
+            base, words = control, overrides
+    wanted = {"positions": "sequential", **dict(_pairs((*suite.common, *words)))}
+    known = {**defaults(str(names.get("task", "")), pe, positions, model), **wanted}
+    chosen = {"model": model, "positions": positions}
+    parts = [f"{key}={name}" for key, name in chosen.items() if name != wanted.get(key)]
+    unknown = []
+    for key, value in setting.keys.items():
+        if not key.startswith(ENTRY_KEYS) or key.endswith("._target_"):
+            continue
+        if key not in known:
+            unknown.append((key, text(value)))
+        elif not (known[key] is None and key in setting.null_keys) and not same(value, known[key]):
+            parts.append(f"{key.removeprefix('pe.')}={text(value)}")
+    return " ".join([base, *parts]), tuple(unknown)
+
+
+def phase_of(suite: Suite, place: Place, seed: int, train: Mapping[str, Any]) -> str:
+    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, or ``other``: a run that the
+    protocol does not have, such as one of another rate or number of steps."""
+    protocol, steps = suite.protocol, steps_of(suite, place.task)
+    if not any(same(train["lr"], rate) for rate in protocol.rates):
+        return OTHER
+    if place.capacity is not None:
+        return f"capacity:{place.capacity}"
+    times, left = divmod(train["steps"], steps)
+    if left or not times:
+        return OTHER
+    if times == 1:
+        return TUNING if seed in protocol.tuning_seeds else SCORE
+    return f"steps_x{times}" if times in protocol.longer else OTHER
+
+
+@cache
+def _steps(words: tuple[str, ...]) -> int:
+    return int(dict(_pairs(words))["train.steps"])
+
+
+def steps_of(suite: Suite, task: str) -> int:
+    """How many steps a run of the task is trained for."""
+    return _steps(suite.tasks[task].words)
+
+
+def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(key, value) for key, _, value in (word.partition("=") for word in words)]

@@ -1,0 +1,106 @@
+"""P(generalises) by family of tasks, and which entries cannot be told apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import polars as pl
+
+from pe_lab.common.metrics import IN_DOMAIN, wilson
+from pe_lab.results.leaderboard.scores import WORST, Scores
+from pe_lab.results.statistics.across_tasks import ByTask
+from pe_lab.results.statistics.letters import compact_letters
+from pe_lab.results.statistics.pairs import Pair, exact_test, holm
+
+FITS = "fits"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often an entry fits or generalises, over the splits of several tasks.
+
+    Args:
+        k: of n runs and splits.
+        runs: that these are of. Splits of one run are not independent: the 95 % Wilson interval
+            ``low`` to ``high`` of k / n is that of as many observations as there are runs.
+        tasks: with runs, of ``of`` tasks.
+    """
+
+    k: int
+    n: int
+    runs: int
+    low: float
+    high: float
+    tasks: int
+    of: int
+
+
+def rates_by(
+    found: Scores, column: str, groups: dict[str, list[str]]
+) -> dict[str, dict[str, Rate]]:
+    """entry -> group -> how often its runs generalise to the scored splits of the group's tasks,
+    or with ``column`` fits, how often they fit in domain."""
+    table: dict[str, dict[str, Rate]] = {}
+    runs = _runs(found, column)
+    for group, tasks in groups.items():
+        part = runs.filter(pl.col("task").is_in(tasks))
+        summed = part.group_by("entry", maintain_order=True).agg(
+            pl.col("k").sum(), pl.col("n").sum(), pl.len(), tasks=pl.col("task").n_unique()
+        )
+        for entry, k, n, count, covered in summed.iter_rows():
+            low, high = wilson(k / n * count, count)
+            rate = Rate(k, n, count, low, high, covered, len(tasks))
+            table.setdefault(entry, {})[group] = rate
+    return table
+
+
+def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[str, ByTask]:
+    """entry -> task -> for each run the share of scored splits that it does not generalise to."""
+    runs = _runs(found, "generalises").filter(pl.col("task").is_in(tasks))
+    table: dict[str, dict[str, list[float]]] = {entry: {} for entry in entries}
+    for entry, task, k, n in runs.select("entry", "task", "k", "n").iter_rows():
+        if entry in table:
+            table[entry].setdefault(task, []).append(1 - k / n)
+    return {entry: values for entry, values in table.items() if values}
+
+
+def letters(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[str, str]:
+    """Letters of each entry with at least the protocol's number of runs: two that share none differ
+    (``compact_letters``: exact test of the shares of splits that runs generalise to, Holm over all
+    pairs). ``a`` has the entry that generalises most; empty where nothing differs."""
+    values = {
+        entry: of
+        for entry, of in missed(found, tasks, entries).items()
+        if max(map(len, of.values())) >= found.suite.protocol.seeds
+    }
+    means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
+    ordered = sorted(values, key=lambda entry: means[entry])
+    marks = compact_letters(ordered, _tested({entry: values[entry] for entry in ordered}))
+    return {entry: mark for entry, mark in marks.items() if mark}
+
+
+def _tested(values: Mapping[str, ByTask]) -> list[Pair]:
+    """As ``pairs``, without the probability of improvement; the test of equal shares, which many
+    entries have, is computed once."""
+    alike = {e: tuple((t, *sorted(v)) for t, v in sorted(of.items())) for e, of in values.items()}
+    computed: dict[frozenset[object], float | None] = {}
+    found = list(combinations(values, 2))
+    ps = []
+    for a, b in found:
+        key = frozenset((alike[a], alike[b]))
+        if key not in computed:
+            computed[key] = exact_test(values[a], values[b])
+        ps.append(computed[key])
+    corrected = zip(found, ps, holm(ps), strict=True)
+    return [Pair(a, b, None, p, p_holm) for (a, b), p, p_holm in corrected]
+
+
+def _runs(found: Scores, column: str) -> pl.DataFrame:
+    """One row for each counting run: ``k`` of ``n`` scored splits that it generalises to."""
+    inside = pl.col("split") == IN_DOMAIN
+    rows = found.rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
+    rows = rows.filter(inside if column == FITS else ~inside)
+    reached = pl.col("error").fill_null(WORST) <= pl.col("threshold")
+    return rows.group_by("entry", "task", "run_id", maintain_order=True).agg(
+        k=reached.sum().cast(pl.Int64), n=pl.len().cast(pl.Int64)
+    )

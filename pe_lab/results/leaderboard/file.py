@@ -1,0 +1,74 @@
+"""The file in which runs of a suite are shipped: parquet, beside it its SHA-256."""
+
+import io
+from importlib.resources import files
+from pathlib import Path
+
+import polars as pl
+
+from pe_lab.common.errors import DamagedError, UsageError, cannot_write
+from pe_lab.common.files import read_file, replace_file
+from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
+from pe_lab.store.digests import digest_of
+
+SUFFIX = ".sha256"
+LEVEL = 19
+"""Of zstd: written once, read often."""
+
+
+def shipped(name: str) -> Path:
+    """Where the package has the runs of the suite; there may be no such file."""
+    return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.parquet")))
+
+
+def read(path: Path) -> tuple[pl.DataFrame, str]:
+    """The rows of a file, and the first eight hex digits of its SHA-256.
+
+    Raises:
+        UsageError: there is no such file.
+        DamagedError: it is not as it was written.
+    """
+    beside = path.with_name(path.name + SUFFIX)
+    try:
+        content, recorded = read_file(path), read_file(beside)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path} cannot be read ({error.strerror}): pe-lab leaderboard "
+            "to=FILE.parquet writes the file and its digest"
+        ) from None
+    digest = digest_of(content)
+    if recorded.decode("ascii", "replace").partition(" ")[0] != digest:
+        raise DamagedError(
+            f"{path} does not fit its digest in {beside.name}: it was damaged or edited after it "
+            "was written; put back a copy, or write it again from run folders with pe-lab "
+            "leaderboard to=FILE.parquet"
+        )
+    frame = pl.read_parquet(io.BytesIO(content))
+    if dict(frame.schema) != SCHEMA:
+        wrong = next(n for n in {**SCHEMA, **frame.schema} if frame.schema.get(n) != SCHEMA.get(n))
+        raise DamagedError(
+            f"{path} has another column {wrong} than this version writes: write it again from run "
+            "folders with pe-lab leaderboard to=FILE.parquet"
+        )
+    return frame, digest[:8]
+
+
+def write(rows: pl.DataFrame, path: Path) -> str:
+    """Write these rows, the same rows always as the same bytes (of one version of polars); returns
+    the first eight hex digits of the file's SHA-256.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    content = io.BytesIO()
+    rows.select(*SCHEMA).sort(ORDER).write_parquet(
+        content, compression="zstd", compression_level=LEVEL, statistics=False
+    )
+    digest = digest_of(content.getvalue())
+    try:
+        replace_file(path, content.getvalue())
+        line = f"{digest}  {path.name}\n"
+        replace_file(path.with_name(path.name + SUFFIX), line.encode())
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    return digest[:8]

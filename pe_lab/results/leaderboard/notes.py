@@ -1,0 +1,86 @@
+"""What stands below the tables of a leaderboard: failures, what seeds can show, how it was made."""
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.output import counted
+from pe_lab.results.leaderboard.entries import OTHER, SCORE, TUNING
+from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.statistics.power import what_seeds_show
+
+MOST = 12
+"""Failures that are named one by one."""
+MESSAGE = 160
+"""Characters of a failure's message."""
+
+
+def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[str]:
+    """One line each: failed runs, planned ones, what these seeds can show, how many runs on which
+    machines, and the digests of suite and file.
+
+    Args:
+        digest: of the shipped file; None: there is none.
+    """
+    rows = found.rows.filter(pl.col("task").is_in(tasks))
+    return [
+        *_failures(rows),
+        *found.notes,
+        *_planned(rows),
+        *_power(found.cells.filter(pl.col("task").is_in(tasks))),
+        *_made(rows),
+        f"suite {found.suite.name}-{found.suite.digest}, shipped results "
+        + (digest or "none: only the runs of runs_dir are shown"),
+    ]
+
+
+def _failures(rows: pl.DataFrame) -> Iterator[str]:
+    failed = rows.filter((pl.col("state") == "failed") & (pl.col("split") == IN_DOMAIN))
+    groups = failed.group_by("task", "entry", maintain_order=True).agg(
+        pl.len(), pl.col("message").first(), pl.col("phase").unique(maintain_order=True)
+    )
+    for n, (task, entry, count, message, phases) in enumerate(groups.iter_rows()):
+        if n == MOST:
+            yield f"{len(groups) - MOST} more entries with failed runs: format=json has them all"
+            return
+        text = " ".join((message or "").split())
+        text = text[:MESSAGE] + (".." if len(text) > MESSAGE else "")
+        yield f"failed: {entry} on {task}, {counted(count, 'run')} ({', '.join(phases)}): {text}"
+
+
+def _planned(rows: pl.DataFrame) -> Iterator[str]:
+    runs = rows.filter("counts").unique("run_id")
+    if len(runs):
+        planned = runs.filter(pl.col("planned").is_not_null())
+        if planned.is_empty():
+            yield f"exploratory: no plan (pe-lab plan) names any of these {len(runs)} runs"
+        else:
+            names = ", ".join(sorted(planned["planned"].unique()))
+            count = f"{len(planned)} of {len(runs)} scored runs"
+            yield f"planned: {count}, by {names}; the rest is exploratory"
+
+
+def _power(cells: pl.DataFrame) -> Iterator[str]:
+    seeds = cells.filter(pl.col("n") > 1)["n"]
+    if len(seeds):
+        counts = sorted({int(seeds.mode().min()), int(seeds.max())})  # type: ignore[arg-type]
+        yield from (what_seeds_show(n) for n in counts)
+
+
+def _made(rows: pl.DataFrame) -> Iterator[str]:
+    if rows.is_empty():
+        return
+    runs = rows.unique("run_id", keep="first", maintain_order=True)
+    phases = dict(runs.group_by("phase").len().iter_rows())
+    named = {TUNING: "tuning", SCORE: "score", OTHER: "not of the protocol"}
+    parts = [f"{phases.pop(phase)} {word}" for phase, word in named.items() if phase in phases]
+    parts += [f"{n} {phase}" for phase, n in sorted(phases.items())]
+    hours = runs.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600
+    yield f"{counted(len(runs), 'run')} ({', '.join(parts)}), {hours:.1f} core-hours"
+    for title, column in (("machine", "machine"), ("revision", "revision"), ("torch", "torch")):
+        counts = runs[column].drop_nulls().value_counts(sort=True)
+        if len(counts):
+            values = [f"{value} ({n})" for value, n in counts.head(6).iter_rows()]
+            more = [f"and {len(counts) - 6} more"] if len(counts) > 6 else []
+            yield f"{title}: {', '.join([*values, *more])}"

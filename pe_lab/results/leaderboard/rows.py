@@ -1,0 +1,166 @@
+"""The runs of a suite as a table, one row for each run and split."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from pe_lab.common.files import read_file
+from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.results.leaderboard.entries import Place, Places, phase_of
+from pe_lab.results.reader import Record, read_records, without_collection
+from pe_lab.results.suite import Suite
+
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("suite", "task", "entry", "pe", "model", "phase"), pl.String),
+    "lr": pl.Float64,
+    "seed": pl.Int64,
+    "seed_init": pl.Int64,
+    "steps": pl.Int64,
+    "split": pl.String,
+    "error": pl.Float64,
+    "loss": pl.Float64,
+    "n": pl.Int64,
+    "n_seq": pl.Int64,
+    "guess": pl.Float64,
+    "parameters": pl.Int64,
+    "train_s": pl.Float64,
+    "measure_s": pl.Float64,
+    **dict.fromkeys(
+        ("state", "message", "run_id", "revision", "torch", "machine", "planned"), pl.String
+    ),
+}
+"""``suite`` name and digest; ``task`` as the suite names it; ``entry`` the encoding or control with
+the keys in which it departs from its yaml; ``phase`` see ``phase_of``; ``lr`` the
+peak rate; ``seed`` of the data, ``seed_init`` of the weights; ``error`` a share of ``n`` scored
+answers in ``n_seq`` sequences, null where the run failed or the encoding does not reach the length;
+``guess`` the error of guessing; ``parameters`` of the model; ``train_s`` and ``measure_s`` seconds;
+``state`` finished or failed, and why in ``message``; ``run_id`` task-encoding-seed-hash;
+``revision`` of git, with + where files were changed; ``planned`` the digest of a plan."""
+ORDER = ("task", "entry", "phase", "steps", "lr", "seed", "seed_init", "run_id", "machine", "split")
+STATES = ("finished", "failed")
+
+
+def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
+    """The finished and failed runs below ``runs_dir`` that are of the suite; empty where there is
+    no such folder. Columns: ``SCHEMA``."""
+    if not runs_dir.is_dir():
+        return pl.DataFrame(schema=SCHEMA)
+    with without_collection():
+        records = [record for record in read_records(runs_dir) if record.setting is not None]
+        return rows_of(records, suite)
+
+
+def rows_of(records: Iterable[Record], suite: Suite) -> pl.DataFrame:
+    """The rows of these runs, in the order ``ORDER``."""
+    places = Places(suite)
+    candidates = [record for record in records if record.facts["state"] in STATES]
+    for record in candidates:
+        # First all runs of the tasks: they say what a run trained at a split is.
+        if record.setting is not None:
+            places.task(record.setting)
+    found = []
+    cache: dict[tuple[int, str, str], Place | None] = {}
+    for record in candidates:
+        if record.setting is None:
+            continue
+        key = (id(record.setting), record.facts["pe"], record.facts["task"])
+        if key not in cache:
+            cache[key] = places.place(record.setting, record.facts)
+        if (place := cache[key]) is not None:
+            found.append((record, place))
+    named = _apart([place for _, place in found])
+    rows = [row for record, place in found for row in _rows(record, place, named[place], suite)]
+    return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
+
+
+def _apart(places: Iterable[Place]) -> dict[Place, str]:
+    """The entries' names, with the keys in which configurations of one encoding of the user's
+    differ within a task."""
+    values: dict[tuple[str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    distinct = set(places)
+    for place in distinct:
+        for key, value in place.unknown:
+            values[place.task, place.entry][key].add(value)
+    return {
+        place: " ".join(
+            [
+                place.entry,
+                *(
+                    f"{key.removeprefix('pe.')}={value}"
+                    for key, value in place.unknown
+                    if len(values[place.task, place.entry][key]) > 1
+                ),
+            ]
+        )
+        for place in distinct
+    }
+
+
+def _rows(record: Record, place: Place, entry: str, suite: Suite) -> Iterable[tuple[Any, ...]]:
+    facts, metrics, setting = record.facts, record.metrics, record.setting
+    assert setting is not None
+    config = setting.config
+    seed_init = setting.keys.get("seed.init", facts["seed"])
+    run = (
+        f"{suite.name}-{suite.digest}",
+        place.task,
+        entry,
+        facts["pe"],
+        facts.get("model"),
+        phase_of(suite, place, facts["seed"], config["train"]),
+        float(config["train"]["lr"]),
+        facts["seed"],
+        seed_init,
+        config["train"]["steps"],
+    )
+    cost = tuple(metrics.get(key) for key in ("params/total", "time/train_s", "time/measure_s"))
+    folder = Path(facts["path"])
+    made = (
+        facts["state"],
+        facts.get("message"),
+        "-".join(folder.parts[-3:]),
+        *_environment(folder),
+        None,
+    )
+    if facts["state"] == "finished":
+        splits = facts["splits"]
+    else:
+        splits = [IN_DOMAIN]
+        splits += [] if place.capacity else suite.tasks[place.task].generalises
+    for split in splits:
+        measured = (metrics.get(metric_name(split, m)) for m in MEASURED)
+        yield (*run, split, *measured, *cost, *made)
+
+
+MEASURED = ("error", "loss", "n", "n_seq", "guess")
+
+
+def _environment(folder: Path) -> tuple[str | None, str | None, str | None]:
+    """Revision, version of torch and kind of machine of a run's last start."""
+    # Damaged or missing: `pe-lab verify` says so.
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        starts = orjson.loads(read_file(f"{folder}/environment.json"))
+        start = starts[-1]
+        revision = start.get("git_revision")
+        if revision:
+            changed = (folder / f"git-{len(starts)}.diff").exists()
+            revision = revision[:12] + ("+" if changed else "")
+        parts = (
+            str(start.get("platform", "")).partition("-")[0],
+            _architecture(str(start.get("platform", ""))),
+            start.get("gpu") or start.get("cpu_capability"),
+            f"{start['threads']} threads" if start.get("threads", 1) != 1 else "",
+        )
+        machine = " ".join(str(part) for part in parts if part)
+        return revision, start["versions"].get("torch"), machine
+    return None, None, None
+
+
+def _architecture(platform: str) -> str:
+    known = ("x86_64", "aarch64", "arm64", "AMD64")
+    return next((name for name in known if name in platform), "")

@@ -1,0 +1,164 @@
+"""From runs to scores: which of them count, at which rate, and how many of them generalise."""
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.output import counted
+from pe_lab.results.leaderboard.entries import SCORE, TUNING
+from pe_lab.results.statistics.proportions import rates
+from pe_lab.results.suite import Suite
+
+WORST = 1.0
+"""The error of a run that failed, and on a split that the encoding does not reach."""
+CELL = ("task", "entry", "split")
+_RUN = ("task", "entry", "phase", "lr", "steps", "seed", "seed_init")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What tables of a suite are made of.
+
+    Args:
+        suite: whose tasks and thresholds these are.
+        rows: all runs, each once, with ``shipped`` (false: read from run folders), ``threshold`` of
+            the split (null: it is not scored), ``family``, and ``counts``: of the score, at the
+            rate that tuning chose.
+        cells: of each task, entry and split: ``n`` runs, ``k`` of them at or below ``threshold``,
+            ``p_generalises`` between ``p_low`` and ``p_high``, ``median``, ``clusters``, ``mean``
+            and ``sd`` of the runs that were measured (``measured``), ``failed`` runs, ``lr`` of
+            ``rates`` tried, ``train_s`` (median), ``cost`` (of ``train_s`` of rope on the same kind
+            of machine), ``yours`` (some of its runs are not shipped), ``guess``, ``family``.
+        notes: what the tables leave out.
+    """
+
+    suite: Suite
+    rows: pl.DataFrame
+    cells: pl.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+
+def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
+    """The scores of shipped runs and those of the reader together."""
+    rows, notes = _once(
+        pl.concat(
+            [shipped.with_columns(shipped=pl.lit(True)), yours.with_columns(shipped=pl.lit(False))]
+        )
+    )
+    thresholds = {
+        (task, split): value
+        for task, one in suite.tasks.items()
+        for split, value in {IN_DOMAIN: one.fits, **one.generalises}.items()
+    }
+    limits = pl.DataFrame(
+        [(*key, value) for key, value in thresholds.items()],
+        {"task": pl.String, "split": pl.String, "threshold": pl.Float64},
+        orient="row",
+    )
+    families = {name: task.family for name, task in suite.tasks.items()}
+    rows = rows.join(limits, on=["task", "split"], how="left", maintain_order="left").with_columns(
+        family=pl.col("task").replace_strict(families, return_dtype=pl.String)
+    )
+    chosen = chosen_rates(rows)
+    rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
+        counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
+    )
+    left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))["run_id"].n_unique()
+    if left:
+        notes.append(f"{counted(left, 'run')} at a rate that tuning did not choose: not counted")
+    return Scores(suite, rows, _cells(rows), notes)
+
+
+def chosen_rates(rows: pl.DataFrame) -> pl.DataFrame:
+    """For each task and entry ``chosen``, the rate with the lowest in-domain error of the tuning
+    runs, on a tie the one with the lowest loss, then the lowest, and ``rates``, how many were
+    tried. Where there are no tuning runs, the rate of most runs, and 0."""
+    order = [*("task", "entry"), "error", "loss", "lr"]
+    tuned = (
+        rows.filter((pl.col("phase") == TUNING) & (pl.col("split") == IN_DOMAIN))
+        .group_by("task", "entry", "lr")
+        .agg(pl.col("error").fill_null(WORST).mean(), pl.col("loss").fill_null(float("inf")).mean())
+        .sort(order)
+        .group_by("task", "entry", maintain_order=True)
+        .agg(chosen=pl.col("lr").first(), rates=pl.len().cast(pl.Int64))
+    )
+    untuned = (
+        rows.filter((pl.col("phase") == SCORE) & (pl.col("split") == IN_DOMAIN))
+        .join(tuned, on=["task", "entry"], how="anti")
+        .group_by("task", "entry", "lr")
+        .len()
+        .sort("task", "entry", "len", "lr", descending=[False, False, True, False])
+        .group_by("task", "entry", maintain_order=True)
+        .agg(chosen=pl.col("lr").first(), rates=pl.lit(0, pl.Int64))
+    )
+    return pl.concat([tuned, untuned])
+
+
+def _once(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Each run once: the finished one before one that failed, then the shipped one; and what was
+    left out because it has other results."""
+    notes = []
+    ranked = rows.with_columns(finished=pl.col("state") == "finished").sort(
+        "finished", "shipped", descending=[True, True], maintain_order=True
+    )
+    first = ranked.unique(["run_id", "split"], keep="first", maintain_order=True)
+    again = ranked.filter("finished").join(
+        first.filter("finished").select("run_id", "split", first_error="error"),
+        on=["run_id", "split"],
+    )
+    other = again.filter(pl.col("error").ne_missing(pl.col("first_error")))["run_id"].unique()
+    if len(other):
+        notes.append(
+            f"{counted(len(other), 'run')} with two results, of which the first counts: "
+            + ", ".join(sorted(other)[:3])
+            + (", .." if len(other) > 3 else "")
+        )
+    several = first.unique(["run_id"], keep="first", maintain_order=True)
+    kept = several.unique([*_RUN], keep="first", maintain_order=True)
+    if len(kept) < len(several):
+        n = len(several) - len(kept)
+        notes.append(f"{counted(n, 'run')} of an entry and seed that another run has: not counted")
+        first = first.join(kept.select("run_id"), on="run_id", how="semi")
+    return first.drop("finished"), notes
+
+
+def _cells(rows: pl.DataFrame) -> pl.DataFrame:
+    counting = rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
+    filled = counting.with_columns(pl.col("error").fill_null(WORST))
+    table = rates(filled, CELL)
+    error = pl.col("error")
+    more = counting.group_by(CELL, maintain_order=True).agg(
+        measured=error.count().cast(pl.Int64),
+        mean=error.mean(),
+        sd=error.std(),
+        failed=(pl.col("state") == "failed").sum().cast(pl.Int64),
+        lr=pl.col("lr").first(),
+        rates=pl.col("rates").first(),
+        train_s=pl.col("train_s").median(),
+        yours=(~pl.col("shipped")).any(),
+        guess=pl.col("guess").median(),
+        family=pl.col("family").first(),
+    )
+    costs = _costs(counting)
+    return table.join(more, on=CELL, how="left", maintain_order="left").join(
+        costs, on=["task", "entry"], how="left", maintain_order="left"
+    )
+
+
+def _costs(rows: pl.DataFrame) -> pl.DataFrame:
+    """``cost`` of each task and entry: the median time of training over that of rope on the same
+    kind of machine."""
+    seconds = (
+        rows.filter((pl.col("split") == IN_DOMAIN) & pl.col("train_s").is_not_null())
+        .group_by("task", "entry", "machine", maintain_order=True)
+        .agg(pl.col("train_s").median(), pl.len())
+    )
+    rope = seconds.filter(pl.col("entry") == "rope").select("task", "machine", rope="train_s")
+    return (
+        seconds.join(rope, on=["task", "machine"])
+        .with_columns(cost=pl.col("train_s") / pl.col("rope"))
+        .sort("len", descending=True, maintain_order=True)
+        .group_by("task", "entry", maintain_order=True)
+        .agg(pl.col("cost").first())
+    )

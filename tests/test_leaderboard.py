@@ -1,0 +1,293 @@
+"""``pe-lab leaderboard``: the runs of a suite in one file, and the tables made of them."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from leaderboard_runs import NAME, SUITE, everything, rows, run
+from made import config, made
+from program import Here, assert_refused
+
+from pe_lab.common.errors import DamagedError
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.families import letters, rates_by
+from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.suite import Suite, task_digest
+
+NONE = pl.DataFrame(schema=SCHEMA)
+MISSED = [0.5] * 6
+REACHED = [0.0] * 6
+
+
+def flipflop(entry: str, n: int, k: int, **values: object) -> list[list[dict[str, object]]]:
+    """n runs, of which the first k generalise to all splits."""
+    return [
+        run(entry, "flipflop", seed, [0.0, *(REACHED if seed < k else MISSED)], **values)
+        for seed in range(n)
+    ]
+
+
+def scored(*runs: list[dict[str, object]], yours: pl.DataFrame = NONE) -> Scores:
+    return scores(SUITE, rows(*runs), yours)
+
+
+def cell(found: Scores, entry: str, split: str = "sparse") -> dict[str, object]:
+    chosen = found.cells.filter((pl.col("entry") == entry) & (pl.col("split") == split))
+    (row,) = chosen.iter_rows(named=True)
+    return row
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shipped file with three entries on flipflop."""
+    path = tmp_path / "shipped.parquet"
+    monkeypatch.setattr(file, "shipped", lambda name: path)
+    tuning = [run(e, "flipflop", 1000, [0.0, *MISSED]) for e in ("rope", "cope", "lstm")]
+    ran = [*flipflop("rope", 20, 2), *flipflop("cope", 20, 19), *flipflop("lstm", 8, 8)]
+    failed = run("alibi", "flipflop", 0, [None] * 7, state="failed", message="the loss is nan")
+    file.write(rows(*tuning, *ran, failed), path)
+    return path
+
+
+def test_a_file_read_back_is_what_was_written(tmp_path: Path) -> None:
+    found = everything()
+    path = tmp_path / "v1.parquet"
+    digest = file.write(found, path)
+    read, again = file.read(path)
+    assert again == digest
+    assert read.equals(found.sort(file.ORDER))
+    content = path.read_bytes()
+    shuffled = found.sample(fraction=1, shuffle=True, seed=1)
+    assert file.write(shuffled, path) == digest
+    assert path.read_bytes() == content
+    checked = subprocess.run(["sha256sum", "-c", f"{path.name}.sha256"], cwd=tmp_path)
+    assert checked.returncode == 0
+    # Drawn losses and times do not compress, as measured ones do not.
+    runs = found["run_id"].n_unique()
+    assert len(content) * 10_000 / runs < 2e6
+
+
+@pytest.mark.parametrize("part", [0, 0.3, 0.6, 1])
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, part: float) -> None:
+    path = tmp_path / "v1.parquet"
+    file.write(rows(*flipflop("rope", 4, 2)), path)
+    content = bytearray(path.read_bytes())
+    content[int(part * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match=r"v1.parquet does not fit its digest in v1.parquet.sha"):
+        file.read(path)
+
+
+def test_the_rate_is_chosen_in_domain_on_tuning_seeds_alone() -> None:
+    """A rate that is better out of domain, or on the scored seeds, is not chosen."""
+    tuning = [
+        run("rope", "flipflop", 1000, [0.10, *REACHED], lr=0.012),
+        run("rope", "flipflop", 1000, [0.01, *MISSED], lr=0.003, loss=0.2),
+        run("rope", "flipflop", 1000, [0.01, *MISSED], lr=0.006, loss=0.1),
+        run("rope", "flipflop", 1000, [None] * 7, lr=0.001, state="failed"),
+    ]
+    ran = flipflop("rope", 8, 1, lr=0.006)
+    others = flipflop("rope", 8, 8, lr=0.012)
+    found = scored(*tuning, *ran, *others)
+    row = cell(found, "rope")
+    assert (row["lr"], row["rates"], row["n"], row["k"]) == (0.006, 4, 8, 1)
+    assert found.notes == ["8 runs at a rate that tuning did not choose: not counted"]
+
+
+def test_failed_runs_and_lengths_not_reached_count_as_not_generalised() -> None:
+    failed = run("rope", "flipflop", 2, [None] * 7, state="failed", message="out of memory")
+    short = run("rope", "flipflop", 3, [0.0, 0.0, 0.0, *[None] * 4])
+    found = scored(*flipflop("rope", 2, 2), failed, short)
+    row, long = cell(found, "rope"), cell(found, "rope", "long_x4")
+    assert (row["k"], row["n"], row["measured"], row["failed"]) == (3, 4, 3, 1)
+    assert (long["k"], long["n"], long["measured"], long["mean"]) == (2, 4, 2, 0)
+    assert cell(found, "rope", "in_domain")["k"] == 3
+
+
+def test_a_run_counts_once() -> None:
+    first = run("rope", "flipflop", 0, [0.0, *MISSED])
+    same = run("rope", "flipflop", 0, [0.0, *MISSED], train_s=99.0)
+    other = run("rope", "flipflop", 0, [0.0, *REACHED], machine="Darwin arm64")
+    assert cell(scored(first, yours=rows(same)), "rope")["n"] == 1
+    found = scored(first, yours=rows(other))
+    row = cell(found, "rope")
+    assert (row["n"], row["k"], row["yours"]) == (1, 0, False)
+    (note,) = found.notes
+    assert "1 run with two results, of which the first counts: flipflop-rope-seed0" in note
+    # A run that failed elsewhere and was made again.
+    failed = run("rope", "flipflop", 0, [None] * 7, state="failed")
+    found = scored(failed, yours=rows(first))
+    assert (cell(found, "rope")["n"], cell(found, "rope")["failed"]) == (1, 0)
+
+
+def test_an_interval_counts_runs_not_splits() -> None:
+    found = scored(*flipflop("rope", 8, 4))
+    rate = rates_by(found, "generalises", {"recall": ["flipflop", "recall"]})["rope"]["recall"]
+    assert (rate.k, rate.n, rate.runs, rate.tasks, rate.of) == (24, 48, 8, 1, 2)
+    assert (rate.low, rate.high) == pytest.approx((0.2152, 0.7848), abs=1e-4)  # 4 of 8
+
+
+def test_entries_that_share_no_letter_differ() -> None:
+    ran = [*flipflop("rope", 20, 1), *flipflop("cope", 20, 19), *flipflop("path", 20, 17)]
+    found = scored(*ran)
+    assert letters(found, ["flipflop"], ["rope", "cope", "path"]) == {
+        "cope": "a", "path": "a", "rope": "b",
+    }  # fmt: skip
+    # One of few runs can be told from neither, and hides no difference between the others.
+    ran += flipflop("fox", 8, 4)
+    assert letters(scored(*ran), ["flipflop"], ["rope", "cope", "path", "fox"]) == {
+        "cope": "a", "path": "a", "fox": "ab", "rope": "b",
+    }  # fmt: skip
+    few = scored(*flipflop("rope", 2, 0), *flipflop("cope", 2, 2))
+    assert letters(few, ["flipflop"], ["rope", "cope"]) == {}
+
+
+def test_cost_is_of_the_same_machine() -> None:
+    ran = [
+        *flipflop("rope", 2, 1, train_s=10.0),
+        *flipflop("cope", 2, 1, train_s=15.0),
+        *flipflop("path", 2, 1, train_s=2.0, machine="another"),
+    ]
+    found = scored(*ran)
+    assert cell(found, "cope")["cost"] == 1.5
+    assert cell(found, "path")["cost"] is None
+
+
+def suite_of_made() -> Suite:
+    """A suite whose only task is that of the runs of ``made``."""
+    task = replace(
+        SUITE.tasks["flipflop"],
+        digest=task_digest(config(), None),
+        generalises={"sparse": 0.02, "dense": 0.02},
+    )
+    return replace(SUITE, tasks={"flipflop": task})
+
+
+def test_run_folders_become_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = suite_of_made()
+    errors = {"in_domain": 0.0, "sparse": 0.25, "dense": None}
+    made("rope", 0, errors=errors)
+    made("rope", 1000, errors=errors, **{"train.lr": 0.012})
+    made("rope", 0, errors=errors, **{"train.steps": 800})
+    made("rope", 0, errors=errors, **{"train.steps": 500})
+    made("rope", 1, errors=errors, **{"pe.base": 500})
+    # At a split; of another length.
+    at_dense = {"task.p_ignore": 0.1, "task.splits": {}}
+    made("rope", 0, errors={"in_domain": 0.125}, **at_dense)
+    made("rope", 0, errors=errors, **{"task.length": 32})
+    found = suite_rows(tmp_path / "runs", suite)
+    assert dict(found.schema) == SCHEMA
+    runs = found.unique("run_id").sort("phase", "entry").select("entry", "phase", "seed", "lr")
+    assert runs.rows() == [
+        ("rope", "capacity:dense", 0, 0.003),
+        ("rope", "other", 0, 0.003),
+        ("rope", "score", 0, 0.003),
+        ("rope base=500", "score", 1, 0.003),
+        ("rope", "steps_x2", 0, 0.003),
+        ("rope", "tuning", 1000, 0.012),
+    ]
+    one = found.filter(phase="score", entry="rope")
+    assert one.select("split", "error", "n", "guess", "task", "suite").rows() == [
+        ("dense", None, None, None, "flipflop", NAME),
+        ("in_domain", 0.0, 100, 0.5, "flipflop", NAME),
+        ("sparse", 0.25, 100, 0.5, "flipflop", NAME),
+    ]
+    assert one["run_id"].str.contains(r"flipflop-rope-seed0-[0-9a-f]{8}").all()
+
+
+def test_configurations_of_an_encoding_of_yours_stand_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for width in (4, 8):
+        made("mine", 0, **{"pe.width": width, "pe.base": 10})
+    found = suite_rows(tmp_path / "runs", suite_of_made())
+    assert found["entry"].unique().sort().to_list() == ["mine width=4", "mine width=8"]
+
+
+def test_families_and_not_run(here: Here, shipped: Path) -> None:
+    ended = here("leaderboard", "format=markdown")
+    assert ended.status == 0
+    lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
+    assert "12/120°b (3..30)" in lines["rope"]
+    assert "114/120°a (76..99)" in lines["cope"]
+    assert lines["shaw"].count("not run") == 7
+    assert list(lines).index("none") == len(SUITE.encodings) + 1
+    assert "48/48°" in lines["lstm"]
+    assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
+    assert "20 seeds a side can tell P(generalises) 0.9 from" in ended.err
+    assert "exploratory: no plan" in ended.err
+    assert f"suite {NAME}, shipped results" in ended.err
+
+
+def test_a_task_and_a_split(here: Here, shipped: Path) -> None:
+    ended = here("leaderboard", "task=flipflop", "format=markdown")
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("| cope ")]
+    assert "| a | 0.003 not tuned | 20/20 (84..100) 0.0 | 19/20 (76..99) 0.0" in line
+    assert "| guessing |" in ended.out
+    ended = here("leaderboard", "split=long_x4", "task=flipflop", "format=markdown")
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("| rope ")]
+    assert "| 2/20 (3..30) | 50.0 | ‡45.0 ± 15.4 | 20 |" in line
+
+
+def test_yours_among_them(here: Here, shipped: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.parquet"
+    file.write(rows(*flipflop("mine", 8, 7)), mine)
+    yours, _ = file.read(mine)
+    found = scores(SUITE, file.read(shipped)[0], yours)
+    assert cell(found, "mine")["yours"]
+    assert not cell(found, "rope")["yours"]
+
+
+def test_numbers_for_programs(here: Here, shipped: Path) -> None:
+    ended = here("leaderboard", "task=flipflop", "format=csv")
+    found = {(row["entry"], row["split"]): row for row in csv.DictReader(io.StringIO(ended.out))}
+    assert found["cope", "sparse"]["k"] == "19"
+    ended = here("leaderboard", "format=json")
+    content = json.loads(ended.out)
+    assert content["suite_digest"] == SUITE.digest
+    assert content["shipped_digest"] == file.read(shipped)[1]
+    assert len(content["rows"]) == 4 * 7
+
+
+def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> None:
+    ended = here("leaderboard", "to=all.parquet")
+    assert ended.status == 0
+    assert "all.parquet: 52 runs" in ended.out
+    found, digest = file.read(tmp_path / "all.parquet")
+    assert digest in ended.out
+    assert found.equals(file.read(shipped)[0])
+
+
+def test_wrong_words(here: Here, shipped: Path) -> None:
+    assert_refused(here("leaderboard", "family=recal"), "family=recal: did you mean recall?")
+    assert_refused(here("leaderboard", "task=flip"), "task=flip", "flipflop")
+    assert_refused(here("leaderboard", "split=long_x5"), "split=long_x5", "long_x4")
+    assert_refused(here("leaderboard", "family=text", "task=sort"), "no task of suite v1")
+    assert_refused(here("leaderboard", "runs_dir=nowhere"), "runs_dir=nowhere is not a folder")
+    assert_refused(here("leaderboard", "suite=v0"), "unknown suite v0")
+    assert_refused(here("leaderboard", "to=x.txt"), "to=x.txt")
+    shipped.write_bytes(b"nothing")
+    ended = here("leaderboard")
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "does not fit its digest" in ended.err
+
+
+def test_neither_torch_nor_hydra_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pe_lab.cli.main import main; status = main(['leaderboard']); "
+        "sys.exit(status or 10 * bool({'torch', 'hydra', 'scipy', 'wandb'} & set(sys.modules)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "P(generalises) by family" in ended.stdout
