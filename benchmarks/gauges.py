@@ -1,13 +1,12 @@
 """Measures of one step: processor time, wall time, peak bytes of tensors, resident memory."""
 
-import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from torch.profiler import ProfilerActivity, profile
+from pe_lab.evaluation.contract.memory import peak as peak
 
 Step = Callable[[], object]
 
@@ -19,34 +18,6 @@ def clocks(steps: Sequence[Step]) -> tuple[float, float]:
         step()
     spent = time.process_time() - cpu, time.perf_counter() - wall
     return 1e3 * spent[0] / len(steps), 1e3 * spent[1] / len(steps)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress what the profiler writes to stderr from C++ when it starts and stops."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def peak(step: Step) -> int:
-    """Peak bytes of tensors during a step beyond those that exist before it, as PyTorch's profiler
-    counts every allocation."""
-    with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        step()
-    assert seen.profiler is not None
-    events = seen.profiler.kineto_results.events()
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    alive = most = 0
-    for _, change in sorted(changes, key=lambda pair: pair[0]):
-        alive += change
-        most = max(most, alive)
-    return most
 
 
 def resident() -> tuple[int, int]:

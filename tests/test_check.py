@@ -1,12 +1,15 @@
 """``pe-lab check``: the silent bugs of public code, each planted and each found (tasks and models:
 test_check_tasks.py)."""
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from program import Here
 
 from pe_lab.evaluation.contract import cost
+from pe_lab.evaluation.contract.memory import peak
 
 BUGS = '''
 import torch
@@ -208,7 +211,18 @@ def test_one_that_keeps_it_passes(here: Here) -> None:
     assert failed(ended.out) == {}
     rows = [line.split("  ")[0] for line in ended.out.splitlines()[2:]]
     assert (rows.count("pass"), rows.count("measured")) == (13, 1)
-    assert "times rope's step" in ended.out
+    assert re.search(r"\d\.\d times rope's step .* \d\.\d times its memory", ended.out)
+
+
+def test_peak_memory_is_counted() -> None:
+    """Of two tensors of 1 MiB that live at once, beside one that is freed before."""
+
+    def step() -> float:
+        torch.zeros(2**18)
+        one, other = torch.zeros(2**18), torch.ones(2**18)
+        return float(one[0] + other[0])
+
+    assert 2 * 2**20 <= peak(step) < 2.1 * 2**20
 
 
 def test_several_in_a_line_each(here: Here, mine: Path) -> None:

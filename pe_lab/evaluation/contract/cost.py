@@ -1,4 +1,4 @@
-"""What a training step with an encoding takes, beside rope's."""
+"""What a training step with an encoding takes, time and memory, beside rope's."""
 
 import statistics
 import time
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from pe_lab.evaluation.contract.memory import peak
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import Section
 from pe_lab.models.transformer import Transformer, TransformerConfig
@@ -49,8 +50,8 @@ class TrainingStep:
 
 
 def beside_rope(section: Section, rounds: int = ROUNDS) -> str:
-    """Processor time of a training step over that with pe=rope: the median of rounds that
-    alternate, on one thread."""
+    """Processor time of a training step over that with pe=rope, the median of rounds that
+    alternate, on one thread; and its peak memory over rope's."""
     if section["_target_"] == ROPE["_target_"]:
         raise NotClaimedError("it is rope itself")
     before, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -61,6 +62,7 @@ def beside_rope(section: Section, rounds: int = ROUNDS) -> str:
         for step in (mine, rope, mine, rope):
             step()
         taken = [(mine(), rope()) for _ in range(rounds)]
+        memory = peak(mine) / peak(rope)
     finally:
         torch.set_default_dtype(before)
         torch.set_num_threads(threads)
@@ -68,5 +70,5 @@ def beside_rope(section: Section, rounds: int = ROUNDS) -> str:
     ms = 1e3 * statistics.median(one for one, _ in taken)
     return (
         f"{ratio:.1f} times rope's step ({ms:.0f} ms, d {SIZES['d_model']}, {BATCH} x {LENGTH} "
-        f"tokens), {mine.parameters} parameters"
+        f"tokens), {memory:.1f} times its memory, {mine.parameters} parameters"
     )
