@@ -11,8 +11,9 @@ cross-entropy at every position, backward, clipping, AdamW; lengths 64, 128 and 
   optimizer's state, the batch), as PyTorch's profiler counts every allocation.
 - parameters: counted.
 
-The result goes to docs/encodings.cost.json, which the page shows. ``--encodings`` measures some
-again and keeps the others, if they were measured on this machine.
+The result goes to docs/encodings.cost.json, which the page shows. With names, ``python -m
+benchmarks.encodings pope repo``, these are measured anew and the others kept, if they were measured
+on this machine.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from benchmarks.ours import composed, training_step
 from docs import facts
 from docs.costs import FILE
 from pe_lab.common.console import console
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.task import Batch
 from pe_lab.config.schema import TrainConfig
 from pe_lab.experiment.machine import environment, keep_freed_memory
@@ -118,7 +120,7 @@ def earlier(chosen: list[str]) -> dict[str, Any]:
         if found.get(key) != here:
             raise SystemExit(
                 f"{FILE.name} was measured with {key} {found.get(key)}, not {here}: "
-                "leave --encodings out to measure all of them"
+                "give no names to measure all of them"
             )
     kept = set(facts.names()) - set(chosen)
     return {name: row for name, row in found["encodings"].items() if name in kept}
@@ -151,17 +153,20 @@ def table(rows: dict[str, Any]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encodings", description=__doc__)
-    parser.add_argument("--encodings", nargs="+", choices=facts.names(), default=facts.names())
+    parser.add_argument("encodings", nargs="*", metavar="NAME", help="encodings; none: all")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks of each side")
     args = parser.parse_args()
-    rows = earlier(args.encodings)
+    for name in set(args.encodings) - set(facts.names()):
+        parser.error(f"unknown encoding {name}: {did_you_mean(name, facts.names())}")
+    chosen = args.encodings or facts.names()
+    rows = earlier(chosen)
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)
     cfg = composed("pe=none").train
-    todo = [(name, length) for name in args.encodings for length in BATCHES]
+    todo = [(name, length) for name in chosen for length in BATCHES]
     for name, length in track(todo, "measuring", console=Console(stderr=True), transient=True):
         row = rows.setdefault(name, {"date": date.today().isoformat(), "commit": commit()})
         row[str(length)] = measure(name, length, cfg, args.rounds)
