@@ -28,9 +28,9 @@ logger = logging.getLogger("pe_lab")
 
 Attend = Callable[..., Tensor | None]
 EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "dape", "distance", "path", "relative", "stick_breaking")
+KINDS = ("cope", "dape", "distance", "near_far", "path", "relative", "stick_breaking")
 # Of a kind that has none of its name.
-LIBRARIES = dict.fromkeys(("path", "relative", "rotary_distance"), "distance")
+LIBRARIES = dict.fromkeys(("near_far", "path", "relative", "rotary_distance"), "distance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ BACKENDS = (
         {
             "cope": _in("cpu.cope"),
             **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            **{kind: _in(f"cpu.{kind}") for kind in ("dape", "path", "relative", "stick_breaking")},
+            **{kind: _in(f"cpu.{kind}") for kind in KINDS if kind not in ("cope", "distance")},
         },
         "cpu",
         min_queries=2,
@@ -182,6 +182,7 @@ relative = functools.partial(_attend, "relative")
 stick_breaking = functools.partial(_attend, "stick_breaking")
 path = functools.partial(_attend, "path")
 dape = functools.partial(_attend, "dape")
+near_far = functools.partial(_attend, "near_far")
 
 
 def cpu_kernels_may_read(x: Tensor) -> bool:

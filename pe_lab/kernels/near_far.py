@@ -1,4 +1,4 @@
-"""Attention with near and far rotations, by blocks of queries.
+"""Attention with near and far rotations: a fused kernel, else by blocks of queries.
 
 Each logit is computed only as it is used, near or far. Memory grows with the length, not with its
 square: the backward pass recomputes the weights of every block.
@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.common.dropout import Drop
+from pe_lab.kernels import dispatch
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.pe.functional import distances, once_for_all_layers
+from pe_lab.pe.functional import consecutive, distances, once_for_all_layers
 from pe_lab.pe.masks import additive, causal_mask
 from pe_lab.pe.near_far import NearFar
+from pe_lab.pe.rope import RoPE
 
 LARGE = 256 * 256
 """Logits of a head from which on blocks are faster, as measured on a CPU."""
@@ -27,13 +29,19 @@ ELEMENTS_CPU, ELEMENTS_ELSEWHERE = 2**20, 2**24
 class NearFarKernel:
     """Equals ``NearFar.logits`` and softmax."""
 
-    kind = None
+    kind = "near_far"
 
     def __init__(self, encoding: NearFar) -> None:
         self.encoding = encoding
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
-        return None
+        encoding, q = self.encoding, inputs.q_BHTD
+        known = type(encoding).rotate is RoPE.rotate and type(encoding).far is NearFar.far
+        if not known or not consecutive(inputs.pos_k_BS) or not dispatch.serves(self.kind, q):
+            return None
+        rotation, (far_q, far_k) = encoding.rotation(inputs), encoding.far_rotation(inputs)
+        k, v = inputs.k_BHSD, inputs.v_BHSD
+        return dispatch.near_far(q, k, v, encoding.near, rotation, far_q, far_k, drop)
 
     def attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None

@@ -157,6 +157,32 @@ def rotary_distance(
     return distance(q, k, v_BHSD, bias_HN, drop)
 
 
+def near_far(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    near: int,
+    rotation: Rotation,
+    far_q: Tensor,
+    far_k: Tensor | None,
+    drop: Drop | None,
+) -> Tensor:
+    """``dispatch.near_far``."""
+
+    def rotated(x: Tensor, factors: Tensor | None) -> Tensor:
+        if factors is None:
+            return x
+        return multiply_pairs(x.contiguous(), factors.to(x.dtype.to_complex()), rotation.halves)
+
+    (t, d), s = q_BHTD.shape[2:], k_BHSD.shape[2]
+    either = [
+        rotated(q_BHTD, of_q) @ rotated(k_BHSD, of_k).mT / math.sqrt(d)
+        for of_q, of_k in ((rotation.q, rotation.k), (far_q, far_k))
+    ]
+    logits = torch.where(_far(t, s, q_BHTD.device) < near, either[0], either[1])
+    return _mix(logits, v_BHSD, drop)
+
+
 REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cope": cope,
     "dape": dape,
@@ -165,6 +191,7 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "relative": relative,
     "stick_breaking": stick_breaking,
     "rotary_distance": rotary_distance,
+    "near_far": near_far,
 }
 
 

@@ -142,6 +142,14 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             q, k, v = split(of["qkv"], 3)
             return attend(q[:, :, -t:], k, v, remainder, drop)
 
+        def windowed(
+            near: int, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
+        ) -> Tensor | None:
+            q, k, v = split(of["qkv"], 3)
+            by = _rotation(k, t)
+            far_k = None if near == 9 else by.k * by.k
+            return attend(q[:, :, -t:], k, v, near, by, 2 * by.q[:, :, :1], far_k, drop)
+
         if kind == "cope":
             table = drawn(POSITIONS, WIDTH)
             yield {"qkv": qkv, "table": table}, cope
@@ -155,6 +163,9 @@ def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
             units = drawn(w, s).sign() * (3 + drawn(w, s).abs())
             sides = {"in": drawn(w, h) / 16, "units": units, "out": drawn(w, h)}
             yield {"qkv": qkv, "bias": drawn(h, s + 3), **sides}, dape
+        elif kind == "near_far":
+            for near in (9, s - 1):
+                yield {"qkv": qkv}, partial(windowed, near)
         elif kind == "path":
             yield {"qkv": qkv, "gates": gates, "kept": drawn(b, h, s)}, path
         elif kind == "relative":

@@ -46,12 +46,16 @@ class NearFar(RoPE):
 
     def far(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Queries and keys whose product is the content term of far keys."""
-        factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
+        factor_q, factor_k = self.far_rotation(inputs)
         far_k = inputs.k_BHSD
         if factor_k is not None:
             far_k = rotate_pairs(far_k, factor_k, self.halves)
-        factor_q = self.scale_queries(factor_q, inputs.pos_q_BT)
         return rotate_pairs(inputs.q_BHTD, factor_q, self.halves), far_k
+
+    def far_rotation(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+        """``far_factors`` with the queries' scaled by ``logn``."""
+        factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
+        return self.scale_queries(factor_q, inputs.pos_q_BT), factor_k
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

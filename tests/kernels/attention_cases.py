@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from pe_lab.common.dropout import Drop
 from pe_lab.kernels import reference
+from pe_lab.pe.rotation import Rotation
 
 Attend = Callable[..., Tensor | None]
 DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
@@ -121,12 +123,25 @@ def dape_inputs(size: Size, dtype: torch.dtype) -> list[Tensor]:
     return [*distance_inputs(size, dtype), *(x.to(dtype) for x in weights)]
 
 
-def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[float, ...]]:
+def windowed(size: Size, near: int, halves: bool, far_keys: bool) -> tuple[Any, ...]:
+    """The window and the rotations of ``near_far``, not of length one, so that a gradient rotated
+    the wrong way is seen."""
+    rng = torch.Generator().manual_seed(4)
+    angle, far_q, far_k = torch.randn(3, 1, 1, size.s, size.d // 2, generator=rng).double()
+    factors = torch.polar(1 + angle.abs(), 9 * angle)
+    rotation = Rotation(factors[:, :, size.s - size.t :] * 2, factors, halves)
+    of_q = torch.polar(1 + far_q.abs(), 5 * far_q)[:, :, size.s - size.t :]
+    return near, rotation, of_q, torch.polar(1 + far_k.abs(), 5 * far_k) if far_keys else None
+
+
+def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tuple[Any, ...]]:
     """Tensors and the other arguments, but for dropout, of a kind of attention."""
     if kind == "cope":
         return cope_inputs(size, "rope", 9, dtype), (0.7,)
     if kind == "stick_breaking":
         return distance_inputs(size, dtype)[:3], (True,)
+    if kind == "near_far":
+        return distance_inputs(size, dtype)[:3], windowed(size, 9, False, True)
     makers = {"relative": relative_inputs, "path": path_inputs, "dape": dape_inputs}
     of_kind = makers.get(kind, distance_inputs)
     return of_kind(size, dtype), ()

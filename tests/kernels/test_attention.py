@@ -21,19 +21,30 @@ from attention_cases import (
     path_inputs,
     relative_inputs,
     results,
+    windowed,
 )
 from compiler import needs_compiler
 from torch import Tensor
 
 from pe_lab.common.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import build, cope, dape, distance, path, relative, stick_breaking
+from pe_lab.kernels.cpu import (
+    build,
+    cope,
+    dape,
+    distance,
+    near_far,
+    path,
+    relative,
+    stick_breaking,
+)
 
 pytestmark = needs_compiler
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "cope": cope.cope,
     "distance": distance.distance,
+    "near_far": near_far.near_far,
     "path": path.path,
     "relative": relative.relative,
     "stick_breaking": stick_breaking.stick_breaking,
@@ -143,6 +154,18 @@ def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:
     assert bool(stick_breaking.stick_breaking(q, k, v, True, None)[..., 391:, :].isnan().all())
 
 
+@each_dtype
+@pytest.mark.parametrize("size", [*SIZES[:3], *SIZES[4:5], Size(1, 2, 97, 260, 38)], ids=str)
+@pytest.mark.parametrize("near", [1, 20, 64, 65, 130, 10**12])
+def test_near_far_equals_the_formula(size: Size, near: int, dtype: torch.dtype) -> None:
+    """Blocks of near keys, of far ones, and of both."""
+    q, k, v, _ = distance_inputs(size, dtype)
+    for halves, far_keys, drop in ((False, True, None), (True, False, DROP)):
+        rest = windowed(size, near, halves, far_keys)
+        tensors = [q / 4, k / 4, v]
+        assert_equal(near_far.near_far, reference.near_far, tensors, *rest, drop)
+
+
 @pytest.mark.parametrize("needed", range(9))
 def test_one_gradient_of_relative_alone(needed: int) -> None:
     found = []
@@ -164,6 +187,7 @@ def test_the_dropout_mask(kind: str, drop: Drop) -> None:
     else:
         rest = {
             "distance": [None],
+            "near_far": windowed(Size(2, 2, 70, 90, 90), 9, False, True),
             "path": [torch.zeros(2, 2, 90, 90), torch.zeros(2, 2, 90), None],
             "relative": [None] * 6,
             "stick_breaking": [True],
@@ -254,9 +278,9 @@ def test_no_sequences_or_heads(kind: str, size: Size) -> None:
         tensors = [*qkv[0].unbind(), *qkv[0][:2].unbind(), torch.zeros(9, 4)]
     if kind in ("path", "relative"):
         tensors = inputs(kind, size, torch.float32)[0]
-    if kind == "stick_breaking":
+    if kind in ("near_far", "stick_breaking"):
         tensors = tensors[:3]
-    rest = inputs(kind, Size(1, 1, 1, 1, 1), torch.float32)[1]
+    rest = inputs(kind, Size(1, 1, 5, 5, 4), torch.float32)[1]
     found = results(KERNELS[kind], [x.clone() for x in tensors], *rest, DROP)
     assert not any(x.any() for x in found)
 
@@ -269,6 +293,8 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
         tensors[3] = tensors[3][:, :, :0]
     if kind == "relative":
         tensors[5] = tensors[5][:, :0]
+    if kind == "near_far":
+        rest = inputs(kind, Size(2, 2, 0, 50, 8), torch.float32)[1]
     # Memory that is reused without being written has these numbers.
     scrap = [torch.full((2, 2, 50, 8), 7.0) for _ in range(9)]
     del scrap

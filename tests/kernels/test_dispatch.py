@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pe_lab.kernels import dispatch, reference, selfcheck
 from pe_lab.kernels.cpu import build
+from pe_lab.pe.rotation import Rotation
 
 SIZE = Size(1, 2, 33, 33, 8)
 each_kind = pytest.mark.parametrize("kind", dispatch.KINDS)
@@ -50,6 +51,7 @@ def formula(*arguments: object) -> Tensor:
     kind = {5: "distance", 7: "path", 8: "cope", 10: "relative"}[len(arguments)]
     kind = "stick_breaking" if isinstance(arguments[3], bool) else kind
     kind = "dape" if kind == "cope" and not isinstance(arguments[6], float) else kind
+    kind = "near_far" if any(isinstance(x, Rotation) for x in arguments) else kind
     return reference.REFERENCE[kind](*arguments)
 
 

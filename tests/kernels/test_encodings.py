@@ -1,4 +1,5 @@
-"""Kernels of relative positions, DAPE, PaTH and stick-breaking compute what the hooks do."""
+"""Kernels of relative positions, windowed RoPE, DAPE, PaTH and stick-breaking compute what the
+hooks do."""
 
 import copy
 from typing import Any
@@ -23,7 +24,11 @@ BY_PLACES: dict[str, list[dict[str, Any]]] = {
     "transformer_xl": [{}],
     "dape": [{}, {"base": "kerple"}],
     "deberta": [{}, {"clip": 9, "mirrored": False}],
+    "rerope": [{"window": 5}, {"pairing": "half", "logn": "train"}],
+    "leaky_rerope": [{"window": 66, "k": 3}],
+    "self_extend": [{"window": 5, "group": 3}],
 }
+WINDOWED = ("rerope", "leaky_rerope", "self_extend")
 AT_ANY: dict[str, list[dict[str, Any]]] = {
     "fox": [{}],
     "fire": [{}],
@@ -45,8 +50,8 @@ def test_values_and_gradients_are_those_of_the_hooks(
 ) -> None:
     """Where positions skip some, tables by the distance of places do not serve."""
     calls = []
-    kind = {"combined": "stick_breaking"}.get(name, name)
-    kind = kind if kind in ("dape", "path", "stick_breaking") else "relative"
+    kind = {"combined": "stick_breaking", **dict.fromkeys(WINDOWED, "near_far")}.get(name, name)
+    kind = kind if kind in ("dape", "near_far", "path", "stick_breaking") else "relative"
     real = getattr(dispatch, kind)
     monkeypatch.setattr(dispatch, kind, lambda *x: calls.append(x) or real(*x))
     torch.manual_seed(0)

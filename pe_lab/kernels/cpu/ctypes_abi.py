@@ -3,7 +3,7 @@
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,18 @@ class Rotary(ctypes.Structure):
 
     def __init__(self, factors: Tensor | None = None, halves: bool = False) -> None:
         super().__init__(Strided(factors), int(halves))
+
+
+class RotaryFactors(NamedTuple):
+    """Real factors of queries and keys, and whether pairs are halves (``Rotation``); and those of
+    far ones, from the distance ``near`` on (near_far.py)."""
+
+    q: Tensor
+    k: Tensor
+    halves: bool
+    near: int = 0
+    far_q: Tensor | None = None
+    far_k: Tensor | None = None
 
 
 def address(tensor: Tensor) -> int:

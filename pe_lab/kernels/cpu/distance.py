@@ -14,6 +14,7 @@ from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import (
     Dropout,
     Rotary,
+    RotaryFactors,
     Strided,
     address,
     by_token,
@@ -31,9 +32,6 @@ BLOCK = 64
 PARTS = 16
 
 TABLES = ("key_table", "query_table", "value_table")
-
-RotaryFactors = tuple[Tensor, Tensor, bool]
-"""Real factors of queries and keys, and whether pairs are halves (``Rotation``)."""
 
 
 class Problem(ctypes.Structure):
@@ -60,6 +58,8 @@ class Problem(ctypes.Structure):
         *((f"grad_{name}", Strided) for name in TABLES),
         *((name, ctypes.c_void_p) for name in ("products", "diagonal")),
         *((name, ctypes.c_void_p) for name in ("grad_products", "grad_diagonal")),
+        ("near", ctypes.c_int64),
+        *((name, Rotary) for name in ("far_q", "far_k")),
         ("remainder", ctypes.c_int64),
     )
 
@@ -101,7 +101,7 @@ def rotary_distance(
             real_factors(of.to(x.dtype.to_complex()), rotation.halves).expand(x.shape)
             for of, x in ((rotation.q, q_BHTD), (rotation.k, k_BHSD))
         )
-        factors = of_q, of_k, rotation.halves
+        factors = RotaryFactors(of_q, of_k, rotation.halves)
     out: Tensor = Distance.apply(  # type: ignore[no-untyped-call]
         drop, factors, q_BHTD, k_BHSD, v_BHSD, bias_HN, None, None, None, None, None
     )
@@ -236,6 +236,7 @@ def _problem(
     for name, table in zip(TABLES, tables, strict=True):
         setattr(problem, name, Strided(table))
     if factors is not None:
-        of_q, of_k, halves = factors
-        problem.rotary_q, problem.rotary_k = Rotary(of_q, halves), Rotary(of_k, halves)
+        halves, problem.near = factors.halves, factors.near
+        problem.rotary_q, problem.rotary_k = Rotary(factors.q, halves), Rotary(factors.k, halves)
+        problem.far_q, problem.far_k = Rotary(factors.far_q, halves), Rotary(factors.far_k, halves)
     return problem

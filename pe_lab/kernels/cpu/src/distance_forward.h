@@ -2,6 +2,7 @@
 
 #include "distance_problem.h"
 #include "distance_carried.h"
+#include "distance_far.h"
 #include "distance_terms.h"
 
 // Online softmax (Milakov & Gimelshein 2018): for each block of queries, blocks of keys update the
@@ -13,11 +14,12 @@ class DistanceForward {
   Head<T> head_;
   Terms<T> terms_;
   Carried<T> carried_;
+  Far<T> far_;
   typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
  public:
-  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), carried_(p, head_, false), out_(BLOCK * head_.stride) {}
+  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), carried_(p, head_, false), far_(p, head_, false), out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
     enter(number);
@@ -28,11 +30,13 @@ class DistanceForward {
     head_.enter(number);
     terms_.enter();
     if (carried_.there()) carried_.enter(false);
+    if (far_.there()) far_.enter(false);
   }
 
   void enter_queries(long query) {
     queries_ = head_.enter_queries(query);
     if (carried_.there()) carried_.enter_queries(query, queries_.first, queries_.stride);
+    if (far_.there()) far_.enter_queries(query, false);
     // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));
@@ -43,6 +47,8 @@ class DistanceForward {
   T* compare(const BlockPair<T>& pair, long query, long key) {
     if (carried_.there())
       carried_.compare(pair, query, key, weights_);
+    else if (far_.there())
+      far_.compare(pair, key, weights_);
     else
       pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
                    weights_);
