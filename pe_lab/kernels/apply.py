@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from pe_lab.kernels import attention, dispatch, encoder_decoder, layers, recurrent
+from pe_lab.kernels import attention, dispatch, encoder_decoder, floater, layers, recurrent
 from pe_lab.kernels.dropout import FusedDrop
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
@@ -20,6 +20,7 @@ from pe_lab.models.linear_attention import LinearAttention
 from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
 from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.models.transformer import Block, FeedForward, Transformer
+from pe_lab.pe.floater import Slope
 
 Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
@@ -30,6 +31,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     FeedForward: layers.FastFeedForward,
     Block: layers.FastBlock,
     Unit: layers.FastUnit,
+    Slope: floater.FastSlope,
     Transformer: layers.FastTransformer,
     GAU: layers.FastGAU,
     LSTMLayer: recurrent.FastLSTMLayer,

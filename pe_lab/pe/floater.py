@@ -1,6 +1,5 @@
 """FLOATER: positions as the path of a learned differential equation."""
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -63,26 +62,9 @@ class Floater(PositionalEncoding):
     def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:
         # Half precision would add up its rounding over the steps.
         with torch.autocast(x_BTE.device.type, enabled=False):
-            path_NE = self._path(int(pos_BT.max()) + 1)
+            n = int(pos_BT.max()) + 1
+            path_NE = self.slope.path(self.start, n, self.steps, self.delta / self.steps)
         return x_BTE + F.embedding(pos_BT, path_NE)
-
-    def _path(self, n: int) -> Tensor:
-        """p at the times of the positions 0 .. n-1, (n, E)."""
-        p_E: Tensor = self.start
-        path = [p_E]
-        h, n_steps = self.delta / self.steps, (n - 1) * self.steps
-        thirds = torch.arange(3 * n_steps + 1, dtype=torch.float64, device=p_E.device) * (h / 3)
-        # Every operation on a vector costs the same few microseconds: hence so few of them.
-        slope = self.slope.at(thirds.to(p_E.dtype))
-        for t in range(0, 3 * n_steps, 3):
-            k1_E = slope(t, p_E)
-            k2_E = slope(t + 1, p_E.add(k1_E, alpha=h / 3))
-            k3_E = slope(t + 2, p_E.add(k2_E, alpha=h).sub(k1_E, alpha=h / 3))
-            k4_E = slope(t + 3, p_E.add(k1_E - k2_E + k3_E, alpha=h))
-            p_E = p_E.add(k1_E + k4_E, alpha=h / 8).add(k2_E + k3_E, alpha=3 * h / 8)
-            if (t // 3 + 1) % self.steps == 0:
-                path.append(p_E)
-        return torch.stack(path)
 
 
 class Slope(nn.Module):
@@ -95,15 +77,33 @@ class Slope(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def at(self, times_T: Tensor) -> Callable[[int, Tensor], Tensor]:
-        """h as a function of the number of a time and p; what time adds is computed at once."""
-        w1_EF, w2_EF = self.hidden.weight[:, :-1], self.out.weight[:, :-1]
-        add1, add2 = (
-            (linear.bias + times_T[:, None] * linear.weight[:, -1]).unbind()
+    def of_times(self, count: int, h: float) -> tuple[Tensor, Tensor]:
+        """What the times 0, h/3, 2h/3, .. add to both layers, (T, E) each."""
+        times_T = torch.arange(count, dtype=torch.float64, device=self.out.bias.device) * (h / 3)
+        times_T = times_T.to(self.out.bias.dtype)
+        add1_TE, add2_TE = (
+            linear.bias + times_T[:, None] * linear.weight[:, -1]
             for linear in (self.hidden, self.out)
         )
+        return add1_TE, add2_TE
+
+    def path(self, start_E: Tensor, n: int, steps: int, h: float) -> Tensor:
+        """p at n times from p(0) on, ``steps`` steps of the length h between two, (n, E)."""
+        p_E, path = start_E, [start_E]
+        n_steps = (n - 1) * steps
+        # Every operation on a vector costs the same few microseconds: hence so few of them.
+        add1, add2 = (added.unbind() for added in self.of_times(3 * n_steps + 1, h))
+        w1_EE, w2_EE = self.hidden.weight[:, :-1], self.out.weight[:, :-1]
 
         def slope(t: int, p_E: Tensor) -> Tensor:
-            return add2[t].addmv(w2_EF, add1[t].addmv(w1_EF, p_E).relu())
+            return add2[t].addmv(w2_EE, add1[t].addmv(w1_EE, p_E).relu())
 
-        return slope
+        for t in range(0, 3 * n_steps, 3):
+            k1_E = slope(t, p_E)
+            k2_E = slope(t + 1, p_E.add(k1_E, alpha=h / 3))
+            k3_E = slope(t + 2, p_E.add(k2_E, alpha=h).sub(k1_E, alpha=h / 3))
+            k4_E = slope(t + 3, p_E.add(k1_E - k2_E + k3_E, alpha=h))
+            p_E = p_E.add(k1_E + k4_E, alpha=h / 8).add(k2_E + k3_E, alpha=3 * h / 8)
+            if (t // 3 + 1) % steps == 0:
+                path.append(p_E)
+        return torch.stack(path)
