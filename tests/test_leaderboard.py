@@ -16,7 +16,7 @@ from program import Here, assert_refused
 
 from pe_lab.common.errors import DamagedError
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.families import letters, rates_by
+from pe_lab.results.leaderboard.families import rates_by, ties
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.suite import Suite, task_digest
@@ -137,16 +137,18 @@ def test_an_interval_counts_runs_not_splits() -> None:
 def test_entries_that_share_no_letter_differ() -> None:
     ran = [*flipflop("rope", 20, 1), *flipflop("cope", 20, 19), *flipflop("path", 20, 17)]
     found = scored(*ran)
-    assert letters(found, ["flipflop"], ["rope", "cope", "path"]) == {
+    seen = ties(found, ["flipflop"], ["rope", "cope", "path"])
+    assert seen.best == {"cope", "path"}
+    assert seen.letters == {
         "cope": "a", "path": "a", "rope": "b",
     }  # fmt: skip
     # One of few runs can be told from neither, and hides no difference between the others.
     ran += flipflop("fox", 8, 4)
-    assert letters(scored(*ran), ["flipflop"], ["rope", "cope", "path", "fox"]) == {
+    assert ties(scored(*ran), ["flipflop"], ["rope", "cope", "path", "fox"]).letters == {
         "cope": "a", "path": "a", "fox": "ab", "rope": "b",
     }  # fmt: skip
     few = scored(*flipflop("rope", 2, 0), *flipflop("cope", 2, 2))
-    assert letters(few, ["flipflop"], ["rope", "cope"]) == {}
+    assert ties(few, ["flipflop"], ["rope", "cope"]).best == frozenset()
 
 
 def test_cost_is_of_the_same_machine() -> None:
@@ -158,6 +160,14 @@ def test_cost_is_of_the_same_machine() -> None:
     found = scored(*ran)
     assert cell(found, "cope")["cost"] == 1.5
     assert cell(found, "path")["cost"] is None
+
+
+def test_where_every_tuning_run_failed_nothing_is_scored() -> None:
+    failed = [
+        run("rope", "flipflop", 1000, [None] * 7, lr=rate, state="failed")
+        for rate in SUITE.protocol.rates
+    ]
+    assert scored(*failed, *flipflop("rope", 8, 8)).cells.is_empty()
 
 
 def suite_of_made() -> Suite:
@@ -217,8 +227,8 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "format=markdown")
     assert ended.status == 0
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
-    assert "12/120°b (3..30)" in lines["rope"]
-    assert "114/120°a (76..99)" in lines["cope"]
+    assert "| 12/120° (3..30)" in lines["rope"]
+    assert "**114/120° (76..99)**" in lines["cope"]
     assert lines["shaw"].count("not run") == 7
     assert list(lines).index("none") == len(SUITE.encodings) + 1
     assert "48/48°" in lines["lstm"]

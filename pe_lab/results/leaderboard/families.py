@@ -64,10 +64,24 @@ def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[
     return {entry: values for entry, values in table.items() if values}
 
 
-def letters(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[str, str]:
-    """Letters of each entry with at least the protocol's number of runs: two that share none differ
-    (``compact_letters``: exact test of the shares of splits that runs generalise to, Holm over all
-    pairs). ``a`` has the entry that generalises most; empty where nothing differs."""
+@dataclass(frozen=True)
+class Ties:
+    """Which entries differ in the shares of splits that their runs generalise to: exact test, Holm
+    over all pairs of entries with at least the protocol's number of runs.
+
+    Args:
+        letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
+            has the one that generalises most. Empty where nothing differs.
+        best: the entry that generalises most and those that do not differ from it; empty where
+            nothing differs from it.
+    """
+
+    letters: dict[str, str]
+    best: frozenset[str]
+
+
+def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
+    """Which of these entries differ over these tasks."""
     values = {
         entry: of
         for entry, of in missed(found, tasks, entries).items()
@@ -75,8 +89,12 @@ def letters(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict
     }
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
     ordered = sorted(values, key=lambda entry: means[entry])
-    marks = compact_letters(ordered, _tested({entry: values[entry] for entry in ordered}))
-    return {entry: mark for entry, mark in marks.items() if mark}
+    letters = compact_letters(ordered, _tested({entry: values[entry] for entry in ordered}))
+    first = set(letters[ordered[0]]) if ordered else set()
+    best = frozenset(entry for entry in ordered if first & set(letters[entry]))
+    if len(best) == len(ordered):
+        best = frozenset()
+    return Ties({entry: mark for entry, mark in letters.items() if mark}, best)
 
 
 def _tested(values: Mapping[str, ByTask]) -> list[Pair]:

@@ -1,7 +1,7 @@
 """The runs of a suite as a table, one row for each run and split."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import polars as pl
 from pe_lab.common.files import read_file
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.entries import Place, Places, phase_of
+from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, suite_of
 from pe_lab.results.reader import Record, read_records, without_collection
 from pe_lab.results.suite import Suite
 
@@ -52,11 +53,11 @@ def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
         return pl.DataFrame(schema=SCHEMA)
     with without_collection():
         records = [record for record in read_records(runs_dir) if record.setting is not None]
-        return rows_of(records, suite)
+        return rows_of(records, suite, plans_in(runs_dir / FOLDER))
 
 
-def rows_of(records: Iterable[Record], suite: Suite) -> pl.DataFrame:
-    """The rows of these runs, in the order ``ORDER``."""
+def rows_of(records: Iterable[Record], suite: Suite, plans: Sequence[Plan] = ()) -> pl.DataFrame:
+    """The rows of these runs, in the order ``ORDER``; ``plans`` may name some of them."""
     places = Places(suite)
     candidates = [record for record in records if record.facts["state"] in STATES]
     for record in candidates:
@@ -74,7 +75,9 @@ def rows_of(records: Iterable[Record], suite: Suite) -> pl.DataFrame:
         if (place := cache[key]) is not None:
             found.append((record, place))
     named = _apart([place for _, place in found])
-    rows = [row for record, place in found for row in _rows(record, place, named[place], suite)]
+    rows = [
+        row for record, place in found for row in _rows(record, place, named[place], suite, plans)
+    ]
     return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
 
 
@@ -101,13 +104,15 @@ def _apart(places: Iterable[Place]) -> dict[Place, str]:
     }
 
 
-def _rows(record: Record, place: Place, entry: str, suite: Suite) -> Iterable[tuple[Any, ...]]:
+def _rows(
+    record: Record, place: Place, entry: str, suite: Suite, plans: Sequence[Plan]
+) -> Iterable[tuple[Any, ...]]:
     facts, metrics, setting = record.facts, record.metrics, record.setting
     assert setting is not None
     config = setting.config
     seed_init = setting.keys.get("seed.init", facts["seed"])
     run = (
-        f"{suite.name}-{suite.digest}",
+        suite_of(suite),
         place.task,
         entry,
         facts["pe"],
@@ -120,12 +125,14 @@ def _rows(record: Record, place: Place, entry: str, suite: Suite) -> Iterable[tu
     )
     cost = tuple(metrics.get(key) for key in ("params/total", "time/train_s", "time/measure_s"))
     folder = Path(facts["path"])
+    *environment, started = _environment(folder)
+    names = ("suite", "task", "entry", "pe", "model", "phase", "lr", "seed", "seed_init")
     made = (
         facts["state"],
         facts.get("message"),
         "-".join(folder.parts[-3:]),
-        *_environment(folder),
-        None,
+        *environment,
+        planned(dict(zip(names, run, strict=False)), started, plans) if plans else None,
     )
     if facts["state"] == "finished":
         splits = facts["splits"]
@@ -140,8 +147,8 @@ def _rows(record: Record, place: Place, entry: str, suite: Suite) -> Iterable[tu
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
-def _environment(folder: Path) -> tuple[str | None, str | None, str | None]:
-    """Revision, version of torch and kind of machine of a run's last start."""
+def _environment(folder: Path) -> tuple[str | None, str | None, str | None, float | None]:
+    """Revision, version of torch and kind of machine of a run's last start; when its first was."""
     # Damaged or missing: `pe-lab verify` says so.
     with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         starts = orjson.loads(read_file(f"{folder}/environment.json"))
@@ -157,8 +164,8 @@ def _environment(folder: Path) -> tuple[str | None, str | None, str | None]:
             f"{start['threads']} threads" if start.get("threads", 1) != 1 else "",
         )
         machine = " ".join(str(part) for part in parts if part)
-        return revision, start["versions"].get("torch"), machine
-    return None, None, None
+        return revision, start["versions"].get("torch"), machine, starts[0].get("time")
+    return None, None, None, None
 
 
 def _architecture(platform: str) -> str:

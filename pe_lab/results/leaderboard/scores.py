@@ -9,6 +9,7 @@ from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.entries import SCORE, TUNING
 from pe_lab.results.statistics.proportions import rates
 from pe_lab.results.suite import Suite
+from pe_lab.results.tuning import FAILED, Measured, chosen_rate
 
 WORST = 1.0
 """The error of a run that failed, and on a split that the encoding does not reach."""
@@ -71,20 +72,23 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
 
 
 def chosen_rates(rows: pl.DataFrame) -> pl.DataFrame:
-    """For each task and entry ``chosen``, the rate with the lowest in-domain error of the tuning
-    runs, on a tie the one with the lowest loss, then the lowest, and ``rates``, how many were
-    tried. Where there are no tuning runs, the rate of most runs, and 0."""
-    order = [*("task", "entry"), "error", "loss", "lr"]
-    tuned = (
-        rows.filter((pl.col("phase") == TUNING) & (pl.col("split") == IN_DOMAIN))
-        .group_by("task", "entry", "lr")
-        .agg(pl.col("error").fill_null(WORST).mean(), pl.col("loss").fill_null(float("inf")).mean())
-        .sort(order)
-        .group_by("task", "entry", maintain_order=True)
-        .agg(chosen=pl.col("lr").first(), rates=pl.len().cast(pl.Int64))
+    """For each task and entry ``chosen``, the rate that tuning chose (null where all its runs
+    failed), and ``rates``, how many were tried. Where there are no tuning runs, the rate of most
+    runs, and 0."""
+    inside = rows.filter(pl.col("split") == IN_DOMAIN)
+    measured: dict[tuple[str, str], dict[float, list[Measured]]] = {}
+    tuning = inside.filter(pl.col("phase") == TUNING)
+    for task, entry, lr, *numbers in tuning.select(
+        "task", "entry", "lr", "error", pl.col("loss").fill_null(FAILED[1])
+    ).iter_rows():
+        one = FAILED if numbers[0] is None else (numbers[0], numbers[1])
+        measured.setdefault((task, entry), {}).setdefault(lr, []).append(one)
+    schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
+    tuned = pl.DataFrame(
+        [(*key, chosen_rate(of), len(of)) for key, of in measured.items()], schema, orient="row"
     )
     untuned = (
-        rows.filter((pl.col("phase") == SCORE) & (pl.col("split") == IN_DOMAIN))
+        inside.filter(pl.col("phase") == SCORE)
         .join(tuned, on=["task", "entry"], how="anti")
         .group_by("task", "entry", "lr")
         .len()

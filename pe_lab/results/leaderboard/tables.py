@@ -8,7 +8,7 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.families import FITS, Rate, letters, rates_by
+from pe_lab.results.leaderboard.families import FITS, Rate, rates_by, ties
 from pe_lab.results.leaderboard.scores import Scores
 
 NOT_RUN = "not run"
@@ -19,6 +19,10 @@ GUESSING = "guessing"
 RATE = (
     "k/n (95 % Wilson interval in %): of n runs and splits, k have an error at or below the "
     "threshold of the split; the interval counts runs, as splits of one run are not independent"
+)
+BEST = (
+    "the highest rate of the column and those that do not differ from it (exact test of the share "
+    "of splits that a run generalises to, Holm over all pairs)."
 )
 TIES = (
     "entries that share no letter differ (exact test of the share of splits that a run generalises "
@@ -32,20 +36,18 @@ def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Tab
     fits = rates_by(found, FITS, {FITS: tasks})
     rates = rates_by(found, "generalises", dict(columns))
     entries, controls = entry_order(found, tasks)
-    marks = {name: letters(found, several, entries) for name, several in columns.items()}
+    best = {name: ties(found, several, entries).best for name, several in columns.items()}
     shown = found.cells.filter(pl.col("task").is_in(tasks))
     cost = dict(shown.group_by("entry").agg(pl.col("cost").median()).iter_rows())
 
     def line(entry: str) -> list[Cell]:
         cells = [Cell(_rate(fits.get(entry, {}).get(FITS)))]
         for name in columns:
-            cells.append(Cell(_rate(rates.get(entry, {}).get(name), marks[name].get(entry, ""))))
+            cells.append(Cell(_rate(rates.get(entry, {}).get(name)), entry in best[name]))
         return [Cell(_name(found, entry, tasks)), *cells, Cell(_times(cost.get(entry)))]
 
     rows, closing = [line(entry) for entry in entries], [line(entry) for entry in controls]
     caption = [RATE]
-    if any(marks.values()):
-        caption.append(f"a, b, ..: {TIES}")
     if any(PARTLY in cell.text for row in (*rows, *closing) for cell in row):
         caption.append(f"{PARTLY}: some of these tasks are not run")
     caption.append("time: of training, in that of rope on the same kind of machine")
@@ -55,6 +57,7 @@ def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Tab
         words=1,
         rows=rows,
         caption="; ".join(caption) + ".",
+        best=BEST,
         closing=closing,
     )
 
@@ -65,14 +68,14 @@ def task_table(found: Scores, task: str) -> Table:
     splits = [IN_DOMAIN, *one.generalises]
     entries, controls = entry_order(found, [task])
     cells = {(row["entry"], row["split"]): row for row in _of(found, task)}
-    marks = letters(found, [task], entries)
+    marks = ties(found, [task], entries).letters
 
     def line(entry: str) -> list[Cell]:
         first = cells.get((entry, IN_DOMAIN))
         shown = [Cell(_seeds(cells.get((entry, split)))) for split in splits]
         return [
             Cell(_name(found, entry, [task])),
-            Cell(marks.get(entry, "")),
+            Cell(_ranges(marks.get(entry, ""))),
             Cell(_chosen(first)),
             *shown,
             Cell(_times(first["cost"] if first else None)),
@@ -173,11 +176,24 @@ def _name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
     return f"{entry} {YOURS}" if cells["yours"].any() else entry
 
 
-def _rate(rate: Rate | None, mark: str = "") -> str:
+def _ranges(letters: str) -> str:
+    """``abcdf`` as ``a-d f``."""
+    runs: list[str] = []
+    for letter in letters:
+        if runs and ord(letter) == ord(runs[-1][-1]) + 1:
+            runs[-1] += letter
+        else:
+            runs.append(letter)
+    if max(map(len, runs), default=0) < 3:
+        return letters
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else run for run in runs)
+
+
+def _rate(rate: Rate | None) -> str:
     if rate is None:
         return NOT_RUN
     partly = PARTLY if rate.tasks < rate.of else ""
-    return f"{rate.k}/{rate.n}{partly}{mark} ({100 * rate.low:.0f}..{100 * rate.high:.0f})"
+    return f"{rate.k}/{rate.n}{partly} ({100 * rate.low:.0f}..{100 * rate.high:.0f})"
 
 
 def _k(row: Mapping[str, Any]) -> str:

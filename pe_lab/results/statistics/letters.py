@@ -1,7 +1,7 @@
 """Which entries differ, as letters: the compact letter display."""
 
 from collections.abc import Sequence
-from string import ascii_lowercase
+from string import ascii_letters
 
 from pe_lab.results.statistics.pairs import Pair
 
@@ -30,7 +30,8 @@ def compact_letters(
         groups = [g for g in distinct if not any(g < other for other in distinct)]
     rank = {entry: number for number, entry in enumerate(entries)}
     groups.sort(key=lambda group: sorted(rank[entry] for entry in group))
-    names = [*ascii_lowercase, *(f"[{n}]" for n in range(27, len(groups) + 1))]
+    # Beyond z: A to Z, then the letters of Latin Extended-A.
+    names = [*ascii_letters, *map(chr, range(0x100, 0x180))]
     return {
         entry: "".join(name for name, group in zip(names, groups, strict=False) if entry in group)
         for entry in entries
