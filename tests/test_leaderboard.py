@@ -16,6 +16,7 @@ from program import Here, assert_refused
 
 from pe_lab.common.errors import DamagedError
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.families import rates_by, ties
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
@@ -301,3 +302,21 @@ def test_neither_torch_nor_hydra_is_imported(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "P(generalises) by family" in ended.stdout
+
+
+def test_over_tasks(here: Here, shipped: Path) -> None:
+    ended = here("leaderboard", "view=across", "format=markdown")
+    assert ended.status == 0, ended.err
+    lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
+    # 2 of 20 runs without an error, 18 at that of guessing; 19 of 20 for cope.
+    assert "| 1 | 1.00 (1.00..1.00) |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
+    assert "| 1 | 0.00 (0.00..0.00) | 0.93 (" in lines["cope"]
+    assert "not run" in lines["shaw"]
+
+
+def test_the_error_in_that_of_guessing() -> None:
+    ran = run("rope", "flipflop", 0, [0.0, 0.5, 0.25, 0.0, 0.0, 0.0, 0.75])
+    failed = run("rope", "flipflop", 1, [None] * 7, state="failed", guess=None)
+    assert normalised(scored(ran, failed), ["flipflop"]) == {
+        "rope": {"flipflop": [pytest.approx(2.5 / 6), 1.0]}
+    }

@@ -4,6 +4,8 @@
     pe-lab leaderboard family=recall                   the tasks of a family, several by commas
     pe-lab leaderboard task=flipflop                   a column for each split
     pe-lab leaderboard split=long_x4                   medians and means on one split
+    pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
+                                                       probability of a lower error than rope
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
@@ -16,6 +18,7 @@ share no letter differ.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -48,6 +51,7 @@ class LeaderboardOptions(Options):
     split: CommaSeparated[str] | None = None
     runs_dir: str = "runs"
     shipped: Flag = True
+    view: Literal["families", "across"] = "families"
     format: Format = "table"
     to: Path | None = None
 
@@ -130,6 +134,11 @@ def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
 
 def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> list[Table]:
     suite = found.suite
+    if options.view == "across":
+        # Imported here: scipy takes a second.
+        from pe_lab.results.leaderboard.across import across_table
+
+        return [across_table(found, tasks)]
     if options.split is not None:
         return [
             split_table(found, task, split)

@@ -44,7 +44,7 @@ def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Tab
         cells = [Cell(_rate(fits.get(entry, {}).get(FITS)))]
         for name in columns:
             cells.append(Cell(_rate(rates.get(entry, {}).get(name)), entry in best[name]))
-        return [Cell(_name(found, entry, tasks)), *cells, Cell(_times(cost.get(entry)))]
+        return [Cell(display_name(found, entry, tasks)), *cells, Cell(_times(cost.get(entry)))]
 
     rows, closing = [line(entry) for entry in entries], [line(entry) for entry in controls]
     caption = [RATE]
@@ -74,7 +74,7 @@ def task_table(found: Scores, task: str) -> Table:
         first = cells.get((entry, IN_DOMAIN))
         shown = [Cell(_seeds(cells.get((entry, split)))) for split in splits]
         return [
-            Cell(_name(found, entry, [task])),
+            Cell(display_name(found, entry, [task])),
             Cell(_ranges(marks.get(entry, ""))),
             Cell(_chosen(first)),
             *shown,
@@ -126,7 +126,7 @@ def split_table(found: Scores, task: str, split: str) -> Table:
 
     def line(entry: str) -> list[Cell]:
         row = cells.get(entry)
-        name = Cell(_name(found, entry, [task]))
+        name = Cell(display_name(found, entry, [task]))
         if row is None:
             return [name, Cell(NOT_RUN), *[Cell("")] * 6]
         mean = "" if row["mean"] is None else percent(row["mean"])
@@ -171,7 +171,8 @@ def _of(found: Scores, task: str) -> list[dict[str, Any]]:
     return list(found.cells.filter(pl.col("task") == task).iter_rows(named=True))
 
 
-def _name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
+def display_name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
+    """The entry, marked where some of its runs are the reader's."""
     cells = found.cells.filter((pl.col("entry") == entry) & pl.col("task").is_in(list(tasks)))
     return f"{entry} {YOURS}" if cells["yours"].any() else entry
 
