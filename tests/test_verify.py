@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from edited import edit_summary
 from program import Here, the_run, tiny
 
 from pe_lab.common.errors import RunError
+from pe_lab.evaluation.again import chosen, compared
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.verify import problems
 from pe_lab.results.evaluation_tables import evaluation_tables
@@ -243,3 +245,59 @@ def test_the_files_of_an_evaluation_are_in_its_runs_dir(
     assert ended.status == 0, ended.err
     assert "written to elsewhere/evaluations/" in ended.out
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_done_again_comes_to_the_same_numbers(here: Here, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    ended = here("verify", "runs/flipflop", "again=2", "format=json")
+    assert (ended.status, ended.err) == (0, "")
+    (row,) = json.loads(ended.out)["rows"]
+    assert (row["verdict"], row["changed"], row["entry"]) == (
+        "equal", "", "none transformer sequential",
+    )  # fmt: skip
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
+    def edit(summary: dict[str, Any]) -> None:
+        summary["metrics"]["in_domain/loss"] += 1e-9
+
+    edit_summary(run, edit)
+    ended = here("verify", f"{run}", "again=1")
+    assert ended.status == 1
+    assert "1 of 1 run done again does not come to the recorded numbers" in ended.err
+    assert "differs" in ended.out
+
+
+def test_when_a_repetition_agrees() -> None:
+    """With other versions: near in domain, and each split on its side of the threshold."""
+    limits = {"in_domain": 0.01, "sparse": 0.02}
+    before = {"in_domain/error": 0.0, "ood/sparse/error": 0.01, "time/train_s": 1.0}
+
+    def verdict(inside: float, sparse: float | None, *other: str) -> tuple[str, list[str]]:
+        now = {"in_domain/error": inside, "ood/sparse/error": sparse, "time/train_s": 2.0}
+        found = compared(Path("r"), before, now, list(other), limits)
+        return found.verdict, found.splits
+
+    assert verdict(0.0, 0.01, "torch") == verdict(0.0, 0.01) == ("equal", [])
+    assert verdict(0.005, 0.02, "torch") == ("agrees", [])
+    assert verdict(0.005, 0.02) == ("differs", [])
+    assert verdict(0.0, 0.03, "torch") == ("differs", ["sparse"])
+    assert verdict(0.0, None, "torch") == ("differs", ["sparse"])
+    far = {**before, "in_domain/error": 0.5}, {**before, "in_domain/error": 0.53}
+    assert compared(Path("r"), *far, ["torch"], limits).verdict == "differs"
+
+
+def test_which_runs_are_done_again() -> None:
+    paths = [(entry, Path(f"{entry}/seed{n}-01234567")) for entry in "ab" for n in range(9)]
+    found = chosen(paths, 2)
+    assert [path.parts[0] for path in found] == ["a", "a", "b", "b"]
+    assert chosen(reversed(paths), 2) == found[2:] + found[:2]
+    assert len(chosen(paths[:1], 2)) == 1
+
+
+def test_nothing_to_do_again(here: Here, run: Path) -> None:
+    (run / "summary.json").unlink()
+    ended = here("verify", "again=2")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "none of these runs is finished" in ended.err

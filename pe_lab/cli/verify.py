@@ -1,7 +1,9 @@
 """``pe-lab verify``: whether the files of runs are as they were written.
 
     pe-lab verify                                all of runs/
-    pe-lab verify run=FOLDER                     a folder, several by commas, or a part of a name
+    pe-lab verify FOLDER                         run=FOLDER: a folder of a run or of several
+    pe-lab verify run=FOLDER,FOLDER              several by commas, or a part of a name
+    pe-lab verify FOLDER again=2                 two runs of each entry done again, and compared
     pe-lab verify task=flipflop where=".."       filters as in pe-lab results
     pe-lab verify set_aside=true                 rename the folders of damaged runs, as force=true
                                                  does: the same commands then make them again
@@ -11,6 +13,8 @@
 Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
 its schema. The exit status is 1 if anything is wrong. Nothing is changed without set_aside=true,
 and nothing is deleted with it; a folder with a damaged row of evaluations stays where it is.
+again= trains runs a second time, from their recorded configuration, in a temporary folder;
+--config-dir FOLDER trusts the classes that the yamls there name, as an encoding of yours.
 """
 
 from collections import Counter
@@ -25,8 +29,9 @@ from rich.text import Text
 from pe_lab.cli.run_argument import matching_runs
 from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, RunError, UsageError
-from pe_lab.common.options import Flag, parse
+from pe_lab.common.options import AtLeastOne, Flag, parse, without_config_dir
 from pe_lab.common.output import counted, printable
+from pe_lab.common.trust import trust
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import FACTS, runs_of
@@ -52,6 +57,7 @@ class VerifyOptions(RunOptions):
 
     run: str | None = None
     set_aside: Flag = False
+    again: AtLeastOne | None = None
     format: Format = "table"
 
 
@@ -62,7 +68,9 @@ def show(words: Sequence[str]) -> None:
         UsageError: a wrong option or filter, or no such run.
         RunError: something is wrong with a run that is not set aside.
     """
-    options = parse(VerifyOptions, words)
+    config_dir, rest = without_config_dir(words)
+    trust(config_dir)
+    options = parse(VerifyOptions, [_folder(word) for word in rest])
     if options.run is None:
         runs = selected(options)
     else:
@@ -70,6 +78,11 @@ def show(words: Sequence[str]) -> None:
         if no_runs := [str(path) for path in paths if not is_run(path)]:
             raise UsageError(f"run={options.run}: there is no run in {', '.join(no_runs)}")
         runs = runs_of(paths)
+    if options.again is not None:
+        from pe_lab.cli.verify_again import verify_again
+
+        verify_again(runs, options.again, options.format)
+        return
     # Imported here: torch takes a second.
     from pe_lab.evaluation.verify import problems
 
@@ -103,6 +116,11 @@ def show(words: Sequence[str]) -> None:
         print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
     if left := [row for row in found if row["path"] not in aside]:
         raise RunError(_title(left, len(runs) - len(aside)))
+
+
+def _folder(word: str) -> str:
+    """A bare folder is ``run=``."""
+    return f"run={word}" if "=" not in word and Path(word).is_dir() else word
 
 
 def _title(found: Sequence[dict[str, Any]], of: int) -> str:

@@ -82,8 +82,38 @@ def load(path: str | Path) -> LoadedRun:
     path = Path(path)
     folder = RunFolder(path)
     summary = summary_of(folder)
+    planned = plan_again(folder, summary)
+    if not folder.checkpoint.exists():
+        raise DamagedError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
+    state = checkpoint.load(
+        folder.checkpoint, summary.get("identity"), summary.get("digests", {}).get("checkpoint.pt")
+    )
+    model = planned.model()
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"the weights in {folder.checkpoint} do not fit the model of this version of the "
+            f"program ({reason}): use the version in {path / 'environment.json'}, or make the run "
+            "again with force=true"
+        ) from None
+    return LoadedRun(path, summary, planned, model.eval())
+
+
+def plan_again(folder: RunFolder, summary: dict[str, Any], **changes: Any) -> Plan:
+    """The plan of a finished run, by what its summary records.
+
+    Args:
+        changes: top-level keys of its configuration with other values.
+
+    Raises:
+        UsageError: it cannot be built by this version of the program or on this machine.
+        DamagedError: its configuration is damaged.
+    """
+    path = folder.path
     _check_version(folder, summary)
-    config = _config_as_set(summary)
+    config = {**_config_as_set(summary), **changes}
     refuse_foreign(config, path)
     try:
         planned = plan(check(config, summary.get("names", {})))
@@ -104,22 +134,7 @@ def load(path: str | Path) -> LoadedRun:
             f"{path} was made with other contents of {', '.join(differ)}: put the files that its "
             "task reads back as they were"
         )
-    if not folder.checkpoint.exists():
-        raise DamagedError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
-    state = checkpoint.load(
-        folder.checkpoint, summary.get("identity"), summary.get("digests", {}).get("checkpoint.pt")
-    )
-    model = planned.model()
-    try:
-        model.load_state_dict(state["model"])
-    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(
-            f"the weights in {folder.checkpoint} do not fit the model of this version of the "
-            f"program ({reason}): use the version in {path / 'environment.json'}, or make the run "
-            "again with force=true"
-        ) from None
-    return LoadedRun(path, summary, planned, model.eval())
+    return planned
 
 
 def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:

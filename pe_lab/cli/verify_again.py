@@ -1,0 +1,106 @@
+"""``pe-lab verify again=2``: some runs of each entry done again, and compared with what they
+recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.console import console, percent
+from pe_lab.common.errors import PeLabError, RunError, UsageError
+from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.common.output import counted
+from pe_lab.results.columns import frame_of
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.frame import FACTS
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.suite import threshold
+
+COLUMNS = ("run", "entry", "verdict", "in domain, %", "other than recorded", "what changed")
+ENTRY = ("pe", "model", "positions")
+SHOWN = 3
+"""Changed metrics that are named."""
+
+
+def verify_again(runs: pl.DataFrame, n: int, form: Format) -> None:
+    """Do n finished runs of each entry (encoding, model and positions) again and print how they
+    compare.
+
+    Raises:
+        UsageError: none of these runs is finished.
+        RunError: a run differs from what it recorded, or could not be done again.
+    """
+    # Imported here: torch takes a second.
+    from pe_lab.evaluation.again import TOLERANCE, again, chosen
+
+    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    if finished.is_empty():
+        raise UsageError(
+            "verify again: none of these runs is finished: give folders that hold some"
+        )
+    names = [key for key in ENTRY if key in finished.columns]
+    rows = finished.select("path", "task", "splits", *names).to_dicts()
+    of = {row["path"]: row for row in rows}
+    paths = chosen(((_entry(row, names), Path(row["path"])) for row in rows), n)
+    lines: list[dict[str, Any]] = []
+    for number, path in enumerate(paths, 1):
+        row = of[str(path)]
+        if form == "table":
+            console().print(f"{number} of {len(paths)}: {path}", soft_wrap=True)
+        limits = {split: threshold(row["task"], split) for split in row["splits"]}
+        line = {"run": "/".join(path.parts[-3:]), "entry": _entry(row, names)}
+        with TemporaryDirectory(prefix="pe-lab-again-") as folder:
+            try:
+                found = again(path, Path(folder), limits)
+            except PeLabError as error:
+                lines.append({**line, "verdict": "failed", "changed": str(error)})
+                continue
+        inside = found.changed.get(metric_name(IN_DOMAIN, "error"))
+        lines.append(
+            {
+                **line,
+                "verdict": found.verdict,
+                "inside": "" if inside is None else " to ".join(map(percent, inside)),
+                "other": ", ".join(found.other),
+                "changed": _changed(found.changed, found.splits),
+            }
+        )
+    table = Table(
+        title=f"{counted(len(lines), 'run')} done again",
+        columns=COLUMNS,
+        words=len(COLUMNS),
+        rows=[
+            [
+                Cell(line.get(k, ""))
+                for k in ("run", "entry", "verdict", "inside", "other", "changed")
+            ]
+            for line in lines
+        ],
+        caption=(
+            "equal: every number but the times; agrees: what the last digits depend on is other "
+            f"than recorded, the in-domain error is within {100 * TOLERANCE:.0f} percentage points "
+            "and every split on the same side of its threshold; differs: anything else."
+        ),
+    )
+    print_tables(form, [table], pl.DataFrame(lines), frame_of([], FACTS), [], {})
+    if wrong := [line for line in lines if line["verdict"] in ("differs", "failed")]:
+        raise RunError(
+            f"{len(wrong)} of {counted(len(lines), 'run')} done again "
+            + ("does" if len(wrong) == 1 else "do")
+            + " not come to the recorded numbers, listed above"
+        )
+
+
+def _entry(row: dict[str, Any], names: Sequence[str]) -> str:
+    return " ".join(str(row[key]) for key in names if row[key])
+
+
+def _changed(changed: dict[str, tuple[Any, Any]], splits: Sequence[str]) -> str:
+    parts = [f"{', '.join(splits)} on the other side of the threshold"] if splits else []
+    errors = [name for name in changed if name.endswith("/error")]
+    shown = [f"{name} {changed[name][0]} to {changed[name][1]}" for name in errors[:SHOWN]]
+    left = len(changed) - len(shown)
+    parts += shown + ([f"{left} more numbers"] if left else [])
+    return "; ".join(parts)
