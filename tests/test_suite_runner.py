@@ -1,13 +1,28 @@
 """``pe-lab suite``: tuning, scoring, what is missing, budget, cost."""
 
+import json
 import math
+import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from program import Here, start
+from sweeps import folders, written
 
 from pe_lab.cli.main import main
+from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
-from pe_lab.results.suite import load_suite
+from pe_lab.common.metrics import metric_names
+from pe_lab.config.choices import choices
+from pe_lab.config.schema import plain
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.rows import suite_rows
+from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.results.tuning import FAILED, chosen_rate
+from pe_lab.store.digests import sealed
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.suite.cost import relative_cost
 
 
@@ -51,3 +66,180 @@ def test_every_encoding_of_the_suite_has_a_relative_cost() -> None:
 def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", *words]) == UsageError.exit_status
     assert message in capsys.readouterr().err
+
+
+MODEL = ["model=transformer", "model.n_layers=1", "model.n_heads=2", "model.d_model=16"]
+COMMON = ["train.warmup=2", "eval.sequences=16", "eval.quick_sequences=8"]
+TASK = ["task=flipflop", "task.length=16", "train.steps=3", "train.batch_size=8"]
+SPLITS = {"sparse": 0.02, "long_x2": 0.02}
+RUNS = 4 + 2
+"""Of an entry: rates and score seeds."""
+
+
+def tiny_suite(folder: Path, rates: list[float] | None = None, **task: Any) -> list[str]:
+    """A suite of one task and three entries in a folder; the words that run it."""
+    words = task.pop("words", TASK)
+    common = [*COMMON, *task.pop("common", [])]
+    (job,) = checked_jobs([*common, *words, *MODEL, "pe=none"])
+    suite = {
+        "protocol": {
+            "rates": rates or [0.001, 0.003, 0.006, 0.012],
+            "tuning_seeds": [1000],
+            "seeds": 2,
+            "more_seeds": 3,
+            "more_seeds_for": ["none"],
+            "longer": [2],
+        },
+        "encodings": ["none", "alibi"],
+        "controls": {"lstm": ["model=lstm", "pe=none", "model.d_model=16", "model.n_layers=1"]},
+        "model": MODEL,
+        "common": common,
+        "tasks": {
+            "flipflop": {
+                "family": "recall",
+                "words": words,
+                "fits": 0.01,
+                "generalises": SPLITS,
+                "digest": task_digest(plain(job)),
+            }
+            | task
+        },
+    }
+    path = folder / "mine" / "suite" / "tiny.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(suite))
+    return ["suite", "tiny", "--config-dir", str(folder / "mine"), "hydra/launcher=basic"]
+
+
+def summaries(cwd: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in cwd.glob("runs/*/*/*/summary.json")]
+
+
+def rates(cwd: Path, pe: str, tuning: bool) -> set[float]:
+    """The rates of an encoding's tuning or score runs."""
+    return {
+        one["config"]["train"]["lr"]
+        for one in summaries(cwd)
+        if one["pe"] == pe and (one["seed"] == 1000) == tuning
+    }
+
+
+def test_all_entries_are_tuned_and_scored_once(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path), "pe=alibi,lstm"]
+    ended = here(*line)
+    assert ended.status == 0, ended.err
+    assert len(folders(tmp_path)) == 2 * RUNS
+    assert {one["names"]["tracker"] for one in summaries(tmp_path)} == {"none"}
+    assert rates(tmp_path, "alibi", tuning=True) == {0.001, 0.003, 0.006, 0.012}
+    assert len(rates(tmp_path, "alibi", tuning=False)) == 1
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")}
+    again = here(*line)
+    assert again.status == 0
+    assert "nothing is missing" in again.out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")} == before
+
+
+def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path), "pe=none"]
+    assert here(*line, "phases=tuning").status == 0
+    for path in folders(tmp_path).values():
+        found = json.loads((path / "summary.json").read_text())
+        best = found["config"]["train"]["lr"] == 0.006
+        for split, error in (("in_domain", 0.1 if best else 0.2), ("sparse", 0.9 if best else 0.0)):
+            planted = {"error_low": 0.0, "error": error, "error_high": 1.0}
+            found["metrics"] |= metric_names(split, planted)
+        RunFolder(path).write_text("summary.json", sealed(found))
+    assert here(*line).status == 0
+    assert rates(tmp_path, "none", tuning=False) == {0.006}
+
+
+@pytest.mark.extended
+def test_a_failure_is_listed_and_the_others_go_on(here: Here, tmp_path: Path) -> None:
+    line = tiny_suite(tmp_path, [0.001, 0.003, 0.006, 1e30], common=["train.clip=null"])
+    ended = here(*line, "pe=none,alibi")
+    assert ended.status == 1
+    assert "2 runs not finished, listed above" in ended.err
+    said = " ".join(ended.out.split())
+    assert "flipflop none tuning lr 1e+30 seed 1000: failed: " in said
+    assert len(folders(tmp_path)) == 2 * RUNS
+    assert sum(one["seed"] < 1000 for one in summaries(tmp_path)) == 2 * 2
+
+
+def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path) -> None:
+    line = tiny_suite(tmp_path)
+    ended = here(*line, "dry=true")
+    assert ended.status == 0
+    assert not (tmp_path / "runs").exists()
+    rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
+    assert [row[3] for row in rows] == ["tuning", "score"]
+    assert [int(row[7]) for row in rows] == [3 * 4, 3 * 2]
+
+
+def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny_suite(tmp_path), "budget=0.000001s")
+    assert ended.status == 0
+    assert "the budget is over, 0.0 core-hours" in ended.out
+    assert not folders(tmp_path)
+
+
+@pytest.mark.extended
+def test_an_encoding_of_the_users_is_an_entry(here: Here, tmp_path: Path) -> None:
+    line = tiny_suite(tmp_path)
+    yaml_file = tmp_path / "mine" / "pe" / "mine.yaml"
+    yaml_file.parent.mkdir()
+    yaml_file.write_text(choices("pe")["alibi"].read_text())
+    assert here(*line, "pe=mine", "phases=tuning,score,more_seeds,longer").status == 0
+    # Seeds 0 and 1 of both lengths, seed 2, and tuning.
+    assert len(folders(tmp_path)) == RUNS + 1 + 2
+    assert {one["pe"] for one in summaries(tmp_path)} == {"mine"}
+
+
+@pytest.mark.extended
+def test_capacity_is_trained_on_what_the_split_measures(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path), "pe=none"]
+    assert here(*line, "phases=tuning,capacity").status == 0
+    found = [one for one in summaries(tmp_path) if one["seed"] != 1000]
+    trained = [
+        (one["config"]["task"]["length"], one["config"]["task"]["p_ignore"]) for one in found
+    ]
+    assert sorted(trained) == sorted([(16, 0.98), (32, 0.8)] * 2)
+    assert all(one["splits"].keys() == {"in_domain"} for one in found)
+
+
+@pytest.mark.extended
+def test_shipped_runs_are_not_run_again(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [*tiny_suite(tmp_path), "pe=none"]
+    assert here(*line).status == 0
+    suite = load_suite("tiny", tmp_path / "mine")
+    there = tmp_path / "tiny.parquet"
+    file.write(suite_rows(tmp_path / "runs", suite), there)
+    monkeypatch.setattr(file, "shipped", lambda name: there)
+    chosen = rates(tmp_path, "none", tuning=False)
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    again = here(*line)
+    assert "nothing is missing" in again.out
+    assert not folders(tmp_path)
+    assert here(*line, "shipped=false").status == 0
+    assert rates(tmp_path, "none", tuning=False) == chosen
+
+
+def test_another_task_is_refused(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny_suite(tmp_path, digest="00000000"))
+    assert ended.status == 2
+    assert "the task flipflop composes to " in ended.err
+
+
+@pytest.mark.extended
+def test_it_goes_on_after_a_signal(here: Here, tmp_path: Path) -> None:
+    words = [word if "steps" not in word else "train.steps=60" for word in TASK]
+    line = [*tiny_suite(tmp_path, words=words), "train.checkpoint_every=20", "pe=none"]
+    pool = ["hydra/launcher=joblib" if "launcher" in word else word for word in line]
+    process = start(*pool, "hydra.launcher.n_jobs=2", cwd=tmp_path)
+    process.wait_for(lambda: written(tmp_path))
+    process.send(signal.SIGTERM)
+    assert process.status == 128 + signal.SIGTERM
+    assert "run the same command to continue" in (tmp_path / "stdout").read_text()
+    assert here(*line).status == 0
+    assert len(folders(tmp_path)) == RUNS

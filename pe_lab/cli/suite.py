@@ -6,6 +6,7 @@
     pe-lab suite v1 budget=2h                    begins no run after two hours
     pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
     pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
+    pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
     pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
 Of each task and entry every rate of the suite is trained on the tuning seeds (tuning); the one
@@ -55,6 +56,7 @@ class SuiteOptions(Options, extra="allow"):
     phases: CommaSeparated[str] | None = None
     budget: Annotated[str, AfterValidator(_budget)] | None = None
     dry: Flag = False
+    shipped: Flag = True
 
 
 def show(words: Sequence[str]) -> None:
@@ -84,7 +86,14 @@ def show(words: Sequence[str]) -> None:
     register_choices()
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     args = arguments(["-m", *folder, *passed])
-    request = Request(tasks, _entries(suite, options.pe), chosen, _seconds(options), options.dry)
+    request = Request(
+        tasks,
+        _entries(suite, options.pe),
+        chosen,
+        _seconds(options),
+        dry=options.dry,
+        shipped=options.shipped,
+    )
     run_suite(args, suite, request)
 
 

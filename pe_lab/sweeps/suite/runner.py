@@ -9,14 +9,15 @@ from typing import Any
 
 from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
 from pe_lab.results.suite import Suite
-from pe_lab.results.tuning import FAILED, Measured, chosen_rate
+from pe_lab.results.tuning import Measured, chosen_rate
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
 from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.suite.cost import BASELINE, Costs
+from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import TUNING, Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
@@ -31,6 +32,7 @@ class Request:
         entries: encodings and controls.
         budget_s: seconds after which no run is begun; None: no limit.
         dry: only print what is to be done.
+        shipped: runs whose results the package has are not run again.
     """
 
     tasks: list[str]
@@ -38,6 +40,7 @@ class Request:
     phases: list[str]
     budget_s: float | None = None
     dry: bool = False
+    shipped: bool = True
 
 
 def run_suite(args: Any, suite: Suite, request: Request) -> None:
@@ -58,9 +61,11 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     console().print(plan_table(suite, rows, runner.workers))
     for (task, entry), reason in runner.composer.refusals.items():
         console().print(f"not run: {entry} on {task}: {reason}", soft_wrap=True)
-    if request.dry:
-        return
-    runner.run()
+    if not any(row.missing for row in rows):
+        console().print("nothing is missing")
+    elif not request.dry:
+        check_writable(runner.runs_dir)
+        runner.run()
 
 
 @dataclass
@@ -76,6 +81,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.composer = Composer(self.args, self.suite)
         self.phases = phases(self.suite, self.composer)
+        self.known = Known(self.suite, self.request.shipped)
         # Composes the first that fits, for the launcher's keys.
         pairs = product(self.request.tasks, self.request.entries)
         next((pair for pair in pairs if self.composer.base(*pair)), None)
@@ -111,8 +117,9 @@ class Runner:
             for run in phase.runs(base, rate or self.suite.protocol.rates[0]):
                 seconds = self.costs.of(base, self.composer.base(task, BASELINE), run.steps)
                 runs, all_s = runs + 1, all_s + seconds
-                known = phase.name == TUNING or rate is not None
-                if not known or run.job(0).missing:
+                chosen = phase.name == TUNING or rate is not None
+                over = chosen and (self.known.is_shipped(run) or not run.job(0).missing)
+                if not over:
                     missing, missing_s = missing + 1, missing_s + seconds
         self._left_s[task, phase.name] = missing_s
         return Row(task, phase.name, runs, missing, all_s / max(runs, 1), missing_s)
@@ -128,25 +135,15 @@ class Runner:
         if key not in self._rates:
             measured: dict[float, list[Measured]] = defaultdict(list)
             for run in self.phases[TUNING].runs(base, 0.0):
-                if (one := self._measured(run)) is None:
+                if (one := self.known.measured(run)) is None:
                     return None
+                if (summary := self.known.summary(run)) is not None:
+                    self.costs.finished(run.task, run.entry, summary)
                 measured[run.lr].append(one)
             if (rate := chosen_rate(measured)) is None:
                 return None
             self._rates[key] = rate
         return self._rates[key]
-
-    def _measured(self, run: SuiteRun) -> Measured | None:
-        """What a run measured in domain; None: it is not over."""
-        try:
-            summary = run.folder.summary()
-            if summary is None:
-                return FAILED if run.folder.status().get("state") == "failed" else None
-        except PeLabError:
-            return None
-        self.costs.finished(run.task, run.entry, summary)
-        error, loss = (summary["metrics"][metric_name(IN_DOMAIN, k)] for k in ("error", "loss"))
-        return error, FAILED[1] if loss is None else loss
 
     # Doing it.
 
@@ -193,8 +190,9 @@ class Runner:
                 runs += phase.runs(base, rate or 0.0)
         # Seed by seed: stopped at any time, all entries have about equally many.
         runs.sort(key=lambda run: run.seed)
-        jobs = [run.job(number) for number, run in enumerate(runs, 1)]
-        stage = Stage(task, phase.name, jobs, untuned)
+        here = [run for run in runs if not self.known.is_shipped(run)]
+        jobs = [run.job(number) for number, run in enumerate(here, 1)]
+        stage = Stage(task, phase.name, jobs, untuned, len(runs) - len(here))
         self.stages.append(stage)
         missing = [job for job in jobs if job.missing]
         if missing and (until is None or time.time() < until):

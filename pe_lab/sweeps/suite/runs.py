@@ -43,6 +43,11 @@ class SuiteRun:
     def __str__(self) -> str:
         return f"{self.task} {self.entry} {self.phase} lr {self.lr:g} seed {self.seed}"
 
+    @property
+    def run_id(self) -> str:
+        """Its name, unique among all runs."""
+        return "-".join(self.folder.path.parts[-3:])
+
     def job(self, number: int) -> Job:
         """The same as a job of a sweep, with its present state."""
         words = replace_mappings(list(self.words))

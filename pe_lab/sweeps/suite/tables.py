@@ -58,6 +58,7 @@ class Stage:
 
     Args:
         untuned: entries without a rate: their tuning is not over, or failed at every rate.
+        shipped: runs whose results the package has.
         wall_s: seconds that its jobs took together.
     """
 
@@ -65,6 +66,7 @@ class Stage:
     phase: str
     jobs: list[Job]
     untuned: list[str]
+    shipped: int = 0
     wall_s: float = 0.0
 
     @cached_property
@@ -98,7 +100,15 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
     table = Table(title="suite, how it ended", title_justify="left")
     for name in ("task", "phase"):
         table.add_column(name)
-    for name in ("finished before", "finished", "failed", "left", "wall time", "in steps %"):
+    for name in (
+        "shipped",
+        "finished before",
+        "finished",
+        "failed",
+        "left",
+        "wall time",
+        "in steps %",
+    ):
         table.add_column(name, justify="right")
     for stage in stages:
         counts = stage.counts()
@@ -107,13 +117,13 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
         if stage.untuned:
             left += f", {len(stage.untuned)} entries not tuned"
         wall = duration(stage.wall_s) if stage.wall_s else ""
-        counted = (counts["finished before"], counts["finished"], failed)
+        counted = (stage.shipped, counts["finished before"], counts["finished"], failed)
         share = _share([stage], workers)
         table.add_row(stage.task, stage.phase, *map(str, counted), left, wall, share)
     if len(stages) > 1:
         table.add_section()
         wall_s = sum(stage.wall_s for stage in stages)
-        table.add_row("all", "", "", "", "", "", duration(wall_s), _share(stages, workers))
+        table.add_row("all", "", "", "", "", "", "", duration(wall_s), _share(stages, workers))
     return table
 
 
