@@ -11,7 +11,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos verify test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos verify test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs leaderboard findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,9 @@ cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hou
 
 docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
+
+leaderboard: $(STAMP) ## docs/leaderboard.md, from the shipped results of the suite
+	$(BIN)/python -m docs.leaderboard
 
 findings: $(STAMP) ## the sweeps of docs/findings.md, about an hour; then the page and README.md's table
 	$(BIN)/python -m docs.findings

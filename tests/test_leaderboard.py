@@ -14,6 +14,7 @@ from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
+from docs import leaderboard
 from pe_lab.common.errors import DamagedError
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import normalised
@@ -290,6 +291,19 @@ def test_wrong_words(here: Here, shipped: Path) -> None:
     ended = here("leaderboard")
     assert (ended.status, ended.err.count("\n")) == (1, 1)
     assert "does not fit its digest" in ended.err
+
+
+def test_the_page_is_what_the_shipped_file_gives() -> None:
+    assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run `make leaderboard`"
+
+
+def test_the_page_of_a_shipped_file(shipped: Path) -> None:
+    text = leaderboard.page()
+    for part in ("## By family", "## flipflop", "Not run yet: majority, ", "failed: alibi"):
+        assert part in text
+    assert "114/120" in text
+    shipped.unlink()
+    assert "No results are shipped yet." in leaderboard.page()
 
 
 def test_neither_torch_nor_hydra_is_imported(tmp_path: Path) -> None:

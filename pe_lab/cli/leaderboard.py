@@ -35,7 +35,7 @@ from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import overview, split_table, task_table
+from pe_lab.results.leaderboard.tables import by_family, overview, split_table, task_table
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -152,7 +152,8 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
     if options.family is not None:
         title = f"{', '.join(options.family)}: P(generalises) by task, suite {named}"
         return [overview(found, {task: [task] for task in tasks}, title)]
-    families: dict[str, list[str]] = {}
-    for name in tasks:
-        families.setdefault(suite.tasks[name].family, []).append(name)
-    return [overview(found, families, f"P(generalises) by family of tasks, suite {named}")]
+    return [
+        overview(
+            found, by_family(suite, tasks), f"P(generalises) by family of tasks, suite {named}"
+        )
+    ]

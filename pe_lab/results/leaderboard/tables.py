@@ -10,6 +10,7 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import FITS, Rate, rates_by, ties
 from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.suite import Suite
 
 NOT_RUN = "not run"
 YOURS = "(yours)"
@@ -28,6 +29,14 @@ TIES = (
     "entries that share no letter differ (exact test of the share of splits that a run generalises "
     "to, Holm over all pairs)"
 )
+
+
+def by_family(suite: Suite, tasks: Iterable[str]) -> dict[str, list[str]]:
+    """These tasks, family by family."""
+    families: dict[str, list[str]] = {}
+    for name in tasks:
+        families.setdefault(suite.tasks[name].family, []).append(name)
+    return families
 
 
 def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Table:

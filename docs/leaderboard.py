@@ -1,0 +1,85 @@
+"""``make leaderboard``: docs/leaderboard.md, from the shipped results of the suite alone.
+
+The shipped file itself is written from run folders and what it holds already:
+
+    pe-lab leaderboard runs_dir=FOLDER to=pe_lab/results/leaderboard/v1.parquet
+"""
+
+import polars as pl
+
+from docs import facts
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.results.formats import markdown
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.across import across_table
+from pe_lab.results.leaderboard.notes import closing_notes
+from pe_lab.results.leaderboard.rows import SCHEMA
+from pe_lab.results.leaderboard.scores import scores
+from pe_lab.results.leaderboard.tables import by_family, overview, task_table
+from pe_lab.results.suite import DEFAULT, load_suite
+
+PAGE = facts.ROOT / "docs" / "leaderboard.md"
+TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
+TABLES = "<!-- tables -->"
+NOTICE = (
+    "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and "
+    "docs/leaderboard.text.md: edit those. -->"
+)
+
+
+def page() -> str:
+    """The whole page."""
+    before, _, after = TEXT.read_text("utf-8").partition(TABLES)
+    return "\n\n".join([NOTICE, before.strip(), *_tables(), after.strip()]) + "\n"
+
+
+def _tables() -> list[str]:
+    suite, path = load_suite(DEFAULT), file.shipped(DEFAULT)
+    if not path.exists():
+        return ["No results are shipped yet."]
+    rows, digest = file.read(path)
+    found = scores(suite, rows, pl.DataFrame(schema=SCHEMA))
+    scored = [task for task in suite.tasks if task in set(found.cells["task"])]
+    parts = ["## By family"]
+    families = by_family(suite, list(suite.tasks))
+    parts.append(markdown(overview(found, families, "P(generalises) by family of tasks")).strip())
+    if left := [task for task in suite.tasks if task not in scored]:
+        parts.append(f"Not run yet: {', '.join(left)}.")
+    if len(scored) > 1:
+        parts += ["## Over tasks", markdown(across_table(found, scored)).strip()]
+    for task in scored:
+        parts += [f"## {task}", markdown(task_table(found, task)).strip()]
+        parts += _trained_there(found.rows, task)
+    notes = closing_notes(found, list(suite.tasks), digest)
+    parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
+    return parts
+
+
+def _trained_there(rows: pl.DataFrame, task: str) -> list[str]:
+    """The control "trained at the split" in a sentence, where it was run."""
+    at = rows.filter(
+        (pl.col("task") == task)
+        & pl.col("phase").str.starts_with("capacity:")
+        & (pl.col("split") == IN_DOMAIN)
+    )
+    if at.is_empty():
+        return []
+    medians = at.group_by("entry", "phase", maintain_order=True).agg(pl.col("error").median())
+    parts = [
+        f"{entry} {phase.partition(':')[2]} {100 * error:.2f} %"
+        for entry, phase, error in medians.iter_rows()
+        if error is not None
+    ]
+    return [f"Trained on what the split measures (median error): {', '.join(parts)}."]
+
+
+def main() -> None:
+    """Write the page if it changed."""
+    text = page()
+    if not PAGE.exists() or PAGE.read_text("utf-8") != text:
+        PAGE.write_text(text, "utf-8")
+        print(f"wrote {PAGE.relative_to(facts.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
