@@ -11,6 +11,8 @@
                                                        each encoding at test time, a column for
                                                        each length in tokens read; splits= as
                                                        evaluated, sort=-512
+    pe-lab results variance=true                       of runs with crossed seed.init and seed.data:
+                                                       what each has to do with the variance
 
 csv and json hold exact numbers, shares instead of %: one row for each row and split of the table.
 Runs that are not finished are listed below the table. In json they are under ``unfinished``; with
@@ -43,6 +45,7 @@ class ResultsOptions(RunOptions):
     spread: Spread = "sd"
     format: Format = "table"
     evaluations: Flag = False
+    variance: Flag = False
 
 
 def show(words: Sequence[str]) -> None:
@@ -70,6 +73,12 @@ def show(words: Sequence[str]) -> None:
             runs, metric, options.by, options.splits, options.sort, options.spread
         )
         print_tables(form, found, rows, runs, notes, facts)
+    elif options.variance:
+        from pe_lab.results.variance import CROSSED, variance_over_seeds, variance_tables
+
+        parts = variance_over_seeds(runs, metric, options.splits)
+        found = variance_tables(parts, named(runs), metric)
+        print_tables(form, found, parts, runs, [] if len(parts) else [CROSSED], facts)
     else:
         groups = grouped(runs, by, metric, options.splits)
         finished = runs.filter(pl.col("state") == "finished")
