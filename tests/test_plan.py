@@ -1,17 +1,34 @@
 """``pe-lab plan``: a claim and its test, written down before the runs that decide it."""
 
+import json
 import re
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import yaml
+from made import config, made
 from program import Here, assert_refused
 
 from pe_lab.common.errors import DamagedError, UsageError
-from pe_lab.results.plans import Plan, planned, plans_in, read_plan, suite_of, write_plan
-from pe_lab.results.suite import load_suite
+from pe_lab.results.leaderboard.rows import suite_rows
+from pe_lab.results.plan_runs import planned_by
+from pe_lab.results.plan_tests import NOT_ENOUGH, NOT_SUPPORTED, SUPPORTED, p_value, verdict
+from pe_lab.results.plans import (
+    Plan,
+    least_p,
+    planned,
+    plans_in,
+    read_plan,
+    started,
+    suite_of,
+    write_plan,
+)
+from pe_lab.results.suite import Suite, load_suite, task_digest
 
 SUITE = load_suite("v1")
 PLAN = Plan(
@@ -19,7 +36,7 @@ PLAN = Plan(
     suite=suite_of(SUITE),
     encodings=("path", "rope"),
     tasks={"parity": {"long_x2": 0.05, "long_x4": 0.05}},
-    seeds=8,
+    seeds=tuple(range(8)),
     test="fisher",
     level=0.05,
     written="2026-11-22T17:00:00.500000+00:00",
@@ -47,7 +64,8 @@ def test_a_plan_says_what_is_claimed_of_what_and_how_it_is_decided(here: Here) -
     assert content["suite"] == f"v1-{SUITE.digest}"
     assert content["encodings"] == ["path", "rope"]
     assert content["tasks"] == {"parity": SUITE.tasks["parity"].generalises}
-    assert (content["seeds"], content["test"], content["level"]) == (8, "fisher", 0.05)
+    assert content["seeds"] == list(range(8))
+    assert (content["test"], content["level"]) == ("fisher", 0.05)
     age = datetime.now().timestamp() - datetime.fromisoformat(content["written"]).timestamp()
     assert 0 <= age < 60
     assert read_plan(path).digest == content["digest"]
@@ -55,11 +73,12 @@ def test_a_plan_says_what_is_claimed_of_what_and_how_it_is_decided(here: Here) -
 
 
 def test_splits_threshold_seeds_and_a_file_can_be_chosen(here: Here) -> None:
-    words = ("splits=in_domain,long_x8", "threshold=0.01", "seeds=20", "test=mann_whitney")
-    path, content = written(here, *words, "level=0.01", "to=mine/plan.yaml")
+    words = ("splits=in_domain,long_x8", "threshold=0.01", "test=mann_whitney", "level=0.01")
+    path, content = written(here, *words, "seeds=5", "first_seed=100", "to=mine/plan.yaml")
     assert path == Path("mine/plan.yaml")
     assert content["tasks"] == {"parity": {"in_domain": 0.01, "long_x8": 0.01}}
-    assert (content["seeds"], content["test"], content["level"]) == (20, "mann_whitney", 0.01)
+    assert content["seeds"] == list(range(100, 105))
+    assert (content["test"], content["level"]) == ("mann_whitney", 0.01)
 
 
 def test_what_is_printed(here: Here) -> None:
@@ -101,6 +120,10 @@ def test_a_plan_is_not_written_over(here: Here) -> None:
         ((*LINE, "level=0"), ["level=0"]),
         ((*LINE, "threshold=2"), ["threshold=2"]),
         ((*LINE, "suite=v0"), ["unknown suite v0"]),
+        ((*LINE, "format=json"), ["format", "leave it out"]),
+        (("plan", "check=a.yaml", "result=b.yaml"), ["check=FILE or result=FILE"]),
+        (("plan", "check=a.yaml", "seeds=8"), ["check=a.yaml", "leave out seeds"]),
+        (("plan", "check=a.yaml"), ["a.yaml cannot be read"]),
     ],
 )  # fmt: skip
 def test_what_is_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
@@ -111,7 +134,7 @@ def test_what_is_refused(here: Here, words: tuple[str, ...], parts: list[str]) -
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hypothesis", "rope does"), ("encodings", ["rope", "path"]), ("seeds", 7),
+        ("hypothesis", "rope does"), ("encodings", ["rope", "path"]), ("seeds", [0, 1]),
         ("tasks", {"parity": {"long_x2": 0.5}}), ("test", "mann_whitney"), ("level", 0.5),
         ("written", "2026-11-01T00:00:00+00:00"), ("suite", "v1-00000000"), ("git_revision", "a"),
         ("digest", "0" * 64),
@@ -159,3 +182,141 @@ def test_a_run_is_planned_if_a_plan_that_names_it_came_before_it() -> None:
 )  # fmt: skip
 def test_another_run_is_not_of_the_plan(key: str, value: Any) -> None:
     assert planned({**RUN, key: value}, AFTER, [PLAN]) is None
+
+
+def suite_of_made() -> Suite:
+    """The suite with flipflop as ``made`` has it, alone."""
+    flipflop = replace(  # type: ignore[type-var]
+        SUITE.tasks["flipflop"],
+        words=("task=flipflop", "train.steps=400"),
+        generalises={"sparse": 0.02, "dense": 0.02},
+        digest=task_digest(config(), None),
+    )
+    return replace(SUITE, tasks={"flipflop": flipflop}, common=())  # type: ignore[type-var]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pe_lab.cli.plan", "pe_lab.results.plan_runs"):
+        monkeypatch.setattr(f"{module}.load_suite", lambda *_: suite_of_made())
+
+
+def run_at(time: float | None, pe: str, seed: int, error: float, lr: float = 0.003) -> Path:
+    """A finished run that began at this time."""
+    errors = {"in_domain": 0.0, "sparse": error, "dense": error}
+    folder = made(pe, seed, errors=errors, **{"train.lr": lr})
+    folder.write_json("environment.json", [{} if time is None else {"time": time}, {"time": 1.0}])
+    return folder.path
+
+
+def tuned(pe: str, best: float = 0.003) -> None:
+    for rate in SUITE.protocol.rates:
+        in_domain = 0.0 if rate == best else 0.1
+        errors = {"in_domain": in_domain, "sparse": 0.0, "dense": 0.0}
+        made(pe, 1000, errors=errors, **{"train.lr": rate})
+
+
+CLAIM = ("plan", "pe=path,rope", "hypothesis=path generalises", "splits=sparse", "to=plan.yaml")
+
+
+def test_a_plan_that_came_before_its_runs_is_checked_and_decided(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    for pe, errors in {"path": [0.0] * 8, "rope": [0.0] * 2 + [0.3] * 6}.items():
+        tuned(pe)
+        for seed, error in enumerate(errors):
+            run_at(plan.time + 1, pe, seed, error)
+            # At a rate that tuning did not choose, and of a seed that the plan does not name.
+            run_at(plan.time + 1, pe, seed, 0.5 - error, lr=0.001)
+        run_at(BEFORE, pe, 8, 0.0)
+    checked = here("plan", "check=plan.yaml")
+    assert checked.status == 0, checked.err
+    assert re.search(r"flipflop +path +8 of 8", checked.out)
+    assert "planned" in checked.out.splitlines()
+    decided = here("plan", "result=plan.yaml", "format=json")
+    content = json.loads(decided.out)
+    (row,) = content["rows"]
+    assert (row["k_a"], row["n_a"], row["k_b"], row["n_b"]) == (8, 8, 2, 8)
+    # Of C(16, 8) ways to part ten that generalise and six that do not, C(8, 2) have k_a = 8.
+    assert row["p"] == pytest.approx(28 / 8008)
+    assert (row["verdict"], content["verdict"], content["planned"]) == (*["supported"] * 2, True)
+    assert "planned: supported" in here("plan", "result=plan.yaml").out
+
+
+def test_a_run_that_began_before_makes_it_exploratory(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    early = run_at(plan.time - 60, "rope", 3, 0.3, lr=0.001)
+    for time, seed in ((plan.time + 60, 4), (None, 5)):
+        run_at(time, "rope", seed, 0.3)
+    run_at(None, "path", 5, 0.3)
+    checked = here("plan", "check=plan.yaml")
+    assert checked.status == 1
+    assert f"1 run began before it was written, such as {early}" in checked.err
+    assert "2 runs did not record when they began" in checked.err
+    out = here("plan", "result=plan.yaml").out
+    assert "exploratory" in out
+    assert "not enough runs" in out
+    assert planned_by(Path("runs")) == {}
+    write_plan(plan, Path("runs/plans/plan.yaml"))
+    later = next(Path("runs/flipflop/rope").glob("seed4-*"))
+    assert planned_by(Path("runs")) == {later: plan.digest}
+    compared = here("compare", "a=path", "b=rope")
+    assert f"planned: 1 of 3 runs, by {plan.digest[:12]}; the rest is expl" in compared.out
+    of_rows = suite_rows(Path("runs"), suite_of_made()).unique("run_id").sort("seed")
+    assert of_rows["planned"].to_list() == [None, plan.digest, None, None]
+
+
+def test_a_run_made_again_by_force_began_when_the_first_one_did(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    first = run_at(plan.time - 60, "rope", 3, 0.3)
+    first.rename(f"{first}.replaced-1")
+    assert started(run_at(plan.time + 60, "rope", 3, 0.0)) == plan.time - 60
+
+
+def test_a_plan_of_runs_that_are_there_is_refused(here: Here, small: None) -> None:
+    run_at(BEFORE, "rope", 3, 0.3)
+    assert_refused(here(*CLAIM), "1 run of this plan began already", "first_seed=")
+    assert here(*CLAIM, "first_seed=8").status == 0
+
+
+def test_what_is_missing_is_named(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    tuned("path")
+    for seed in range(7):
+        run_at(read_plan(Path("plan.yaml")).time + 1, "path", seed, 0.0)
+    decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
+    (row,) = decided["rows"]
+    assert row["verdict"] == decided["verdict"] == "not enough runs"
+    assert row["missing"] == "path lacks seeds 7; rope is not tuned, or failed at every rate"
+
+
+def test_every_cell_has_to_be_supported() -> None:
+    def decided(*verdicts: str) -> str:
+        return verdict(pl.DataFrame({"verdict": verdicts}))
+
+    assert decided(SUPPORTED, SUPPORTED) == SUPPORTED
+    assert decided(SUPPORTED, NOT_SUPPORTED) == NOT_SUPPORTED
+    assert decided(SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH) == NOT_ENOUGH
+
+
+def test_the_tests_are_exact_and_one_sided() -> None:
+    low, high = [0.0, 0.1, 0.2], [0.3, 0.4, 0.5]
+    assert p_value("mann_whitney", low, high, 0.25) == pytest.approx(1 / 20)
+    assert p_value("mann_whitney", high, low, 0.25) == 1
+    assert p_value("fisher", low, high, 0.25) == pytest.approx(1 / 20)
+    assert p_value("fisher", high, low, 0.25) == 1
+    # Ties: 4 of the 20 ways to part 0 0 0 0 1 1 give a none of the ones.
+    assert p_value("mann_whitney", [0, 0, 0], [0, 1, 1], 0.5) == pytest.approx(4 / 20)
+    assert least_p(3) == pytest.approx(1 / 20)
+
+
+def test_no_more_than_level_of_true_nulls_are_rejected() -> None:
+    """Errors of two clusters, drawn alike for a and b: at most 5 % of the tests find more."""
+    rng = np.random.default_rng(0)
+    for test in ("fisher", "mann_whitney"):
+        n = 400
+        drawn = np.where(rng.random((n, 2, 5)) < 0.5, 0.0, rng.random((n, 2, 5)))
+        found = sum(p_value(test, list(a), list(b), 0.05) <= 0.05 for a, b in drawn)
+        assert found <= n * 0.05 + 3 * (n * 0.05 * 0.95) ** 0.5

@@ -9,6 +9,7 @@ format=table, csv, json, markdown or latex, and runs_dir=runs, as in pe-lab resu
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
@@ -19,6 +20,7 @@ from pe_lab.common.options import parse
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.paired_tables import paired_tables
+from pe_lab.results.plan_runs import planned_note
 from pe_lab.results.published import published
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.results.vs_published import RULE, commands, compared, comparison_tables
@@ -50,7 +52,8 @@ def show(words: Sequence[str]) -> None:
     runs, form = selected(options), options.format
     if options.a is not None and options.b is not None:
         tests = paired(runs, options.a, options.b)
-        print_tables(form, paired_tables(tests), tests, runs, [], {})
+        note = _planned(options, runs, tests)
+        print_tables(form, paired_tables(tests), tests, runs, [note], {})
         return
     filters = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
@@ -78,4 +81,12 @@ def show(words: Sequence[str]) -> None:
         else:
             tables += paired_tables(tests)
             facts["paired"] = tests.to_dicts()
+            notes.append(_planned(options, runs, tests))
     print_tables(form, tables, table, runs, notes, facts)
+
+
+def _planned(options: CompareOptions, runs: pl.DataFrame, tests: pl.DataFrame) -> str:
+    """Whether a plan named the runs of the settings that were paired before they began."""
+    settings = [*tests["setting_a"], *tests["setting_b"]]
+    sides = runs.filter(pl.col("state") == "finished", pl.col("setting").is_in(settings))
+    return planned_note(sides["path"], Path(options.runs_dir))

@@ -4,11 +4,18 @@
                                                        path is claimed to be better than rope; of
                                                        several, than each of the others
     pe-lab plan .. splits=long_x2 seeds=20             some splits, the seeds 0 to 19
+    pe-lab plan .. seeds=8 first_seed=100              the seeds 100 to 107
     pe-lab plan .. test=mann_whitney level=0.01        of the errors, not of how many generalise
     pe-lab plan .. threshold=0.01                      the error that counts as generalised, else
                                                        the suite's for each split
     pe-lab plan .. to=FILE.yaml suite=v1               the file, else in runs/plans/
     pe-lab plan .. --config-dir mine pe=mine,rope      an encoding of your own
+    pe-lab plan check=FILE.yaml                        which of its runs there are; exit status 1 if
+                                                       any began before the plan was written
+    pe-lab plan result=FILE.yaml                       supported, not supported or not enough runs;
+                                                       format=table, csv, json, markdown or latex
+
+runs_dir=runs is the folder of the runs.
 
 The file has a digest of all it says: a changed plan is none. A file that exists is not written
 over. The claim is of every task and split that the plan names: it is supported if the test supports
@@ -18,18 +25,27 @@ it in each of them. Tests are one-sided: Fisher's exact test of how many seeds g
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+import polars as pl
+from pydantic import Field, model_validator
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
+from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.plans import FOLDER, Plan, Test, least_p, suite_of, write_plan
+from pe_lab.results.columns import frame_of
+from pe_lab.results.frame import FACTS
+from pe_lab.results.leaderboard.rows import suite_rows
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.plan_runs import commands, runs_of, state_table, why_exploratory
+from pe_lab.results.plan_tests import evaluate, result_table, verdict
+from pe_lab.results.plans import FOLDER, Plan, Test, least_p, read_plan, suite_of, write_plan
 from pe_lab.results.statistics.power import POWER, smallest_difference
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -46,27 +62,61 @@ class PlanOptions(Options):
     splits: CommaSeparated[str] | None = None
     pe: CommaSeparated[str] | None = None
     seeds: AtLeastOne | None = None
+    first_seed: Annotated[int, Field(ge=0, description="a whole number from 0")] = 0
     test: Test = "fisher"
     threshold: Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1")] | None = None
     level: Annotated[float, Field(gt=0, lt=1, description="a share between 0 and 1")] = 0.05
+    check: str | None = None
+    result: str | None = None
     runs_dir: str = "runs"
+    format: Format = "table"
+
+    @model_validator(mode="after")
+    def _one_action(self) -> Self:
+        if self.check is not None and self.result is not None:
+            raise ValueError("plan: check=FILE or result=FILE, give one of them")
+        reading = "check" if self.check is not None else "result"
+        allowed = {reading, "runs_dir", "format"}
+        if getattr(self, reading) is not None:
+            if left := sorted(self.model_fields_set - allowed):
+                raise ValueError(
+                    f"plan {reading}={getattr(self, reading)} reads all else from the file: leave "
+                    f"out {', '.join(left)}"
+                )
+        elif "format" in self.model_fields_set:
+            raise ValueError("plan format=.. goes with check=FILE or result=FILE: leave it out")
+        return self
 
 
 def show(words: Sequence[str]) -> None:
-    """Write a plan.
+    """Write a plan, or say what became of one.
 
     Raises:
-        UsageError: a wrong option; the file exists, or no run could support the plan.
-        RunError: the file cannot be written.
+        UsageError: a wrong option; the file exists; no run could support the plan, or some of its
+            runs began already.
+        RunError: the file cannot be written, does not fit its digest, or is no plan of its runs.
     """
     config_dir, rest = without_config_dir(words)
     options = parse(PlanOptions, rest)
-    suite = load_suite(options.suite)
+    folder = None if config_dir is None else Path(config_dir)
+    if options.check is None and options.result is None:
+        _write(options, folder)
+    else:
+        _read(options, folder)
+
+
+def _write(options: PlanOptions, config_dir: Path | None) -> None:
+    suite = load_suite(options.suite, config_dir)
     plan = _plan(options, suite, _own(config_dir))
+    if runs := runs_of(plan, Path(options.runs_dir), suite):
+        raise UsageError(
+            f"{counted(len(runs), 'run')} of this plan began already, such as {runs[0].path}: a "
+            "plan is of runs to come; choose other seeds with first_seed=.."
+        )
     name = f"{'-'.join(plan.encodings)}-{plan.digest[:8]}.yaml"
     path = Path(options.runs_dir) / FOLDER / name if options.to is None else Path(options.to)
     write_plan(plan, path)
-    out, seeds = console(), plan.seeds
+    out, seeds = console(), len(plan.seeds)
     out.print(f"written  {path}", soft_wrap=True)
     out.print(f"digest   {plan.digest}", soft_wrap=True)
     if plan.test == "fisher":
@@ -75,20 +125,45 @@ def show(words: Sequence[str]) -> None:
             f"cannot tell P(generalises) 0.9 from 0 at level {plan.level:g}"
             if smallest is None
             else f"tell P(generalises) 0.9 from {smallest:.2g} or less at level {plan.level:g}, "
-            f"with a power of {POWER:.0%}"
+            f"with a power of {100 * POWER:.0f} %"
         )
         out.print(f"power    {seeds} seeds a side {can}", soft_wrap=True)
-    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
     runs_dir = [] if options.runs_dir == "runs" else [f"runs_dir={options.runs_dir}"]
-    entries = [f"pe={','.join(plan.encodings)}", f"tasks={','.join(plan.tasks)}"]
-    command = ["pe-lab", "suite", suite.name, *flags, *entries, *runs_dir]
-    out.print(f"runs     {shlex.join(command)}", soft_wrap=True)
+    for number, line in enumerate(commands(plan, suite, flags, runs_dir)):
+        out.print(f"{'' if number else 'runs':8} {shlex.join(line)}", soft_wrap=True)
+    result = ["pe-lab", "plan", *flags, f"result={path}", *runs_dir]
+    out.print(f"result   {shlex.join(result)}", soft_wrap=True)
     out.print("Commit the file, or publish its digest: that shows when it was there.")
 
 
-def _own(config_dir: str | None) -> list[str]:
+def _read(options: PlanOptions, config_dir: Path | None) -> None:
+    path, runs_dir = Path(options.check or options.result or ""), Path(options.runs_dir)
+    plan = read_plan(path)
+    suite = load_suite(plan.suite.partition("-")[0], config_dir)
+    runs = runs_of(plan, runs_dir, suite)
+    reason = why_exploratory(plan, runs, suite)
+    said = f"exploratory, the plan does not count: {reason}" if reason else "planned"
+    facts = {"hypothesis": plan.hypothesis, "digest": plan.digest, "planned": not reason}
+    nothing = frame_of([], FACTS)
+    if options.check is not None:
+        states = pl.DataFrame([{**asdict(run), "path": str(run.path)} for run in runs])
+        notes = [f"digest {plan.digest}", f"written {plan.written}", said]
+        print_tables(options.format, [state_table(plan, runs)], states, nothing, notes, facts)
+        if reason:
+            raise RunError(f"{path} is no plan of these runs: {reason}")
+        return
+    rows = evaluate(plan, suite_rows(runs_dir, suite), suite)
+    missing = dict.fromkeys(f"{r['task']}: {r['missing']}" for r in rows.filter(
+        pl.col("missing").is_not_null()).iter_rows(named=True))  # fmt: skip
+    notes = [*missing, f"{said}: {verdict(rows)}"]
+    table = result_table(plan, rows)
+    print_tables(options.format, [table], rows, nothing, notes, {**facts, "verdict": verdict(rows)})
+
+
+def _own(config_dir: Path | None) -> list[str]:
     """The encodings of the user's folder."""
-    return [] if config_dir is None else [path.stem for path in Path(config_dir).glob("pe/*.yaml")]
+    return [] if config_dir is None else [path.stem for path in config_dir.glob("pe/*.yaml")]
 
 
 def _plan(options: PlanOptions, suite: Suite, own: Sequence[str]) -> Plan:
@@ -133,7 +208,7 @@ def _plan(options: PlanOptions, suite: Suite, own: Sequence[str]) -> Plan:
         suite=suite_of(suite),
         encodings=tuple(encodings),
         tasks={task: of_task for task, of_task in tasks.items() if of_task},
-        seeds=seeds,
+        seeds=tuple(range(options.first_seed, options.first_seed + seeds)),
         test=options.test,
         level=options.level,
         written=datetime.now(UTC).isoformat(),

@@ -8,17 +8,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from math import comb
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
 from pe_lab.common.files import read_file, write_new_file
 from pe_lab.results.suite import Share, Suite
+from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")
 
@@ -48,7 +50,7 @@ class Plan(BaseModel):
         encodings: the first is claimed to be better than each of the others.
         tasks: task -> split -> the largest error that counts as generalised (in domain: as
             learned), a share. The claim is of each of them.
-        seeds: the runs are those of the seeds 0 to ``seeds`` - 1.
+        seeds: of the runs, each of initial weights and data.
         test: ``fisher``, of how many seeds generalise, or ``mann_whitney``, of the errors.
         level: the p-value up to which a test supports the claim.
         written: when, with the zone.
@@ -61,7 +63,7 @@ class Plan(BaseModel):
     suite: str
     encodings: Annotated[tuple[str, ...], Field(min_length=2)]
     tasks: Annotated[dict[str, dict[str, Share]], Field(min_length=1)]
-    seeds: PositiveInt
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=2)]
     test: Test
     level: Annotated[float, Field(gt=0, lt=1)]
     written: Annotated[str, AfterValidator(_with_zone)]
@@ -84,7 +86,7 @@ class Plan(BaseModel):
             run["suite"] == self.suite
             and run["task"] in self.tasks
             and run["entry"] in self.encodings
-            and 0 <= run["seed"] < self.seeds
+            and run["seed"] in self.seeds
             and run["seed_init"] == run["seed"]
             and run["phase"] == SCORE
         )
@@ -115,6 +117,18 @@ def planned(run: Mapping[str, Any], started: float | None, plans: Iterable[Plan]
         return None
     found = [plan for plan in plans if plan.time <= started and plan.names(run)]
     return min(found, key=lambda plan: plan.time).digest if found else None
+
+
+def started(path: Path) -> float | None:
+    """When the run of a folder was first started, one that ``force`` replaced included, in seconds
+    since 1970; None where that was not recorded or cannot be read."""
+    times = []
+    # What is damaged, `pe-lab verify` says.
+    with suppress(PeLabError, KeyError, IndexError):
+        for folder in (path, *path.parent.glob(f"{path.name}.replaced-*")):
+            times.append(RunFolder(folder).starts()[0]["time"])
+        return min(times)
+    return None
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 from pe_lab.common.files import read_file
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.entries import Place, Places, phase_of
-from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, suite_of
+from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started, suite_of
 from pe_lab.results.reader import Record, read_records, without_collection
 from pe_lab.results.suite import Suite
 
@@ -125,14 +125,13 @@ def _rows(
     )
     cost = tuple(metrics.get(key) for key in ("params/total", "time/train_s", "time/measure_s"))
     folder = Path(facts["path"])
-    *environment, started = _environment(folder)
     names = ("suite", "task", "entry", "pe", "model", "phase", "lr", "seed", "seed_init")
     made = (
         facts["state"],
         facts.get("message"),
         "-".join(folder.parts[-3:]),
-        *environment,
-        planned(dict(zip(names, run, strict=False)), started, plans) if plans else None,
+        *_environment(folder),
+        planned(dict(zip(names, run, strict=False)), started(folder), plans) if plans else None,
     )
     if facts["state"] == "finished":
         splits = facts["splits"]
@@ -147,8 +146,8 @@ def _rows(
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
-def _environment(folder: Path) -> tuple[str | None, str | None, str | None, float | None]:
-    """Revision, version of torch and kind of machine of a run's last start; when its first was."""
+def _environment(folder: Path) -> tuple[str | None, str | None, str | None]:
+    """Revision, version of torch and kind of machine of a run's last start."""
     # Damaged or missing: `pe-lab verify` says so.
     with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         starts = orjson.loads(read_file(f"{folder}/environment.json"))
@@ -164,8 +163,8 @@ def _environment(folder: Path) -> tuple[str | None, str | None, str | None, floa
             f"{start['threads']} threads" if start.get("threads", 1) != 1 else "",
         )
         machine = " ".join(str(part) for part in parts if part)
-        return revision, start["versions"].get("torch"), machine, starts[0].get("time")
-    return None, None, None, None
+        return revision, start["versions"].get("torch"), machine
+    return None, None, None
 
 
 def _architecture(platform: str) -> str:

@@ -1,0 +1,135 @@
+"""The runs of a plan: which there are, and whether the plan came before them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.output import counted
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.leaderboard.entries import Places, phase_of
+from pe_lab.results.plans import FOLDER, Plan, plans_in, started, suite_of
+from pe_lab.results.reader import read_records, without_collection
+from pe_lab.results.suite import Suite, load_suite
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A run that a plan names, in any state and at any rate."""
+
+    path: Path
+    state: str
+    task: str
+    entry: str
+    seed: int
+    started: float | None
+
+
+def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
+    """The runs below ``runs_dir`` that the plan names, finished or not."""
+    if not runs_dir.is_dir():
+        return []
+    places, name, found = Places(suite), suite_of(suite), []
+    with without_collection():
+        records = read_records(runs_dir)
+    for record in records:
+        if record.setting is not None:
+            places.task(record.setting)
+    for record in records:
+        setting, facts = record.setting, record.facts
+        place = places.place(setting, facts) if setting is not None else None
+        if setting is None or place is None:
+            continue
+        seed = facts["seed"]
+        run = {
+            "suite": name,
+            "task": place.task,
+            "entry": place.entry,
+            "seed": seed,
+            "seed_init": setting.keys.get("seed.init", seed),
+            "phase": phase_of(suite, place, seed, setting.config["train"]),
+        }
+        if plan.names(run):
+            path = Path(facts["path"])
+            found.append(
+                PlanRun(path, facts["state"], place.task, place.entry, seed, started(path))
+            )
+    return found
+
+
+def why_exploratory(plan: Plan, runs: Sequence[PlanRun], suite: Suite) -> str:
+    """Why the plan is none, as a sentence; empty: its runs are planned."""
+    if plan.suite != suite_of(suite):
+        return f"it is of suite {plan.suite}, and this is {suite_of(suite)}"
+    unknown = [run for run in runs if run.started is None]
+    before = [run for run in runs if run.started is not None and run.started < plan.time]
+    reasons = [
+        f"{counted(len(those), 'run')} {what}, such as {those[0].path}"
+        for those, what in (
+            (before, "began before it was written"),
+            (unknown, "did not record when they began"),
+        )
+        if those
+    ]
+    return "; ".join(reasons)
+
+
+def planned_note(paths: Iterable[str], runs_dir: Path) -> str:
+    """Whether the runs of a comparison are planned, as a sentence."""
+    runs = [Path(path) for path in paths]
+    found = planned_by(runs_dir)
+    digests = sorted({found[run][:12] for run in runs if run in found})
+    if not digests:
+        return f"exploratory: no plan (pe-lab plan) names any of these {counted(len(runs), 'run')}"
+    n = sum(run in found for run in runs)
+    rest = "" if n == len(runs) else "; the rest is exploratory"
+    return f"planned: {n} of {counted(len(runs), 'run')}, by {', '.join(digests)}{rest}"
+
+
+def commands(plan: Plan, suite: Suite, flags: list[str], runs_dir: list[str]) -> list[list[str]]:
+    """The lines that make the plan's runs."""
+    entries = [f"pe={','.join(plan.encodings)}", f"tasks={','.join(plan.tasks)}"]
+    line = ["pe-lab", "suite", suite.name, *flags, *entries, *runs_dir]
+    if set(plan.seeds) <= set(range(suite.protocol.seeds)):
+        return [line]
+    # The suite tunes; other seeds than its own are runs of the same words.
+    seeds = f"seed=range({plan.seeds[0]},{plan.seeds[-1] + 1})"
+    return [
+        [*line, "phases=tuning"],
+        *(
+            ["pe-lab", "-m", *flags, *suite.common, *suite.tasks[task].words, *suite.words(entry),
+             "train.lr=RATE", seeds, *runs_dir]
+            for task in plan.tasks
+            for entry in plan.encodings
+        ),
+    ]  # fmt: skip
+
+
+def state_table(plan: Plan, runs: Sequence[PlanRun]) -> Table:
+    """A row for each task and encoding of the plan."""
+    lines = []
+    for task in plan.tasks:
+        for entry in plan.encodings:
+            those = [run for run in runs if (run.task, run.entry) == (task, entry)]
+            finished = {run.seed for run in those if run.state == "finished"}
+            others = [f"{r.state} seed {r.seed}" for r in those if r.seed not in finished]
+            missing = [str(s) for s in plan.seeds if s not in {run.seed for run in those}]
+            words = [task, entry, f"{len(finished)} of {len(plan.seeds)}"]
+            lines.append([Cell(w) for w in (*words, ", ".join(others), ",".join(missing) or "-")])
+    head = ("task", "encoding", "finished", "other states", "seeds not begun")
+    return Table(f"the runs of the plan, suite {plan.suite}", head, len(head), lines)
+
+
+def planned_by(runs_dir: Path) -> dict[Path, str]:
+    """The folders of the planned runs below ``runs_dir``, each with the digest of its plan."""
+    found: dict[Path, str] = {}
+    for plan in sorted(plans_in(runs_dir / FOLDER), key=lambda plan: plan.time):
+        try:
+            suite = load_suite(plan.suite.partition("-")[0])
+        except UsageError:
+            continue  # of --config-dir, which is not given here
+        if plan.suite == suite_of(suite):
+            for run in runs_of(plan, runs_dir, suite):
+                if run.started is not None and run.started >= plan.time:
+                    found.setdefault(run.path, plan.digest)
+    return found

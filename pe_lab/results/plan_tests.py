@@ -1,0 +1,146 @@
+"""What the runs of a plan say: the test that it names, at its level, in each task and split."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pe_lab.common.console import percent
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.leaderboard.entries import SCORE
+from pe_lab.results.leaderboard.scores import WORST, chosen_rates
+from pe_lab.results.plans import Plan, Test
+from pe_lab.results.suite import Suite
+
+RESAMPLES = 19_999
+"""Ways to part the seeds into two samples that are drawn at random where there are more."""
+SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "not enough runs"
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("task", "split", "a", "b"), pl.String),
+    **dict.fromkeys(("lr_a", "lr_b"), pl.Float64),
+    **dict.fromkeys(("k_a", "n_a", "k_b", "n_b"), pl.Int64),
+    **dict.fromkeys(("median_a", "median_b", "threshold", "p"), pl.Float64),
+    **dict.fromkeys(("verdict", "missing"), pl.String),
+}
+
+
+def p_value(test: Test, a: Sequence[float], b: Sequence[float], threshold: float) -> float:
+    """One-sided: how probable it would be to find a as much better than b if both were alike.
+
+    ``fisher``: Fisher's exact test of how many errors are at most ``threshold``. ``mann_whitney``:
+    the sum of ranks of a's errors (ties: their mean rank) among all ways to part these values into
+    two samples of these sizes; above ``RESAMPLES`` ways, among so many drawn at random.
+    """
+    # Imported here: a second.
+    from scipy.stats import fisher_exact, permutation_test, rankdata
+
+    if test == "fisher":
+        k_a, k_b = (sum(error <= threshold for error in side) for side in (a, b))
+        table = [[k_a, len(a) - k_a], [k_b, len(b) - k_b]]
+        return float(fisher_exact(table, alternative="greater").pvalue)
+    ranks = rankdata([*a, *b])
+    found = permutation_test(
+        (ranks[: len(a)], ranks[len(a) :]), lambda x, y, axis: np.sum(x, axis=axis),
+        permutation_type="independent", alternative="less", vectorized=True,
+        n_resamples=RESAMPLES, rng=0,
+    )  # fmt: skip
+    return float(found.pvalue)
+
+
+def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
+    """A row for each task, split and pair of the plan.
+
+    The runs are those at the rate that tuning chose. One that failed, or whose encoding does not
+    reach the split's length, counts as one that does not generalise, with the error 1. Columns:
+    ``task``, ``split``, ``a`` (claimed to be the better), ``b``, ``lr_a`` and ``lr_b`` (the rates),
+    ``k_a`` of ``n_a`` seeds that generalise, ``k_b`` of ``n_b``, the medians of the error,
+    ``threshold``, ``p``, ``verdict`` and ``missing`` (which runs are).
+
+    Args:
+        rows: of the leaderboard's columns, of the runs in a folder (``suite_rows``).
+    """
+    a, *others = plan.encodings
+    tried = len(suite.protocol.rates)
+    rates = {
+        (task, entry): rate
+        for task, entry, rate, n in chosen_rates(rows).iter_rows()
+        if n == tried and rate is not None
+    }
+    named = rows.filter(
+        pl.col("phase") == SCORE,
+        pl.col("seed").is_in(plan.seeds),
+        pl.col("seed") == pl.col("seed_init"),
+    )
+    found = [
+        _row(plan, (task, split, threshold), (a, b), rates, named)
+        for task, splits in plan.tasks.items()
+        for split, threshold in splits.items()
+        for b in others
+    ]
+    return pl.DataFrame(found, SCHEMA)
+
+
+def verdict(rows: pl.DataFrame) -> str:
+    """The plan's: supported if the test supports the claim in every row, which needs no correction
+    for several tests, as none of them alone would do (an intersection-union test, Berger 1982)."""
+    verdicts = set(rows["verdict"])
+    if NOT_ENOUGH in verdicts:
+        return NOT_ENOUGH
+    return SUPPORTED if verdicts == {SUPPORTED} else NOT_SUPPORTED
+
+
+def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
+    """The rows of ``evaluate`` as a table, errors in %."""
+    lines = []
+    for row in rows.iter_rows(named=True):
+        sides = [
+            f"{row[f'k_{side}']}/{row[f'n_{side}']}, median {percent(row[f'median_{side}'])}"
+            for side in "ab"
+        ]
+        p = "" if row["p"] is None else f"{row['p']:.2g}"
+        task = f"{row['task']}, {row['split']} (up to {percent(row['threshold'])} %)"
+        words = (task, row["a"], sides[0], row["b"], sides[1], p, row["verdict"])
+        lines.append([Cell(word) for word in words])
+    named = {"fisher": "Fisher's exact test", "mann_whitney": "Mann-Whitney"}[plan.test]
+    head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
+    caption = (
+        f"p: {named}, one-sided, of a better than b; supported at {plan.level:g} or less. Seeds at "
+        "or below the threshold, of all; the median of the error in %."
+    )
+    return Table(plan.hypothesis, head, len(head), lines, caption)
+
+
+def _row(
+    plan: Plan,
+    of: tuple[str, str, float],
+    pair: tuple[str, str],
+    rates: Mapping[tuple[str, str], float],
+    rows: pl.DataFrame,
+) -> dict[str, Any]:
+    task, split, threshold = of
+    row: dict[str, Any] = {"task": task, "split": split, "threshold": threshold}
+    missing, errors = [], []
+    for side, entry in zip("ab", pair, strict=True):
+        rate = rates.get((task, entry))
+        runs = rows.filter(
+            pl.col("task") == task, pl.col("entry") == entry, pl.col("split") == split,
+            pl.lit(False) if rate is None else pl.col("lr") == rate,
+        ).unique("seed", keep="first", maintain_order=True)  # fmt: skip
+        of_side = runs["error"].fill_null(WORST).to_list()
+        errors.append(of_side)
+        row |= {
+            side: entry,
+            f"lr_{side}": rate,
+            f"k_{side}": sum(error <= threshold for error in of_side),
+            f"n_{side}": len(of_side),
+            f"median_{side}": runs["error"].fill_null(WORST).median(),
+        }
+        if rate is None:
+            missing.append(f"{entry} is not tuned, or failed at every rate")
+        elif left := sorted(set(plan.seeds) - set(runs["seed"])):
+            missing.append(f"{entry} lacks seeds {','.join(map(str, left))}")
+    if missing:
+        return {**row, "verdict": NOT_ENOUGH, "missing": "; ".join(missing)}
+    row["p"] = p_value(plan.test, errors[0], errors[1], threshold)
+    return {**row, "verdict": SUPPORTED if row["p"] <= plan.level else NOT_SUPPORTED}
