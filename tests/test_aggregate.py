@@ -35,6 +35,10 @@ def best(**rows: list[float]) -> set[str]:
         ({"a": [0, 0], "b": [0, 0]}, set()),
         ({"a": [0.1, 0.3], "b": [0.2, 0.2], "c": [0.9, 0.9]}, set()),
         ({"a": [0, 0], "b": [0], "c": [0.5, 0.51]}, set()),
+        # Two clusters: their mean is not the best, and their lowest seed is what others must beat.
+        ({"a": [0, 0, 0.1], "b": [0.5, 0.51]}, set()),
+        ({"a": [0.1, 0.101], "b": [0.2, 0.2, 0.9]}, {"a"}),
+        ({"a": [0.1, 0.101], "b": [0.05, 0.05, 0.9]}, set()),
         # Equal means, 0.2, of seeds that differ: not the same result.
         ({"a": [0.19, 0.21], "b": [0.2, 0.2], "c": [0.9, 0.9]}, set()),
     ],

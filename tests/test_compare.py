@@ -126,6 +126,7 @@ def test_every_published_number_could_be_run() -> None:
         # As rounded: 20.0 may be 20.05.
         ([0.2104, 0.2104], "agrees"),
         ([0.1894, 0.1894], "ours lower"),
+        ([0.0, 0.0, 0.6], "two clusters: no verdict"),
     ],
 )
 def test_verdicts(values: list[float], verdict: str) -> None:
@@ -134,6 +135,8 @@ def test_verdicts(values: list[float], verdict: str) -> None:
     assert row["verdict"] == verdict
     assert (row["n"], row["differs"]) == (len(values), "")
     assert row["ours"] == pytest.approx(statistics.mean(values))
+    assert (row["median"], row["values"]) == (statistics.median(values), sorted(values))
+    assert row["k"] == sum(value <= row["threshold"] for value in values)
 
 
 def test_what_differs_is_computed_and_named() -> None:
@@ -174,14 +177,24 @@ def test_another_metric_and_a_split_that_was_too_long() -> None:
     assert rows == [(None, "not run"), (0.2, "one seed: no verdict")]
 
 
+def test_every_seed_beside_the_published_number(here: Here) -> None:
+    errors_of("cope", [0.0, 0.22, 0.01])
+    errors_of("rope", [n / 100 for n in range(10)])
+    out = here("compare", "task=flipflop", "pe=cope,rope", "format=markdown").out
+    assert "7.67‡ | 2/3: 0.0 1.00 22.0 |" in out
+    assert "| 3/10: 0.0..4.50..9.00 |" in out
+    assert "‡: seeds in two clusters" in out
+
+
 def test_the_tables_and_what_is_not_run(here: Here) -> None:
     errors_of("cope", [0.0, 0.1])
     unfinished("failed", "rope")
     out = here("compare", "task=flipflop", "pe=cope,rope,path").out
+    caption = " ".join(out.split())
     line = next(line for line in out.splitlines() if "other protocol" in line and "cope" in line)
     assert re.search(r"d_model=128 n_layers=2 n_heads=4 .* 0.03 .* 0.00 .* 1, 2", line)
     assert "Protocol, ours for theirs: task.length 64 for 512, train.steps 400 for 10000" in out
-    assert "Assumed: the source has one number out of domain" in out
+    assert "Assumed: the source has one number out of domain" in caption
     assert "pe-lab -m experiment=paper/flipflop runs the published setting" in out
     assert "failed at step 3 of 9: what went wrong" in out
     assert "counting" not in out

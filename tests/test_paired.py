@@ -56,6 +56,9 @@ def test_sign_flips_are_counted(pairs: list[tuple[int, int]]) -> None:
     seen = sum(differences)
     tail = min(sum(s >= seen for s in sums), sum(s <= seen for s in sums)) / len(sums)
     assert found["p_flips"] == pytest.approx(min(1.0, 2 * tail))
+    if found["clusters"]:
+        assert [found[name] for name in ("low", "high", "p_t")] == [None] * 3
+        return
     assert found["low"] - 1e-12 <= found["difference"] <= found["high"] + 1e-12
     assert (found["p_t"] is None) == (len(set(differences)) == 1)
 
@@ -180,9 +183,13 @@ def test_the_paired_table(here: Here) -> None:
     errors_of("rope", B)
     out = here("compare", "a=cope", "b=rope").out
     assert "flipflop: error in %, cope against rope, seed by seed" in out
-    assert re.search(r"sparse +20.00 +40.00 +-20.00 \(-44.84..\+4.84\) +0.0742 +0.0742", out)
-    assert re.search(r"in_domain +0.00 +0.00 +\+0.00 at every seed +- +- +1 +1", out)
-    assert "With 3 seeds sign flips cannot go below p = 0.25" in out
+    differ = r"0/3 20.00 +0/3 40.00 +-20.00 \(-44.84..\+4.84\) +0.0742 +0.0742"
+    assert re.search(rf"sparse +{differ}", out)
+    assert re.search(r"in_domain +3/3 0.00 +3/3 0.00 +\+0.00 at every seed +- +- +1 +1", out)
+    caption = " ".join(out.split())
+    assert "With 3 seeds sign flips cannot go below p = 0.25" in caption
+    assert "an error of at most 2 % (in_domain: 1 %), and the mean" in caption
+    assert "3 seeds a side cannot tell P(generalises) 0.9 from 0" in caption
     both = here("compare", "pe=cope,rope").out
     assert "seed by seed" in both
     assert "Golovneva 2024" in both
@@ -190,6 +197,19 @@ def test_the_paired_table(here: Here) -> None:
     assert [row["seeds"] for row in rows] == ["0 1 2", "0 1 2"]
     content = json.loads(here("compare", "pe=cope,rope", "format=json").out)
     assert content["paired"][1]["p_flips"] == 0.25
+
+
+def test_differences_in_two_clusters_have_no_t_test(here: Here) -> None:
+    errors_of("cope", [0.0, 0.0, 0.0, 0.0])
+    errors_of("rope", [0.0, 0.0, 0.22, 0.0])
+    row = paired(read_runs(), "cope", "rope").row(1, named=True)
+    assert (row["clusters"], row["k_a"], row["k_b"], row["threshold"]) == (True, 4, 3, 0.02)
+    assert [row[name] for name in ("low", "high", "p_t", "p_t_holm")] == [None] * 4
+    assert row["p_flips"] == 1
+    out = here("compare", "a=cope", "b=rope").out
+    assert re.search(r"sparse +4/4 0.00 +3/4 5.50 +-5.50‡ +- +- +1 +1", out)
+    assert "‡: seeds in two clusters" in " ".join(out.split())
+    assert "the 1 and 0.75 seen need" in " ".join(out.split())
 
 
 def test_one_seed_is_no_test(here: Here) -> None:

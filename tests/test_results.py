@@ -13,6 +13,7 @@ from made import errors_of, made, unfinished
 from program import Here, tiny
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import wilson
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.run_folder import RunFolder
@@ -149,6 +150,47 @@ def test_splits_metric_sort_and_spread(here: Here) -> None:
         assert table(here, "flip", f"spread={spread}")["a"]["sparse"] == cell
 
 
+def test_rates_come_first(here: Here) -> None:
+    """Thresholds of flipflop in suite v1: 1 % in domain, 2 % of the splits."""
+    for seed, error in enumerate([0.0, 0.01, 0.03, 0.04]):
+        made("a", seed, errors={"in_domain": error, "sparse": error})
+    for seed, error in enumerate([0.0, 0.36, 0.0]):
+        made("b", seed, errors={"in_domain": 0.0, "sparse": error})
+    made("c", 0, errors={"in_domain": 0.5, "sparse": 0.5})
+    found = table(here, "flipflop")
+    assert (found["a"]["in_domain"], found["a"]["sparse"]) == ("2/4 2.00 (2.00 ± 1.83)",) * 2
+    assert (found["b"]["in_domain"], found["b"]["sparse"]) == ("3/3 0.0", "2/3‡ 0.0 (12.0 ± 20.8)")
+    assert found["b"]["OOD mean"] == "12.0 ± 20.8‡"
+    assert found["c"]["sparse"] == "50.0"
+    assert table(here, "flip", "threshold=0.4")["b"]["sparse"] == "3/3‡ 0.0 (12.0 ± 20.8)"
+    assert table(here, "flip", "spread=interval")["b"]["sparse"] == "12.0‡"
+    caption = " ".join(here("results").out.split())
+    assert "k/n: seeds up to the threshold, then the median" in caption
+    assert [found["(threshold)"][name] for name in ("OOD mean", "in_domain", "sparse")] == [
+        "", "1.00", "2.00"
+    ]  # fmt: skip
+    assert "‡: seeds in two clusters" in caption
+    assert "4 seeds a side cannot tell P(generalises) 0.9 from 0; 0.9 from 0.5 needs 23" in caption
+    assert "‡" not in here("results", "pe=a").out
+    assert "(threshold)" not in here("results", "pe=c").out + here("results", "spread=sd").out
+    assert "seeds a side" not in here("results", "pe=c").out + here("results", "metric=loss").out
+
+
+def test_rates_in_numbers(here: Here) -> None:
+    for seed, error in enumerate([0.0, 0.3, 0.0]):
+        made("b", seed, errors={"in_domain": 0.0, "sparse": error})
+    row = json.loads(here("results", "format=json", "splits=sparse").out)["rows"][0]
+    names = ("k", "n", "median", "clusters", "threshold", "values", "low", "high", "best")
+    assert [row[name] for name in names] == [
+        2, 3, 0.0, True, 0.02, [0.0, 0.0, 0.3], None, None, False
+    ]  # fmt: skip
+    assert (row["p_generalises"], row["p_low"], row["p_high"]) == (2 / 3, *wilson(2, 3))
+    loss = json.loads(here("results", "format=json", "metric=loss", "splits=sparse").out)["rows"]
+    assert [loss[0][name] for name in ("k", "p_generalises", "threshold")] == [None] * 3
+    mean = json.loads(here("results", "format=json").out)["rows"][0]
+    assert (mean["split"], mean["k"], mean["clusters"]) == ("ood", None, True)
+
+
 def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
     made("a", 0, loss=0.5)
     made("a", 1, loss=None)
@@ -167,6 +209,9 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("metric=eror", "metric=eror: did you mean error?"),
         ("sort=sparce", "sort=sparce: did you mean sparse?"),
         ("format=cvs", "format=cvs: did you mean csv?"),
+        ("threshold=5", "threshold=5 is not allowed: set it to a share from 0 to 1"),
+        ("threshold=0.1 metric=loss", "metric=loss is none of them: leave threshold out"),
+        ("threshold=0.1 evaluations=true", "their tables have no rates"),
         ("spread=booth", "spread=booth: did you mean both"),
         ("were=pe", "did you mean where"),
         ("pee=rope", "pee=rope: did you mean pe?"),
@@ -176,7 +221,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
 )
 def test_a_wrong_word_is_one_sentence(here: Here, word: str, message: str) -> None:
     made()
-    done = here("results", word)
+    done = here("results", *word.split())
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert message in done.err
 

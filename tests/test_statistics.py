@@ -253,7 +253,7 @@ def test_what_seeds_can_show() -> None:
     assert power.power(n, 0.9, 0.75) == pytest.approx(0.8, abs=0.02)
     assert clean_seeds(0.1) == 29
     assert flips_needed(41) == 11
-    assert "the 0.9 and 0.6 seen 36" in what_seeds_show(8, (0.9, 0.6))
+    assert "; the 0.9 and 0.6 seen need 36" in what_seeds_show(8, (0.9, 0.6))
     assert "needs" not in what_seeds_show(30)
     assert what_seeds_show(3).startswith("3 seeds a side cannot")
 

@@ -22,8 +22,9 @@ from pe_lab.results.paired import paired
 from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.plan_runs import planned_note
 from pe_lab.results.published import published
+from pe_lab.results.published_tables import RULE, commands, comparison_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.vs_published import RULE, commands, compared, comparison_tables
+from pe_lab.results.vs_published import compared
 
 
 class CompareOptions(RunOptions):

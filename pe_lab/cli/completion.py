@@ -38,7 +38,7 @@ FLAG_VALUES = {"--cfg": ("job", "hydra", "all"), "-c": ("job", "hydra", "all")}
 GROUPS = (*CHOICES, "train", "tracker", "preset", "hydra/launcher", "hydra/sweeper")
 VALUES = {
     "Format": ("table", "csv", "json", "markdown", "latex"),
-    "Spread": ("both", "sd", "interval"),
+    "Spread": ("rates", "both", "sd", "interval"),
     "Test": ("fisher", "mann_whitney"),
     "Flag": ("true", "false"),
     "bool": ("true", "false"),

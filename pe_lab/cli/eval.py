@@ -46,8 +46,8 @@ from pe_lab.common.options import (
     parse,
     without_config_dir,
 )
+from pe_lab.results.cell_text import Spread
 from pe_lab.results.output import Format, print_tables
-from pe_lab.results.tables import Spread
 
 logger = logging.getLogger("pe_lab")
 

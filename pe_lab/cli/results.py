@@ -4,7 +4,12 @@
     pe-lab results where="ood<0.05 and steps>=1000"    a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending
-    pe-lab results metric=loss spread=both             the metric; spread: sd, interval or both
+    pe-lab results metric=loss spread=both             the metric; spread: rates (of seeds that
+                                                       generalise, median, mean and sd), or the
+                                                       mean with sd, interval or both
+    pe-lab results threshold=0.1                       up to this error, a share, a run counts as
+                                                       generalised; else as suite v1 has it, 0.05
+                                                       of other splits
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
     pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
@@ -21,16 +26,23 @@ csv, markdown and latex they and all notes go to the error output.
 
 import shlex
 from collections.abc import Sequence
+from typing import Annotated
 
 import polars as pl
+from pydantic import Field
 
+from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, parse
-from pe_lab.results.aggregate import SETTING, grouped, pooled_message
+from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
+from pe_lab.results.cell_text import Spread
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.tables import Layout, Spread, tables
+from pe_lab.results.statistics.power import what_seeds_show
+from pe_lab.results.tables import Layout, tables
+
+Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
 
 
 class ResultsOptions(RunOptions):
@@ -42,7 +54,8 @@ class ResultsOptions(RunOptions):
     splits: CommaSeparated[str] | None = None
     metric: str = "error"
     sort: str | None = None
-    spread: Spread = "sd"
+    spread: Spread = "rates"
+    threshold: Limit | None = None
     format: Format = "table"
     evaluations: Flag = False
     variance: Flag = False
@@ -58,6 +71,16 @@ def show(words: Sequence[str]) -> None:
     options = parse(ResultsOptions, words)
     runs, form, metric = selected(options), options.format, options.metric
     by = SETTING if options.by is None else options.by
+    if options.threshold is not None and metric not in RATED:
+        raise UsageError(
+            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric={metric} is "
+            "none of them: leave threshold out"
+        )
+    if options.threshold is not None and options.evaluations:
+        raise UsageError(
+            f"threshold={options.threshold} with evaluations=true: their tables have no rates, "
+            "leave one of the two out"
+        )
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
         among = " ".join([options.runs_dir, *options.filters])
@@ -80,12 +103,18 @@ def show(words: Sequence[str]) -> None:
         found = variance_tables(parts, named(runs), metric)
         print_tables(form, found, parts, runs, [] if len(parts) else [CROSSED], facts)
     else:
-        groups = grouped(runs, by, metric, options.splits)
+        groups = grouped(runs, by, metric, options.splits, options.threshold)
         finished = runs.filter(pl.col("state") == "finished")
         names = named(finished)
         found = tables(groups, names, Layout(by, metric, options.spread, options.sort))
-        notes = [*pooled_message(runs, by), *_evaluated(runs, options)]
+        notes = [*pooled_message(runs, by), *_power(groups), *_evaluated(runs, options)]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
+
+
+def _power(groups: pl.DataFrame) -> list[str]:
+    """What the number of seeds that most rows have can show; empty where no row has two."""
+    seeds = groups.filter(pl.col("k").is_not_null(), pl.col("n") > 1)["n"].to_list()
+    return [what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))] if seeds else []
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

@@ -1,6 +1,5 @@
 """Groups of runs: mean, standard deviation and 95 % interval of a metric over their seeds."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +8,17 @@ import polars as pl
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.best import is_best
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_interval
 from pe_lab.results.keys import unknown
 from pe_lab.results.reader import text
+from pe_lab.results.suite import threshold
 
+THRESHOLDED = ("k", "p_generalises", "p_low", "p_high", "threshold")
+"""Columns of ``grouped`` that depend on a threshold."""
+RATED = ("error", "error_generated", "error_seq")
+"""Metrics that a threshold can be of; only of errors per answer does the suite have one."""
 SETTING = ("pe", "setting")
 """The keys that runs share which differ only in the seed; the task is always a key."""
 
@@ -23,21 +28,26 @@ def grouped(
     by: Sequence[str] = SETTING,
     metric: str = "error",
     splits: Sequence[str] | None = None,
+    limit: float | None = None,
 ) -> pl.DataFrame:
     """One row for each group of finished runs and split; the split ``ood`` is the mean over all
     splits out of domain, for each run.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
     (n - 1), ``low`` and ``high`` (95 % interval of the mean, Student's t; like ``sd`` null for
-    one value), ``best`` (see ``_best``), ``settings`` (how many are pooled: above 1 the interval
-    is not one over seeds alone), ``not_finite`` (losses that JSON cannot hold; with any, the mean
-    is null), ``guess``. ``n`` is 0 where no run has the metric: the split is too long for the
-    encoding, or the runs did not measure it.
+    one value, and null where the seeds fall into two clusters), ``best`` (see ``is_best``),
+    ``settings`` (how many are pooled: above 1 the interval is not one over seeds alone),
+    ``not_finite`` (losses that JSON cannot hold; with any, the mean is null), ``guess``; and of
+    ``statistics.proportions``: ``k`` (runs with an error up to ``threshold``, of errors on single
+    splits only), ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``,
+    ``clusters``, ``threshold`` and ``values``, ascending. ``n`` is 0 where no run has the metric:
+    the split is too long for the encoding, or the runs did not measure it.
 
     Args:
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
         splits: those to show, in this order; None: ``ood``, where the metric has a mean, and all.
+        limit: the threshold of all splits; None: those of the suite (``suite.threshold``).
 
     Raises:
         UsageError: an unknown key, metric or split.
@@ -60,6 +70,7 @@ def grouped(
             _number(runs, _column(runs, split, metric)).alias("_value"),
             _number(runs, _column(runs, split, "guess")).alias("_guess"),
             _number(runs, _column(runs, split, "error")).is_not_null().alias("_measured"),
+            pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
         )
         for task in finished["task"].unique().sort()
         for split in _selected_splits(runs, task, metric, splits)
@@ -74,15 +85,15 @@ def summarized(
 
     Args:
         values: a row for each run and split: the keys, ``_seed``, ``_setting``, ``_data`` (a hash
-            of what the split was measured on), ``_value``, ``_guess`` and ``_measured`` (whether
-            it was measured at all).
+            of what the split was measured on), ``_value``, ``_guess``, ``_measured`` (whether
+            it was measured at all) and ``_threshold`` (up to which it counts as generalised).
         column: the keys of a column of the table, in which the best is marked.
     """
     described = metric_of(metric)
     may_overflow = described is not None and described.may_overflow
     lower_is_better = described is not None and described.lower_is_better
     table = values.group_by(keys, maintain_order=True).agg(
-        **spread(pl.col("_value")),
+        **spread(pl.col("_value"), pl.col("_threshold")),
         seeds=pl.col("_seed").unique().sort(),
         settings=pl.col("_setting").n_unique(),
         not_finite=(pl.col("_value").is_null() & pl.col("_measured") & may_overflow).sum(),
@@ -91,10 +102,11 @@ def summarized(
     )
     whole = pl.col("not_finite") == 0
     table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
-    best = _best(table, column) if lower_is_better else [False] * len(table)
+    best = is_best(table, column) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
-        *keys, "n", "seeds", "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess"
-    )
+        *keys, "n", "seeds", *THRESHOLDED, "median", "clusters", "values",
+        "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess",
+    )  # fmt: skip
 
 
 def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
@@ -171,6 +183,15 @@ def _selected_splits(
     return [split for split in splits or measured if split in measured]
 
 
+def _threshold(task: str, split: str, metric: str, limit: float | None) -> float | None:
+    """Of an error on a split; a mean over splits, and other metrics, have none."""
+    if split == OOD or metric not in RATED:
+        return None
+    if limit is None and metric != "error_seq":
+        return threshold(task, split)
+    return limit
+
+
 def _column(runs: pl.DataFrame, split: str, metric: str) -> str:
     """The column of a metric of a split, or of its mean out of domain."""
     name = metric_name(split, metric)
@@ -193,33 +214,3 @@ def data_keys(runs: pl.DataFrame) -> list[str]:
     """The keys that determine the sequences of a split."""
     made_by = ("task.", "contents.", "eval.sequences")
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
-
-
-def _best(table: pl.DataFrame, column: Sequence[str]) -> list[bool]:
-    """Whether a group is the best of its column, judged by the intervals over seeds.
-
-    It is the lowest mean, if its 95 % interval lies wholly below the intervals of all other groups
-    measured on the same data (below the value of a group with one seed). Groups that tie are
-    marked together, and only if all their seeds have the same value. Never marked are a group
-    with one seed, an only group, and any group where one pools several settings.
-    """
-    comparable: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    columns = (*column, "data", "n", "mean", "sd", "low", "high", "settings")
-    for number, row in enumerate(table.select(columns).iter_rows(named=True)):
-        if row["mean"] is not None:
-            comparable[(*(row[key] for key in column), *row["data"])].append((number, row))
-    marks = [False] * len(table)
-    for rows in comparable.values():
-        lowest = min(row["mean"] for _, row in rows)
-        first = [(number, row) for number, row in rows if row["mean"] == lowest]
-        floors = [
-            row["mean"] if row["n"] == 1 else row["low"] for _, row in rows if row["mean"] > lowest
-        ]
-        several_seeds = all(row["n"] > 1 for _, row in first)
-        unanimous = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
-        one_setting = all(row["settings"] == 1 for _, row in rows)
-        below = bool(floors) and several_seeds and first[0][1]["high"] < min(floors)
-        if below and unanimous and one_setting:
-            for number, _ in first:
-                marks[number] = True
-    return marks

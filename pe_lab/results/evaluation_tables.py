@@ -9,11 +9,12 @@ from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import TITLED
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.evaluation.record import TRAINED
+from pe_lab.results.cell_text import Spread
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
-from pe_lab.results.tables import Layout, Spread, tables
+from pe_lab.results.tables import Layout, tables
 
 
 def evaluation_tables(

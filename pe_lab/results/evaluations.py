@@ -10,7 +10,14 @@ import polars as pl
 from pe_lab.common.errors import RunError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_evaluations
-from pe_lab.results.aggregate import data_keys, group_keys, pooled_message, summarized
+from pe_lab.results.aggregate import (
+    THRESHOLDED,
+    data_keys,
+    group_keys,
+    pooled_message,
+    summarized,
+)
+from pe_lab.results.intervals import NO_THRESHOLD
 
 Row = Mapping[str, Any]
 AT_TEST = ("encoding", "in place of")
@@ -83,8 +90,8 @@ def grouped_evaluations(
     metric: str = "error",
     across: str = "length",
 ) -> tuple[pl.DataFrame, list[str]]:
-    """As ``aggregate.grouped``, one row for each group, split and length, with the scale ``k``
-    where the group has one; and the message for what is pooled.
+    """As ``aggregate.grouped`` without what depends on a threshold, one row for each group, split
+    and length, with the scale ``k`` where the group has one; and the message for what is pooled.
 
     Args:
         evaluated: as ``recorded`` or ``evaluate`` gives them.
@@ -116,10 +123,12 @@ def grouped_evaluations(
         _value=value.cast(pl.Float64),
         _guess=pl.col("guess"),
         _measured=pl.col("error").is_not_null(),
+        _threshold=NO_THRESHOLD,
     )
     column = ["task", "split", *(["length"] if across == "length" else [])]
     names = ["task", *keys, *column[1:]]
-    groups = summarized(values, names, column, metric)
+    # Thresholds are of the lengths of a suite. Here k is the scale.
+    groups = summarized(values, names, column, metric).drop(THRESHOLDED)
     one = pl.col("k").min() == pl.col("k").max()
     scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
     groups.insert_column(len(names), scale["k"])

@@ -27,10 +27,16 @@ LONGEST_WORD = 24
 
 
 class Cell(NamedTuple):
-    """The text of a cell, and whether it is the best of its column."""
+    """The text of a cell, whether it is the best of its column, and what stands behind the text in
+    parentheses, left out of a table that is too wide for a terminal."""
 
     text: str
     best: bool = False
+    detail: str = ""
+
+    @property
+    def whole(self) -> str:
+        return f"{self.text} ({self.detail})" if self.detail else self.text
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Table:
         words: how many columns hold words; the others hold numbers.
         caption: how to read it.
         legend: what short names in it stand for.
-        best: what the mark of the best means; shown if there is one.
+        best, marks: what the mark of the best (shown if there is one) and other marks mean.
         closing: rows set apart at the end.
     """
 
@@ -52,17 +58,18 @@ class Table:
     caption: str = ""
     legend: str = ""
     best: str = ""
+    marks: str = ""
     closing: Sequence[Sequence[Cell]] = field(default=())
 
 
 def terminal(table: Table, width: int) -> list[Group]:
     """The table for a console of this width, without caption and legend; the best has a star.
 
-    If it is too wide, 1.0 ± 0.2 becomes 1.0±0.2, then intervals go below their means, then words
-    are wrapped, at = too where they are long, then the numbers are split over several tables.
-    Nothing is ever cut off.
+    If it is too wide, 1.0 ± 0.2 becomes 1.0±0.2, then details are left out, then intervals go
+    below their means, then words are wrapped, at = too where they are long, then the numbers are
+    split over several tables. No text is ever cut off.
     """
-    for text in (_starred, _narrow):
+    for text in (_starred, _narrow, _short):
         columns = [
             [name, *(text(line[number]) for line in (*table.rows, *table.closing))]
             for number, name in enumerate(table.columns)
@@ -94,7 +101,7 @@ def terminal(table: Table, width: int) -> list[Group]:
         parts[-1].append(number)
     titles = [table.title, *[f"{table.title} (continued)"] * len(parts)]
     return [
-        _table(table, title, [*words, *part], widths, lambda cell: _breakable(_narrow(cell)))
+        _table(table, title, [*words, *part], widths, lambda cell: _breakable(_short(cell)))
         for title, part in zip(titles, parts, strict=False)
     ]
 
@@ -128,11 +135,15 @@ def _table(
 
 
 def _starred(cell: Cell) -> str:
-    return f"{cell.text} *" if cell.best else cell.text
+    return f"{cell.whole} *" if cell.best else cell.whole
 
 
 def _narrow(cell: Cell) -> str:
     return _starred(cell).replace(" ± ", "±").replace(" *", "*")
+
+
+def _short(cell: Cell) -> str:
+    return _narrow(cell._replace(detail=""))
 
 
 def _breakable(text: str) -> str:
@@ -162,7 +173,7 @@ def markdown(table: Table) -> str:
     sides = ["---" if n < table.words else "---:" for n in range(len(table.columns))]
     lines = [[_marked_down(column) for column in table.columns], sides]
     for row in (*table.rows, *table.closing):
-        cells = [(_marked_down(cell.text), cell.best) for cell in row]
+        cells = [(_marked_down(cell.whole), cell.best) for cell in row]
         lines.append([f"**{text}**" if best else text for text, best in cells])
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     parts = [_marked_down(table.title), body, _marked_down(caption(table, "Bold"))]
@@ -178,7 +189,7 @@ def latex(table: Table) -> str:
 
 def _latex_part(table: Table, start: int) -> str:
     def line(cells: Sequence[Cell]) -> str:
-        written = [(_in_latex(cell.text), cell.best) for cell in cells]
+        written = [(_in_latex(cell.whole), cell.best) for cell in cells]
         row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
         # Otherwise read as an argument of the rule or line break above.
         return "{}" + row if row.startswith(("[", "*")) else row
@@ -212,8 +223,8 @@ def _latex_part(table: Table, start: int) -> str:
 def caption(table: Table, mark: str) -> str:
     """The legend, and how to read the table; ``mark`` is what marks the best."""
     marked = bool(table.best) and any(cell.best for row in table.rows for cell in row)
-    parts = [table.legend, table.caption, f"{mark}: {table.best}" if marked else ""]
-    parts = [part for part in parts if part]
+    best = f"{mark}: {table.best}" if marked else ""
+    parts = [part for part in (table.legend, table.caption, table.marks, best) if part]
     return " ".join([*(part.removesuffix(".") + "." for part in parts[:-1]), *parts[-1:]])
 
 

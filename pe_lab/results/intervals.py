@@ -1,4 +1,4 @@
-"""Mean, standard deviation and 95 % confidence interval over seeds."""
+"""Rates, median, mean, standard deviation and 95 % confidence interval over seeds."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,14 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.results.statistics.proportions import rate_of, with_rates
 
-def spread(value: pl.Expr) -> dict[str, pl.Expr]:
-    """Aggregations of the values that are not null: n, mean, sd (n - 1), least and most.
+NO_THRESHOLD = pl.lit(None, pl.Float64)
+
+
+def spread(value: pl.Expr, threshold: pl.Expr = NO_THRESHOLD) -> dict[str, pl.Expr]:
+    """Aggregations for ``with_interval`` of the values that are not null: n, mean, sd (n - 1),
+    least, most and those of ``rate_of``.
 
     >>> with_interval(runs.group_by("pe").agg(**spread(pl.col("in_domain/error"))))
     """
@@ -21,24 +26,31 @@ def spread(value: pl.Expr) -> dict[str, pl.Expr]:
         "sd": pl.when(equal & (value.count() > 1)).then(0.0).otherwise(value.std()),
         "least": value.min(),
         "most": value.max(),
+        **rate_of(value, threshold),
     }
 
 
 def with_interval(table: pl.DataFrame) -> pl.DataFrame:
-    """With ``low`` and ``high``: mean ± t_95(n) sd / sqrt(n), null for one value.
+    """With the columns of ``with_rates``, and ``low`` and ``high``: mean ± t_95(n) sd / sqrt(n),
+    null for one value and where the values fall into two clusters.
 
     Student's t interval takes the seeds for a sample of a normal population. Errors are bounded
     and often skewed: with few seeds it is a rough guide, and it may extend below 0.
     """
+    table = with_rates(table)
     t = pl.Series([t_95(n) if n > 1 else None for n in table["n"]], dtype=pl.Float64)
-    half = t * pl.col("sd") / pl.col("n").sqrt()
+    half = pl.when(~pl.col("clusters")).then(t * pl.col("sd") / pl.col("n").sqrt())
     return table.with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """n, mean, sd, least, most, low and high of these; with one value, sd and interval are None."""
+    """n, mean, sd, least, most, median, clusters, low and high of these; with one value, sd and
+    interval are None, with two clusters the interval."""
     table = pl.DataFrame({"value": values}, {"value": pl.Float64})
-    return with_interval(table.select(**spread(pl.col("value")))).row(0, named=True)
+    # Outside of groups a list has to be asked for.
+    found = spread(pl.col("value"))
+    found["values"] = found["values"].implode()
+    return with_interval(table.select(**found)).row(0, named=True)
 
 
 @cache

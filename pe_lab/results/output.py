@@ -49,13 +49,17 @@ def print_tables(
                 print(printable(plain(table)))
             else:
                 console().print(*terminal(table, console().width), sep="\n")
-            if below := caption(replace(table, caption="", best="") if common else table, "*"):
+            alone = replace(table, caption="", best="", marks="") if common else table
+            if below := caption(alone, "*"):
                 console().print(below)
             if number < len(tables) - 1:
                 console().print()
         if common:
-            marked = next((t for t in tables if caption(replace(t, caption=""), "*")), tables[0])
-            console().print(caption(replace(marked, legend=""), "*"))
+            best = max(
+                tables, key=lambda table: any(cell.best for row in table.rows for cell in row)
+            )
+            marks = next((table.marks for table in tables if table.marks), "")
+            console().print(caption(replace(best, legend="", marks=marks), "*"))
         for line in lines:
             console().print(line, soft_wrap=True)
         return

@@ -14,6 +14,7 @@ from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.pairs import holm
+from pe_lab.results.suite import threshold
 
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""
@@ -24,7 +25,10 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("differs", "split"), pl.String),
     "n": pl.Int64,
     "seeds": pl.List(pl.Int64),
+    "threshold": pl.Float64,
+    **dict.fromkeys(("k_a", "k_b"), pl.Int64),
     **dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high"), pl.Float64),
+    "clusters": pl.Boolean,
     **dict.fromkeys(("p_t", "p_flips", "p_t_holm", "p_flips_holm", "p_least"), pl.Float64),
 }
 
@@ -38,8 +42,10 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
     Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
-    was too long for one of the two), ``mean_a``, ``mean_b``, ``difference`` (mean of a - b),
-    ``low`` and ``high`` (its 95 % interval, Student's t), ``p_t`` (paired t-test, two-sided; null
+    was too long for one of the two), ``threshold``, ``k_a`` and ``k_b`` (how many of these seeds
+    have an error up to it), ``mean_a``, ``mean_b``, ``difference`` (mean of a - b), ``low`` and
+    ``high`` (its 95 % interval, Student's t), ``clusters`` (whether the differences fall into two
+    clusters: then there is no interval and no t-test), ``p_t`` (paired t-test, two-sided; null
     where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
     signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
     above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
@@ -82,7 +88,9 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     """The paired statistics of two samples of equal size: see ``paired`` for the names."""
-    names = ("mean_a", "mean_b", "difference", "low", "high", "p_t", "p_flips", "p_least")
+    names = (
+        "mean_a", "mean_b", "difference", "low", "high", "clusters", "p_t", "p_flips", "p_least"
+    )  # fmt: skip
     if not a:
         return {"n": 0, **dict.fromkeys(names)}
     # Imported here: a second.
@@ -97,11 +105,12 @@ def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
         "mean_a": over_seeds(a)["mean"],
         "mean_b": over_seeds(b)["mean"],
         "difference": spread["mean"],
+        "clusters": spread["clusters"],
     }
     if n == 1:
         return found
     # Rounding errors are no variation; they would make any difference significant.
-    if max(differences) - min(differences) > 1e-12:
+    if max(differences) - min(differences) > 1e-12 and not spread["clusters"]:
         found["p_t"] = float(ttest_rel(a, b).pvalue)
     flips = permutation_test(
         (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
@@ -159,7 +168,10 @@ def _tests(
             if x[name] is not None and y[name] is not None
         ]
         seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
-        rows.append({"split": split, "seeds": seeds, **seed_by_seed(*errors)})
+        limit = threshold(of_a[0]["task"], split)
+        below = [sum(e <= limit for e in side) for side in errors] or [None, None]
+        counts = {"threshold": limit, "k_a": below[0], "k_b": below[1]}
+        rows.append({"split": split, "seeds": seeds, **counts, **seed_by_seed(*errors)})
     for kind in ("p_t", "p_flips"):
         for row, p in zip(rows, holm([row[kind] for row in rows]), strict=True):
             row[f"{kind}_holm"] = p

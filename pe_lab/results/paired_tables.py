@@ -4,8 +4,10 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.results.cell_text import CLUSTERED, CLUSTERS, thresholds
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.paired import EXACT
+from pe_lab.results.statistics.power import what_seeds_show
 
 
 def paired_tables(tests: pl.DataFrame) -> list[Table]:
@@ -19,18 +21,13 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
         chosen = f", {first['differs']}" if several else ""
         caption = (
             f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
-            f"{first['setting_b']}. Difference: {a} - {b} in percentage points"
+            f"{first['setting_b']}. "
         )
         if first["n"] <= 1:
             few = "One seed" if first["n"] else "No split that both were measured on"
-            caption += f". {few}: nothing can be tested."
+            caption += f"{few}: nothing can be tested."
         else:
-            exact = "exact" if first["n"] <= EXACT else "10 000 random"
-            caption += (
-                ", its mean and in parentheses the 95 % interval (Student's t, paired). p: paired "
-                f"t-test and {exact} sign flips, two-sided; Holm: corrected over the splits. With "
-                f"{first['n']} seeds sign flips cannot go below p = {first['p_least']:.3g}."
-            )
+            caption += _how_to_read(part, first)
         tables.append(
             Table(
                 title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
@@ -43,15 +40,31 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
     return tables
 
 
+def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
+    n, exact = first["n"], "exact" if first["n"] <= EXACT else "10 000 random"
+    clustered = f" {CLUSTERED}" if part["clusters"].any() else ""
+    rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
+    seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
+    return (
+        f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, and the mean. "
+        f"Difference: {first['a']} - {first['b']} in percentage points, its mean and in "
+        f"parentheses the 95 % interval (Student's t, paired).{clustered} p: paired t-test and "
+        f"{exact} sign flips, two-sided; Holm: corrected over the splits. With {n} seeds sign "
+        f"flips cannot go below p = {first['p_least']:.3g}. {what_seeds_show(n, seen)}."
+    )
+
+
 def _words(row: dict[str, Any], most: int) -> list[str]:
     if not row["n"]:
         return [row["split"], *["n/a"] * 3, *["-"] * 4]
     difference = f"{100 * row['difference']:+.2f}"
-    if row["p_t"] is not None:
+    if row["clusters"]:
+        difference += CLUSTERS
+    elif row["p_t"] is not None:
         difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
     elif row["n"] > 1:
         difference += " at every seed"
-    means = [f"{100 * row[name]:.2f}" for name in ("mean_a", "mean_b")]
+    means = [f"{row[f'k_{side}']}/{row['n']} {100 * row[f'mean_{side}']:.2f}" for side in "ab"]
     ps = ["-" if row[p] is None else f"{row[p]:.3g}"
           for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
     split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -12,11 +12,11 @@ from pe_lab.common.metrics import OOD, is_share
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
+from pe_lab.results.cell_text import CLUSTERED, Spread, cell_text, has_rates, how_to_read
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.reader import text
 
-Spread = Literal["sd", "interval", "both"]
 BEST = (
     "lowest mean, its 95 % interval below those of all other rows measured on the same data "
     "(ties: only where all their seeds agree)."
@@ -34,7 +34,8 @@ class Layout:
     Args:
         by: the keys that make a row.
         metric: what the cells are of.
-        spread: shown beside a mean: sd, interval or both.
+        spread: what a cell shows: rates (k of n generalise, median, mean and sd), or the mean with
+            its sd, interval or both.
         sort: a split, n or a key of ``by``, after - for descending; None: the mean out of domain
             where it is a column, else these keys.
         across: the key that makes the columns; with length, there is a table for each task and
@@ -43,7 +44,7 @@ class Layout:
 
     by: Sequence[str] = SETTING
     metric: str = "error"
-    spread: Spread = "sd"
+    spread: Spread = "rates"
     sort: str | None = None
     across: str = "split"
 
@@ -95,59 +96,29 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
             if k in shown
         ]
         named += [str(n), *([] if counted else [_seeds(seeds[key])])]
-        numbers = [_cell(cells.get(column), n, layout) for column in columns]
+        numbers = [
+            cell_text(cells.get(column), n, layout.metric, layout.spread) for column in columns
+        ]
         lines.append([*map(Cell, named), *numbers])
-    guesses = [table.filter(pl.col(layout.across) == column)["guess"].mean() for column in columns]
-    guessing = ["(guessing)", *[""] * (len(words) - 1), *map(_guess, guesses)]
+    closing = {"guessing": "guess"} if layout.metric == "error" else {}
+    if has_rates(table, layout.spread):
+        closing["threshold"] = "threshold"
+    below = [
+        [f"({name})", *[""] * (len(words) - 1), *_shares(table, layout.across, columns, share)]
+        for name, share in closing.items()
+    ]
     unit = " in %" if is_share(layout.metric) else ""
     return Table(
         title=f"{title}: {layout.metric}{unit}",
         columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
         words=len(words),
         rows=lines,
-        caption=_caption(table, layout) + _test_time(rows, layout.by),
+        caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
         best=BEST,
-        closing=[list(map(Cell, guessing))] if layout.metric == "error" else (),
+        marks=CLUSTERED if table["clusters"].any() else "",
+        closing=[list(map(Cell, line)) for line in below],
     )
-
-
-def _cell(cell: dict[str, Any] | None, n: int, layout: Layout) -> Cell:
-    if cell is None:
-        return Cell("")
-    if cell["not_finite"]:
-        return Cell("not finite")
-    if not cell["n"]:
-        return Cell("n/a")
-    mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
-    digits, shares = 3, is_share(layout.metric)
-    if shares:
-        # As many for all as the mean needs: 0.03 is not 0.
-        digits = 2 if 0 < mean < 0.1 else 1
-        mean, sd, low, high = (v if v is None else 100 * v for v in (mean, sd, low, high))
-    shown_mean = f"{mean:.{digits}f}"
-    if sd is not None:
-        if shares:
-            low, high = max(0.0, low), min(100.0, high)
-        if layout.spread != "interval":
-            shown_mean += f" ± {sd:.{digits}f}"
-        if layout.spread != "sd":
-            shown_mean += f" ({low:.{digits}f}..{high:.{digits}f})"
-    return Cell(shown_mean if cell["n"] == n else f"{shown_mean} n={cell['n']}", cell["best"])
-
-
-def _caption(table: pl.DataFrame, layout: Layout) -> str:
-    if (table["n"] <= 1).all():
-        return "One run per row: the spread over seeds is unknown."
-    over = "seeds" if (table["settings"] == 1).all() else "runs"
-    cut = ", cut at 0 and 100 %" if is_share(layout.metric) else ""
-    interval = f"the 95 % interval of the mean (Student's t{cut})"
-    sd = f"Mean ± standard deviation over {over}"
-    return {
-        "both": f"{sd}, in parentheses {interval}.",
-        "sd": f"{sd}.",
-        "interval": f"Mean over {over}, in parentheses {interval}.",
-    }[layout.spread]
 
 
 def _check_sort(columns: pl.Series, layout: Layout) -> None:
@@ -190,8 +161,10 @@ def _seeds(seeds: list[int]) -> str:
     return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
 
 
-def _guess(share: Any) -> str:
-    return "" if share is None else percent(share)
+def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str) -> list[str]:
+    """The mean of a column of shares in each column of the table, in %."""
+    means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
+    return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
 
 
 def _mark(key: str, value: Any) -> str:

@@ -8,16 +8,10 @@ from typing import Any
 import polars as pl
 
 from pe_lab.results.aggregate import SETTING, grouped
-from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import splits_of
 from pe_lab.results.published import Published, published
 from pe_lab.results.reader import text
 
-RULE = (
-    "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "
-    "of a single run where that reaches farther. Agrees: the published number, as rounded, meets "
-    "this interval; ours lower, ours higher: it lies wholly on the other side."
-)
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
     **dict.fromkeys(("theirs", "theirs_low", "theirs_high"), pl.Float64),
@@ -26,8 +20,15 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "setting": pl.String,
     "n": pl.Int64,
     **dict.fromkeys(("ours", "sd", "low", "high"), pl.Float64),
+    "k": pl.Int64,
+    **dict.fromkeys(("threshold", "median"), pl.Float64),
+    "clusters": pl.Boolean,
+    "values": pl.List(pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
+
+OURS = ("setting", "n", "sd", "low", "high", "k", "threshold", "median", "clusters", "values")
+"""Columns that are those of ``grouped``."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,15 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
     round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``ours`` (the mean),
-    ``sd``, ``low``, ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs),
+    ``sd``, ``low``, ``high``, ``k``, ``threshold``, ``median``, ``clusters``, ``values`` (see
+    ``grouped``); ``differs`` (train.steps 400 for 10000: ours for theirs),
     ``verdict``, ``reading`` (what had to be assumed), ``recipe``.
 
     ``low`` and ``high``: the t interval over seeds, widened to the mean Wilson bounds of the runs
     (errors only). ``verdict``: "agrees" where theirs as rounded meets that interval, "ours lower"
-    or "ours higher" where it does not, "one seed: no verdict", "not run"; and "other protocol, "
-    before any of them where ``differs`` is not empty: it is then no reproduction.
+    or "ours higher" where it does not, "one seed: no verdict", "two clusters: no verdict", "not
+    run"; and "other protocol, " before any of them where ``differs`` is not empty: it is then no
+    reproduction.
 
     >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")
     """
@@ -98,73 +101,6 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
         )
         rows.append(_row(number, best))
     return pl.DataFrame(rows, SCHEMA)
-
-
-def comparison_tables(table: pl.DataFrame) -> list[Table]:
-    """A table for each one of a source. What differs in the protocol of every row is in the
-    caption, the rest in footnotes."""
-    parts = table.partition_by("source", "where", "task", maintain_order=True)
-    return [_table(part.rows(named=True)) for part in parts]
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    differences = [row["differs"].split(", ") for row in rows if row["n"] is not None]
-    common = [d for d in differences[0] if all(d in o for o in differences)] if differences else []
-    footnotes: dict[str, int] = {}
-    lines = []
-    for row in rows:
-        others = ", ".join(d for d in row["differs"].split(", ") if d not in common)
-        number = f"[{footnotes.setdefault(others, len(footnotes) + 1)}]" if others else ""
-        lines.append(
-            {
-                "encoding": row["pe"],
-                "size": row["size"],
-                "split": row["split"],
-                "verdict": row["verdict"],
-                "protocol": number,
-                "theirs, %": row["theirs_printed"],
-                "ours, %": _ours(row),
-                "seeds: theirs, ours": f"{row['theirs_seeds'] or '?'}, {row['n'] or 0}",
-            }
-        )
-    shown = [name for name in lines[0] if any(line[name] for line in lines)]
-    first = rows[0]
-    caption = [RULE] if differences else []
-    if first["reading"]:
-        caption.append(f"Assumed: {first['reading']}.")
-    if any(common):
-        caption.append(f"Protocol, ours for theirs: {', '.join(common)}.")
-    caption += [f"[{number}] {note}." for note, number in footnotes.items()]
-    metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
-    return Table(
-        title=f"{first['task']}: {metric} in %, {first['source']}, {first['where']}",
-        columns=shown,
-        words=len([name for name in shown if "theirs" not in name and "ours" not in name]),
-        rows=[[Cell(line[name]) for name in shown] for line in lines],
-        caption=" ".join(caption),
-    )
-
-
-def commands(table: pl.DataFrame) -> list[str]:
-    """What runs the published settings that no run of ours has."""
-    other = pl.col("verdict").str.starts_with("other")
-    left = table.filter((pl.col("verdict") == "not run") | other)
-    lines = []
-    for (task, source, recipe), part in left.group_by(
-        "task", "source", "recipe", maintain_order=True
-    ):
-        if recipe is None:
-            lines.append(
-                f"{task}, {source}: {len(part)} published numbers of encodings put in place of the "
-                f"trained one: pe-lab extrapolate task={task} sets them beside ours"
-            )
-        else:
-            missing = ", ".join(part["pe"].unique(maintain_order=True))
-            lines.append(
-                f"{task}, {source}, {missing}: pe-lab -m experiment=paper/{recipe} runs the "
-                f"published setting, experiment=small/{recipe} a small one"
-            )
-    return lines
 
 
 def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -215,7 +151,19 @@ def _row(number: Published, match: _Match | None) -> dict[str, Any]:
         "verdict": _verdict(number, match),
     }
     if match is not None:
-        row |= {name: match.cell[name] for name in ("setting", "n", "sd", "low", "high")}
+        shown = (
+            "setting",
+            "n",
+            "sd",
+            "low",
+            "high",
+            "k",
+            "threshold",
+            "median",
+            "clusters",
+            "values",
+        )
+        row |= {name: match.cell[name] for name in shown}
         pairs = match.differs.items()
         row["ours"] = match.cell["mean"]
         row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
@@ -227,18 +175,10 @@ def _verdict(number: Published, match: _Match | None) -> str:
         return "not run"
     low, high = match.cell["low"], match.cell["high"]
     if low is None:
-        found = "one seed: no verdict"
+        why = "two clusters" if match.cell["clusters"] else "one seed"
+        found = f"{why}: no verdict"
     elif number.high < low:
         found = "ours higher"
     else:
         found = "ours lower" if number.low > high else "agrees"
     return f"other protocol, {found}" if match.differs else found
-
-
-def _ours(row: dict[str, Any]) -> str:
-    if row["n"] is None:
-        return "-"
-    if row["low"] is None:
-        return f"{100 * row['ours']:.2f}"
-    low, high = (100 * min(1.0, max(0.0, row[name])) for name in ("low", "high"))
-    return f"{100 * row['ours']:.2f} ({low:.2f}..{high:.2f})"

@@ -1,8 +1,9 @@
 """How many seeds fit or generalise, and whether the seeds of a cell fall into two clusters."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from statistics import fmean
 
-import numpy as np
 import polars as pl
 
 from pe_lab.common.metrics import wilson
@@ -41,15 +42,14 @@ def two_clusters(values: Sequence[float | None], threshold: float | None = None)
         return True
     if len(found) < 3:
         return False
-    x = np.array(found)
-    n, centred = len(x), x - x.mean()
-    sizes = np.arange(1, n)
+    n, mean = len(found), fmean(found)
+    squares = sum((value - mean) ** 2 for value in found)
     # Squares between two parts of sizes k and n - k whose deviations sum to s and -s.
-    between = np.cumsum(centred)[:-1] ** 2 * n / (sizes * (n - sizes))
-    cut = int(between.argmax())
-    ratio = max(0.0, 1 - float(between[cut] / (centred**2).sum()))
+    sums = accumulate(value - mean for value in found[:-1])
+    between = [s * s * n / (k * (n - k)) for k, s in enumerate(sums, 1)]
+    cut = max(range(n - 1), key=between.__getitem__)
     gap = found[cut + 1] - found[cut]
-    return gap >= SMALLEST_GAP and ratio < CRITICAL.get(n, LARGEST_RATIO)
+    return gap >= SMALLEST_GAP and 1 - between[cut] / squares < CRITICAL.get(n, LARGEST_RATIO)
 
 
 def _apart(ordered: Sequence[float], threshold: float) -> bool:
@@ -59,7 +59,7 @@ def _apart(ordered: Sequence[float], threshold: float) -> bool:
 
 def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
     """Aggregations for ``with_rates``: ``k`` (values at or below their threshold; null without
-    one), ``median``, ``threshold`` and ``_all``, the values.
+    one), ``median``, ``threshold`` and ``values``, in ascending order.
 
     A group's threshold is the one that all its values share, else null.
     """
@@ -68,25 +68,25 @@ def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
         "k": pl.when(shared.is_not_null()).then((value <= threshold).sum()).cast(pl.Int64),
         "median": value.median(),
         "threshold": shared.cast(pl.Float64),
-        "_all": value.drop_nulls(),
+        "values": value.drop_nulls().sort(),
     }
 
 
 def with_rates(table: pl.DataFrame) -> pl.DataFrame:
     """A table aggregated by ``rate_of`` and with ``n``, with ``p_generalises`` (k / n), ``p_low``
-    and ``p_high`` (its 95 % Wilson interval) and ``clusters`` in the place of ``_all``."""
+    and ``p_high`` (its 95 % Wilson interval) and ``clusters``."""
     pairs = [
         (None, None) if k is None or not n else wilson(k, n)
         for k, n in table.select("k", "n").iter_rows()
     ]
-    clusters = [two_clusters(*row) for row in table.select("_all", "threshold").iter_rows()]
+    clusters = [two_clusters(*row) for row in table.select("values", "threshold").iter_rows()]
     return table.with_columns(
         k=pl.when(pl.col("n") > 0).then(pl.col("k")),
         p_generalises=pl.when(pl.col("n") > 0).then(pl.col("k") / pl.col("n")),
         p_low=pl.Series([low for low, _ in pairs], dtype=pl.Float64),
         p_high=pl.Series([high for _, high in pairs], dtype=pl.Float64),
         clusters=pl.Series(clusters, dtype=pl.Boolean),
-    ).drop("_all")
+    )
 
 
 def rates(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
