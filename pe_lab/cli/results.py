@@ -76,11 +76,12 @@ def show(words: Sequence[str]) -> None:
             f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric={metric} is "
             "none of them: leave threshold out"
         )
-    if options.threshold is not None and options.evaluations:
-        raise UsageError(
-            f"threshold={options.threshold} with evaluations=true: their tables have no rates, "
-            "leave one of the two out"
-        )
+    for key in ("evaluations", "variance"):
+        if options.threshold is not None and getattr(options, key):
+            raise UsageError(
+                f"threshold={options.threshold} with {key}=true: its tables have no rates, leave "
+                "one of the two out"
+            )
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
         among = " ".join([options.runs_dir, *options.filters])
