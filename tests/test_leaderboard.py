@@ -10,12 +10,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from html_page import Page
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
 from docs import leaderboard
 from pe_lab.common.errors import DamagedError
+from pe_lab.report.pictures import drawn
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.families import rates_by, ties
@@ -273,7 +275,7 @@ def test_numbers_for_programs(here: Here, shipped: Path) -> None:
 def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> None:
     ended = here("leaderboard", "to=all.parquet")
     assert ended.status == 0
-    assert "all.parquet: 52 runs" in ended.out
+    assert "52 runs, SHA-256" in ended.out
     found, digest = file.read(tmp_path / "all.parquet")
     assert digest in ended.out
     assert found.equals(file.read(shipped)[0])
@@ -286,7 +288,10 @@ def test_wrong_words(here: Here, shipped: Path) -> None:
     assert_refused(here("leaderboard", "family=text", "task=sort"), "no task of suite v1")
     assert_refused(here("leaderboard", "runs_dir=nowhere"), "runs_dir=nowhere is not a folder")
     assert_refused(here("leaderboard", "suite=v0"), "unknown suite v0")
-    assert_refused(here("leaderboard", "to=x.txt"), "to=x.txt")
+    assert_refused(here("leaderboard", "to=x.txt"), "to=x.txt: give FILE.html")
+    assert_refused(here("leaderboard", "to=no/x.html"), "there is no folder no")
+    Path("x.html").write_text("<p>mine")
+    assert_refused(here("leaderboard", "to=x.html"), "x.html was not written by pe-lab leaderboard")
     shipped.write_bytes(b"nothing")
     ended = here("leaderboard")
     assert (ended.status, ended.err.count("\n")) == (1, 1)
@@ -334,3 +339,46 @@ def test_the_error_in_that_of_guessing() -> None:
     assert normalised(scored(ran, failed), ["flipflop"]) == {
         "rope": {"flipflop": [pytest.approx(2.5 / 6), 1.0]}
     }
+
+
+def test_runs_are_merged_into_a_file() -> None:
+    first = run("rope", "flipflop", 0, [0.0, *MISSED], run_id="one")
+    again = run("rope", "flipflop", 0, [0.0, *MISSED], run_id="one", revision="other")
+    other = run("rope", "flipflop", 0, [0.0, *REACHED], run_id="one", machine="Darwin arm64")
+    failed = run("rope", "flipflop", 0, [None] * 7, run_id="one", state="failed")
+    new = run("rope", "flipflop", 1, [0.0, *REACHED], run_id="two")
+    broken = run("rope", "flipflop", 2, [None] * 7, run_id="three", state="failed")
+    found = file.merged(rows(first), rows(again, other, failed, new, broken, broken))
+    kept = found.filter(split="sparse").select("run_id", "machine", "revision", "error").rows()
+    assert kept == [
+        ("one", "Darwin arm64", "0123456789ab", 0.0),
+        ("one", "Linux x86_64", "0123456789ab", 0.5),
+        ("two", "Linux x86_64", "0123456789ab", 0.0),
+        ("three", "Linux x86_64", "0123456789ab", None),
+    ]
+    assert found.equals(file.merged(found, rows(first, new, failed)))
+    assert len(found) == 4 * 7
+
+
+def test_the_page_of_the_leaderboard(here: Here, shipped: Path, tmp_path: Path) -> None:
+    ended = here("leaderboard", "to=page.html")
+    assert ended.status == 0, ended.err
+    text = (tmp_path / "page.html").read_text()
+    page = Page(text)
+    titles = [element["text"] for element in page.all("h2")]
+    assert titles[:3] == ["P(generalises) by family", "Over tasks", "flipflop"]
+    (cope,) = (e for e in page.all("tr") if e["text"].startswith("cope114") or ("cope" in e["text"]
+               and "114/120" in e["text"]))  # fmt: skip
+    assert "style" in [e for e in page.all("td") if cope in e["parents"]][2]["attributes"]
+    (data,) = (e["text"] for e in page.elements if e["attributes"].get("id") == "data")
+    specs = json.loads(data)
+    assert set(specs) == {"seeds-flipflop", "cost-flipflop", "profile"}
+    assert {e["attributes"]["id"] for e in page.all("div") if
+            e["attributes"].get("class") == "chart"} == set(specs)  # fmt: skip
+    dots = specs["seeds-flipflop"]["concat"][1]["data"]["values"]
+    assert len(dots) == 48  # the failed run has no error
+    assert any("alibi on flipflop" in e["text"] for e in page.all("li"))
+    assert "Golovneva 2024" in text
+    for spec in specs.values():
+        assert drawn(spec, "svg").startswith(b"<svg")
+    assert here("leaderboard", "to=page.html").status == 0

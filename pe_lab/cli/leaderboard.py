@@ -7,6 +7,8 @@
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
+    pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
+                                                       profiles, published numbers, failures
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
@@ -16,6 +18,7 @@ task, entry and split, shares instead of %. There are no ranks and no single sco
 share no letter differ.
 """
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -23,7 +26,8 @@ from typing import Literal
 import polars as pl
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.files import replace_file
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse
 from pe_lab.common.output import counted
@@ -38,6 +42,9 @@ from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, split_table, task_table
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
+
+PARQUET = ".parquet"
+MARK = '<meta name="generator" content="pe-lab leaderboard">'
 
 
 class LeaderboardOptions(Options):
@@ -65,18 +72,21 @@ def show(words: Sequence[str]) -> None:
     options = parse(LeaderboardOptions, words)
     suite = load_suite(options.suite)
     tasks = _tasks(suite, options)
-    if options.to is not None and options.to.suffix != ".parquet":
-        raise UsageError(f"to={options.to}: the runs are written as FILE.parquet")
+    if options.to is not None:
+        _check_file(options.to)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
         raise UsageError(
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
-    found, digest = _scores(suite, options)
+    shipped, yours, digest = _rows(suite, options)
+    if options.to is not None and options.to.suffix == PARQUET:
+        rows = file.merged(shipped, yours)
+        written = file.write(rows, options.to)
+        _say_written(options.to, f"{_runs(rows)}, SHA-256 {written}..")
+        return
+    found = scores(suite, shipped, yours)
     if options.to is not None:
-        written = file.write(found.rows.select(*SCHEMA), options.to)
-        n = counted(found.rows["run_id"].n_unique(), "run")
-        size = options.to.stat().st_size / 1e6
-        console().print(f"{options.to}: {n}, {size:.2f} MB, SHA-256 {written}..", soft_wrap=True)
+        _write_page(found, tasks, options, digest, shlex.join(["pe-lab", "leaderboard", *words]))
         return
     tables = _tables(found, tasks, options)
     rows = found.cells.filter(pl.col("task").is_in(tasks))
@@ -92,14 +102,55 @@ def show(words: Sequence[str]) -> None:
     print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
 
 
-def _scores(suite: Suite, options: LeaderboardOptions) -> tuple[Scores, str | None]:
-    """The scores, and the digest of the shipped file if there is one."""
+def _check_file(path: Path) -> None:
+    """UsageError if ``to`` is neither kind of file, or would overwrite what is not ours."""
+    if path.suffix not in (PARQUET, ".html"):
+        raise UsageError(f"to={path}: give FILE.html for the page, FILE.parquet for the runs")
+    if not path.parent.is_dir():
+        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
+    head = path.read_bytes()[:1000] if path.is_file() else b""
+    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
+    if path.is_dir() or (head and not ours):
+        raise UsageError(
+            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
+            "name"
+        )
+
+
+def _write_page(
+    found: Scores, tasks: list[str], options: LeaderboardOptions, digest: str | None, command: str
+) -> None:
+    # Imported here: scipy and the charts take a second.
+    from pe_lab.report.leaderboard import leaderboard_page
+
+    assert options.to is not None
+    text = leaderboard_page(found, tasks, closing_notes(found, tasks, digest), MARK, command)
+    try:
+        replace_file(options.to, text.encode())
+    except OSError as error:
+        raise cannot_write(options.to, error) from None
+    _say_written(options.to, f"{_runs(found.rows)}; open it in a browser")
+
+
+def _runs(rows: pl.DataFrame) -> str:
+    return counted(rows["run_id"].n_unique(), "run")
+
+
+def _say_written(path: Path, what: str) -> None:
+    console().print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, {what}", soft_wrap=True)
+
+
+def _rows(
+    suite: Suite, options: LeaderboardOptions
+) -> tuple[pl.DataFrame, pl.DataFrame, str | None]:
+    """The shipped runs, those of ``runs_dir``, and the digest of the shipped file if there is
+    one."""
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
     path = file.shipped(suite.name)
     if options.shipped and path.exists():
         shipped, digest = file.read(path)
     yours = suite_rows(Path(options.runs_dir), suite)
-    return scores(suite, shipped, yours), digest
+    return shipped, yours, digest
 
 
 def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:

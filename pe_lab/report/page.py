@@ -85,7 +85,7 @@ def render(page: Page) -> str:
         lengths=sorted({s for section in evaluated for s in section.splits}, key=int),
         style=Markup((source / "page.css").read_text("utf-8") + page.inspected.style),
         scripts=[Markup(script) for script in scripts],
-        hashes=" ".join(_hash(script) for script in scripts),
+        hashes=" ".join(script_hash(script) for script in scripts),
         rows=Markup(_data(page.parts)),
         reference=reference,
         deep=DEEP,
@@ -115,7 +115,8 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _hash(script: str) -> str:
+def script_hash(script: str) -> str:
+    """The source of a script for the page's Content-Security-Policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"'sha256-{digest}'"
 

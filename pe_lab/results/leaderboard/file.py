@@ -53,6 +53,25 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
     return frame, digest[:8]
 
 
+def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """The shipped rows and those of other runs. A run that is shipped with the same results is kept
+    once, one with other results (of another machine, say) beside it; a failed one is left out where
+    the same run finished."""
+    both = pl.concat([shipped.with_columns(rank=0), others.with_columns(rank=1)])
+    done = both.filter(pl.col("state") == "finished").select("run_id").unique()
+    failed = both.filter(pl.col("state") == "failed").join(done, on="run_id", how="anti")
+    finished = both.filter(pl.col("state") == "finished").sort("rank", *ORDER)
+    key = ["run_id", "machine", "revision"]
+    # What a run measured, as one value.
+    results = finished.group_by(*key, "rank", maintain_order=True).agg(
+        measured=pl.struct("split", "error", "loss").sort_by("split").hash().implode()
+    )
+    kept = results.unique(["run_id", "measured"], keep="first", maintain_order=True)
+    finished = finished.join(kept.drop("measured"), on=[*key, "rank"], how="semi", nulls_equal=True)
+    first = failed.sort("rank").unique(["run_id", "split"], keep="first", maintain_order=True)
+    return pl.concat([finished, first]).drop("rank").sort(ORDER)
+
+
 def write(rows: pl.DataFrame, path: Path) -> str:
     """Write these rows, the same rows always as the same bytes (of one version of polars); returns
     the first eight hex digits of the file's SHA-256.

@@ -42,7 +42,10 @@ answers in ``n_seq`` sequences, null where the run failed or the encoding does n
 ``guess`` the error of guessing; ``parameters`` of the model; ``train_s`` and ``measure_s`` seconds;
 ``state`` finished or failed, and why in ``message``; ``run_id`` task-encoding-seed-hash;
 ``revision`` of git, with + where files were changed; ``planned`` the digest of a plan."""
-ORDER = ("task", "entry", "phase", "steps", "lr", "seed", "seed_init", "run_id", "machine", "split")
+ORDER = (
+    *("task", "entry", "phase", "steps", "lr", "seed", "seed_init"),
+    *("run_id", "machine", "revision", "split"),
+)
 STATES = ("finished", "failed")
 
 

@@ -1,0 +1,117 @@
+"""The page of ``pe-lab leaderboard``: heat map, every seed as a dot, cost beside error, profiles,
+published numbers and failures, in one file that loads nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import resources
+from typing import Any
+
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pe_lab.common.vega import vega_script
+from pe_lab.report.charts import CONFIG
+from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
+from pe_lab.report.page import DEEP, script_hash
+from pe_lab.results.formats import Table
+from pe_lab.results.leaderboard.across import across_table
+from pe_lab.results.leaderboard.families import Rate, rates_by
+from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.leaderboard.tables import by_family, entry_order, task_table
+from pe_lab.results.leaderboard.vs_published import published_table
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """A task's section: its table and charts."""
+
+    name: str
+    table: Table
+    charts: Sequence[Chart]
+
+
+def leaderboard_page(
+    found: Scores, tasks: Sequence[str], notes: Sequence[str], mark: str, command: str
+) -> str:
+    """The HTML of the page.
+
+    Args:
+        notes: what stands at its end.
+        mark: the element by which a page is known as ours.
+        command: that made it.
+    """
+    run = [task for task in tasks if task in set(found.cells["task"])]
+    entries, controls = entry_order(found, tasks)
+    shown = [*entries, *controls]
+    rates = rates_by(found, "generalises", {task: [task] for task in tasks})
+    parts = [
+        TaskPart(task, task_table(found, task), task_charts(found, task, shown)) for task in run
+    ]
+    profile = [profile_chart(found, run, shown)] if run else []
+    charts = [chart for part in parts for chart in part.charts] + profile
+    specs = {chart.id: {"config": CONFIG, **chart.spec} for chart in charts}
+    source = resources.files("pe_lab.report")
+    scripts = [vega_script(), (source / "leaderboard.js").read_text("utf-8")]
+    environment = Environment(
+        loader=PackageLoader("pe_lab.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("leaderboard.html").render(
+        mark=Markup(mark),
+        suite=f"{found.suite.name}-{found.suite.digest}",
+        made=datetime.now().astimezone(),
+        command=command,
+        families=by_family(found.suite, tasks),
+        lines=[(entry, _cells(rates.get(entry, {}), tasks)) for entry in entries],
+        controls=[(entry, _cells(rates.get(entry, {}), tasks)) for entry in controls],
+        yours=set(found.cells.filter("yours")["entry"]),
+        missing=[task for task in tasks if task not in run],
+        parts=parts,
+        profile=profile,
+        across=across_table(found, run) if run else None,
+        published=published_table(found),
+        notes=notes,
+        style=Markup((source / "page.css").read_text("utf-8")),
+        scripts=[Markup(script) for script in scripts],
+        hashes=" ".join(script_hash(script) for script in scripts),
+        specs=Markup(_escaped(specs)),
+    )
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """P(generalises) of an entry on a task: the text, the interval, and the shade, from 0 (all
+    generalise) to 1 (none); empty where it was not run."""
+
+    text: str = "not run"
+    interval: str = ""
+    shade: float | None = None
+
+    @property
+    def deep(self) -> bool:
+        """Whether the shade needs light ink."""
+        return self.shade is not None and self.shade > DEEP
+
+
+def _cells(rates: Mapping[str, Rate], tasks: Sequence[str]) -> list[HeatCell]:
+    return [_cell(rates.get(task)) for task in tasks]
+
+
+def _cell(rate: Rate | None) -> HeatCell:
+    if rate is None:
+        return HeatCell()
+    interval = f"{100 * rate.low:.0f}..{100 * rate.high:.0f}"
+    return HeatCell(f"{rate.k}/{rate.n}", interval, round(1 - rate.k / rate.n, 3))
+
+
+def _escaped(value: Any) -> str:
+    """JSON that cannot end the script element."""
+    text = orjson.dumps(value).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,73 @@
+"""Published numbers of a suite's tasks and encodings beside those of the suite."""
+
+import polars as pl
+
+from pe_lab.common.console import percent
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.published import Published, published
+from pe_lab.results.suite import Suite
+
+SHOWN = ("model.n_layers", "model.n_heads", "model.d_model", "train.steps", "task.length")
+"""Keys of a source's protocol that are shown: the suite's are other ones."""
+
+
+def published_table(found: Scores) -> Table:
+    """A row for each published error of a task and an encoding with scored runs, on a split of the
+    suite: theirs, and the range of our seeds. The protocols differ, so that a verdict says only on
+    which side of our seeds the published number lies."""
+    names = _tasks(found.suite)
+    errors = {
+        key: [error for (error,) in part.select("error").iter_rows() if error is not None]
+        for key, part in found.rows.filter("counts")
+        .partition_by("task", "entry", "split", as_dict=True)
+        .items()
+    }
+    rows = []
+    for number in published():
+        task = names.get(number.task)
+        ours = errors.get((task, number.pe, number.split))
+        if task is None or not ours or number.metric != "error":
+            continue
+        protocol = {**number.setting, **number.size}
+        keys = ", ".join(f"{k.partition('.')[2]} {protocol[k]}" for k in SHOWN if k in protocol)
+        median = float(pl.Series(ours).median() or 0)  # type: ignore[arg-type]
+        cells = (task, number.pe, number.split, number.source, keys, _verdict(number, ours))
+        numbers = (
+            number.printed,
+            f"{percent(median)} ({percent(min(ours))}..{percent(max(ours))})",
+            f"{number.seeds or '?'}, {len(ours)}",
+        )
+        rows.append([Cell(text) for text in (*cells, *numbers)])
+    return Table(
+        title="published errors beside those of the suite, in %",
+        columns=[
+            *("task", "encoding", "split", "source", "their protocol", "verdict"),
+            *("theirs", "ours", "seeds: theirs, ours"),
+        ],
+        words=6,
+        rows=rows,
+        caption=(
+            "Ours: the median of our seeds and their range, in the suite's small setting; it is no "
+            "reproduction of a source with another protocol. Within ours: the published number, as "
+            "rounded, meets the range."
+        ),
+    )
+
+
+def _tasks(suite: Suite) -> dict[str, str]:
+    """Task of conf/task/ -> its name in the suite, where it runs as its preset has it."""
+    found: dict[str, str] = {}
+    for name, task in suite.tasks.items():
+        words = [word.partition("=") for word in task.words]
+        changed = [key for key, _, _ in words if key.startswith("task.")]
+        (choice,) = (value for key, _, value in words if key == "task")
+        if not changed:
+            found[choice] = name
+    return found
+
+
+def _verdict(number: Published, ours: list[float]) -> str:
+    if number.high < min(ours):
+        return "ours higher"
+    return "ours lower" if number.low > max(ours) else "within ours"
