@@ -54,6 +54,7 @@ Choices:
 
 Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
   seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
+  seed.init=0 (weights)  seed.data=0 (all else that is drawn)
   tracker=wandb|tensorboard|none  tracker.wandb.mode=offline|online|disabled
 Yours: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME (docs/extending.md).
 Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.

@@ -24,6 +24,7 @@ from pe_lab.config.combined_parts import fill_parts
 from pe_lab.config.compose_errors import unresolved
 from pe_lab.config.overrides import GROUPS
 from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, plain, validated
+from pe_lab.config.seeds import folded
 from pe_lab.config.unknown_key import unknown_key
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
@@ -39,7 +40,7 @@ def check_composed(cfg: DictConfig) -> Config:
     """
     runtime = cfg.hydra.runtime if "hydra" in cfg else HydraConfig.get().runtime
     ours = {str(key): value for key, value in cfg.items_ex(resolve=False) if key != "hydra"}
-    cfg, choices = OmegaConf.create(ours), runtime.choices
+    cfg, choices = OmegaConf.create(folded(ours)), runtime.choices
     names = {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
     for source in runtime.config_sources:
         # The folder of --config-dir, here for workers too.
@@ -84,7 +85,8 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
             key = ".".join(map(str, first["loc"]))
             word = f"{key}={as_yaml(first['input'])}"
             raise UsageError(unknown_key(word, key, resolved, known)) from None
-        raise UsageError(message(error, resolved, "", known)) from None
+        said = message(error, resolved, "", known)
+        raise UsageError(said.replace("seed_init=", "seed.init=")) from None
     refuse_booleans(resolved, plain(config), "")
     open_groups = {
         "task": _check_task(config.task),
@@ -143,4 +145,4 @@ def _known(path: Sequence[int | str]) -> list[str]:
     for part in path:
         schema = get_type_hints(schema).get(str(part)) if is_dataclass(schema) else None
     keys = get_type_hints(schema) if is_dataclass(schema) else {}
-    return [key for key in keys if key not in ("names", "optimizer_keys")]
+    return [key for key in keys if key not in ("names", "optimizer_keys", "seed_init")]

@@ -10,6 +10,8 @@ from hydra.errors import HydraException
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import bare_word
+from pe_lab.config.seeds import PARTS, as_composed
+from pe_lab.config.seeds import as_typed as as_typed_seed
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
@@ -49,6 +51,11 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
                 f"{key} appears {count} times ({', '.join(map(str, twice))}): keep one "
                 f"(several values in one sweep: -m {key}=A,B)"
             )
+    if {"seed", *(f"seed.{part}" for part in PARTS)} <= counts.keys():
+        raise UsageError(
+            f"seed={_value(overrides, 'seed')} has no effect beside seed.init and seed.data: leave "
+            "it out"
+        )
     for key in OPEN_ENDED:
         within = [o for o in overrides if o.get_key_element().lstrip("+~").startswith(f"{key}.")]
         if within and isinstance(_value(overrides, key), dict):
@@ -117,6 +124,7 @@ def replace_mappings(words: list[str]) -> list[str]:
         replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
         if key.startswith(LAYERS):
             word = f"++{word}"
+        word = as_composed(word)
         done += [f"~{key}", f"++{word}"] if replaced else [word]
     return done
 
@@ -124,7 +132,7 @@ def replace_mappings(words: list[str]) -> list[str]:
 def as_typed(words: Iterable[str]) -> list[str]:
     """The words as typed by the user, before ``replace_mappings``."""
     kept = [word for word in words if word.removesuffix("=null") not in DELETIONS]
-    return [word[2:] if _was_added(word) else word for word in kept]
+    return [as_typed_seed(word[2:] if _was_added(word) else word) for word in kept]
 
 
 def _was_added(word: str) -> bool:

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pe_lab.common.closed import closed
+from pe_lab.config.seeds import apart, together
 
 
 def register_resolvers() -> None:
@@ -106,6 +107,9 @@ class EvalConfig:
     generate: bool
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 @closed
 class Config:
     """The whole configuration of one run, checked. The open groups stay plain mappings."""
@@ -117,7 +121,10 @@ class Config:
     train: TrainConfig
     eval: EvalConfig
     tracker: dict[str, Any]
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Seed
+    """Of batches, their order, dropout and positions."""
+    seed_init: Seed | None = None
+    """Of the weights; None: ``seed``."""
     runs_dir: Annotated[str, Field(min_length=1)]
     device: Literal["auto", "cpu", "cuda"]
     threads: Annotated[int | Literal["auto"], BeforeValidator(_threads)]
@@ -142,11 +149,11 @@ def validated(resolved: dict[str, Any]) -> Config:
         ours = {key: train[key] for key in TRAIN_KEYS & train.keys()}
         others = {key: value for key, value in train.items() if key not in TRAIN_KEYS}
         resolved = {**resolved, "train": {**ours, "optimizer_keys": others}}
-    return _CONFIG.validate_python(resolved)
+    return _CONFIG.validate_python(apart(resolved))
 
 
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as nested mappings, as resolved, types settled."""
     resolved: dict[str, Any] = _CONFIG.dump_python(config)
     resolved["train"] |= resolved["train"].pop("optimizer_keys")
-    return resolved
+    return together(resolved)

@@ -18,7 +18,7 @@ from pe_lab.evaluation.transfer import (
 )
 from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.models.base import Model
-from pe_lab.store.run_id import identity
+from pe_lab.store.run_id import any_seed, identity
 from pe_lab.training.plan import Plan
 
 
@@ -74,7 +74,7 @@ def cells(
     found: list[Cell] = []
     by_setting: dict[str, list[Cell]] = {}
     for run in runs:
-        setting = identity({**run.summary["config"], "seed": 0}, run.plan.task.contents())
+        setting = identity(any_seed(run.summary["config"]), run.plan.task.contents())
         if setting not in by_setting:
             by_setting[setting] = _SettingCells(run, setting, configs, k, generate).cells(
                 encodings, targets(run, splits, lengths, sequences)

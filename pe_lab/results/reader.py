@@ -20,7 +20,7 @@ from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.read_back import checked, read_config
 from pe_lab.store.run_folder import RunFolder, run_folders
-from pe_lab.store.run_id import identity, with_added
+from pe_lab.store.run_id import any_seed, identity, with_added
 from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
 
 
@@ -161,7 +161,7 @@ class _Reader:
 
     def _setting(self, summary: Mapping[str, Any]) -> Setting:
         config, contents = summary["config"], summary.get("contents")
-        key = orjson.dumps([{**config, "seed": 0}, contents], option=orjson.OPT_SORT_KEYS)
+        key = orjson.dumps([any_seed(config), contents], option=orjson.OPT_SORT_KEYS)
         if key not in self.settings:
             self.settings[key] = _setting(summary)
         return self.settings[key]
@@ -190,10 +190,11 @@ def _seed(folder: RunFolder, seed: int) -> int:
 def _setting(summary: Mapping[str, Any]) -> Setting:
     config, contents = summary["config"], summary.get("contents")
     keys = flat({**with_added(config), "contents": contents or {}})
-    keys.pop("seed", None)
+    for key in ("seed", "seed.data"):
+        keys.pop(key, None)
     null_keys = [*summary.get("null_keys", ())]
     null_keys += [key for key, value in keys.items() if value is None]
-    return Setting(identity({**config, "seed": 0}, contents), keys, null_keys, config, contents)
+    return Setting(identity(any_seed(config), contents), keys, null_keys, config, contents)
 
 
 def _is_part(value: Any) -> bool:

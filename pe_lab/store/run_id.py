@@ -87,6 +87,13 @@ def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> 
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def any_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with what all its seeds have in common: a seed of the weights that is not
+    that of the data belongs to the setting."""
+    seed = config["seed"]
+    return {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
+
+
 def _without_added(value: Any) -> Any:
     """A section, or a part of one, without the keys of ``ADDED`` that change nothing."""
     if isinstance(value, list):

@@ -99,6 +99,14 @@ class Train(TypedDict):
 
 
 @with_config(STRICT)
+class Seeds(TypedDict):
+    """The seed of the weights and that of all else, where they differ."""
+
+    init: Whole
+    data: Whole
+
+
+@with_config(STRICT)
 class Config(TypedDict):
     """A resolved configuration."""
 
@@ -106,7 +114,7 @@ class Config(TypedDict):
     pe: dict[str, Any]
     model: dict[str, Any]
     train: Train
-    seed: Whole
+    seed: Whole | Seeds
 
 
 @with_config(STRICT)

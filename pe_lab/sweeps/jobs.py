@@ -121,7 +121,8 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
     first: dict[str, int] = {}
     for number, (plan, overrides) in enumerate(zip(plans, words, strict=True), 1):
         folder, label = folder_of(plan), _label(plan, overrides, words)
-        values = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in overrides}
+        typed = (word.partition("=") for word in as_typed(overrides))
+        values = {key.lstrip("+"): value for key, _, value in typed}
         swept = {key: values[key] for key in keys if key in values}
         twin = first.setdefault(str(folder.path), number)
         done = not plan.config.force and (folder.path / "summary.json").exists()

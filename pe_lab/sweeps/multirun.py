@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.output import counted
+from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.provenance import made_otherwise
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
@@ -58,7 +59,7 @@ def _every_combination(
     args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool
 ) -> None:
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
-    jobs = make_jobs(plans, words, swept(args.overrides))
+    jobs = make_jobs(plans, words, swept(as_typed(args.overrides)))
     missing = [job for job in jobs if job.missing]
     done = sum(job.finished_before for job in jobs)
     all_jobs = counted(len(jobs), "job")

@@ -49,7 +49,8 @@ class Plan:
     def model(self) -> Model:
         """The model with its initial weights. The trunk and the encodings are drawn from
         separate random streams: with one seed, every encoding starts from the same trunk."""
-        seed, separator = self.config.seed, self.task.separator
+        config, separator = self.config, self.task.separator
+        seed = config.seed if config.seed_init is None else config.seed_init
         words = self.task.vocab
         vocabulary = Vocabulary(len(words), None if separator is None else words.index(separator))
         with torch.random.fork_rng():

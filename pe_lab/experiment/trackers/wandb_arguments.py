@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
@@ -30,6 +30,8 @@ class WandbConfig:
 
 MAX_NAME, MAX_TAG = 128, 64
 """wandb's limits, in characters."""
+NAMED = ("pe", "seed", "seed.data")
+"""Keys that the beginning of a run's name has."""
 
 
 def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     if names.get("positions", "sequential") != "sequential":
         tags.append(names["positions"])
     relevant = [override.lstrip("+") for override in run.overrides if not operational(override)]
-    relevant = [line for line in relevant if line.partition("=")[0] not in ("pe", "seed")]
+    relevant = [line for line in relevant if line.partition("=")[0] not in NAMED]
     setting = [names["pe"], *sorted(line for line in relevant if not line.startswith("task="))]
     return {
         "id": run.run_id,
@@ -61,6 +63,8 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
 def _name(run: TrackedRun, overrides: Sequence[str]) -> str:
     """Encoding, seed and overrides; a long one ends in a digest of them."""
     again = f" again {run.run_id.rpartition('-again-')[2]}" if "-again-" in run.run_id else ""
-    name = " ".join([f"{run.config['names']['pe']}-seed{run.config['seed']}{again}", *overrides])
+    seed = run.config["seed"]
+    data = seed["data"] if isinstance(seed, Mapping) else seed
+    name = " ".join([f"{run.config['names']['pe']}-seed{data}{again}", *overrides])
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 9]} {digest}"
