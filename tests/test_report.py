@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from html_page import Page
 from program import Here
@@ -16,6 +17,7 @@ from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 from scipy import stats
 
 from pe_lab.cli.report import MARK
+from pe_lab.report.bands import bands
 
 __all__ = ["page", "runs", "text"]
 
@@ -31,10 +33,15 @@ def test_cells_are_means_over_the_seeds_with_their_interval(flipflop: Any) -> No
         assert setting["seeds"] == len(SEEDS)
         for place, band in enumerate(setting["cells"]["error"]):
             values = [error_of(number, seed, place) for seed in SEEDS]
-            mean, low, high, least, most, n = band
-            assert [mean, least, most, n] == pytest.approx(
-                [statistics.fmean(values), min(values), max(values), 3], rel=1e-3, abs=1e-9
+            mean, low, high, least, most, n, median, rate, seeds = band
+            assert [mean, least, most, n, median] == pytest.approx(
+                [statistics.fmean(values), min(values), max(values), 3, statistics.median(values)],
+                rel=1e-3,
+                abs=1e-9,
             )
+            assert seeds == pytest.approx(values, rel=1e-3)
+            # The thresholds of flipflop in suite v1.
+            assert rate == f"{sum(value <= (0.02 if place else 0.01) for value in values)}/3"
             if number:
                 expected = stats.t.interval(0.95, 2, mean, stats.sem(values))
                 assert (low, high) == pytest.approx(expected, rel=2e-3)
@@ -47,9 +54,23 @@ def test_cells_are_means_over_the_seeds_with_their_interval(flipflop: Any) -> No
 
 def test_one_seed_has_no_interval(page: Page) -> None:
     (setting,) = page.data()["selective_copy"]["settings"]
-    for mean, low, high, least, most, n in setting["cells"]["error"]:
-        assert (low, high, n) == (None, None, 1)
-        assert mean == least == most
+    for mean, low, high, least, most, n, median, rate, seeds in setting["cells"]["error"]:
+        assert (low, high, n, rate) == (None, None, 1, "")
+        assert mean == least == most == median
+        assert seeds == [mean]
+
+
+def test_two_clusters_are_marked_and_have_no_interval() -> None:
+    rows = pl.DataFrame({"setting": ["a"] * 3, "error": [0.0, 0.22, 0.0]})
+    band = bands(rows, ("setting",), "error", pl.lit(0.05))["a",]
+    assert band is not None
+    assert (band.rate, band.half, band.low, band.high, band.median) == (
+        "2/3‡", None, None, None, 0
+    )  # fmt: skip
+    assert band.values == [0.0, 0.0, 0.22]
+    without = bands(rows, ("setting",), "error")["a",]
+    assert without is not None
+    assert (without.rate, without.k) == ("‡", None)
 
 
 def test_settings_stand_from_best_to_worst(flipflop: Any) -> None:

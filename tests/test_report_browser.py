@@ -18,6 +18,10 @@ from made import evaluate, made
 from program import command
 from report_runs import ENCODINGS, SEEDS, error_of
 
+DOTS = ".mark-symbol path[opacity='0.55']"
+"""Single seeds."""
+POINTS = ".mark-symbol path:not([opacity='0.55'])"
+
 __all__ = ["address", "browser", "show"]
 pytestmark = NEEDS_CHROMIUM
 
@@ -34,7 +38,7 @@ def test_every_chart_is_drawn(show: Open) -> None:
     assert series(page, "loss") == [6]
     grey = page.locator("#task-1 .panels.loss .mark-line path[stroke='var(--context)']")
     assert grey.count() == 5
-    assert page.locator("#task-1 .panels.cost .mark-symbol path").count() == 2 * 11
+    assert page.locator(f"#task-1 .panels.cost {POINTS}").count() == 2 * 11
     assert page.locator("#task-1 .legend li").all_inner_texts() == [
         f"{name} n=3" for name in ENCODINGS[:6]
     ]
@@ -43,7 +47,9 @@ def test_every_chart_is_drawn(show: Open) -> None:
 
 def test_points_stand_where_their_numbers_say(show: Open) -> None:
     page = show("#pe=enc_9&split=long_x4,in_domain,long_x2")
-    circles = page.locator("#task-1 .panels.against-length .panel:visible .mark-symbol path").all()
+    panel = "#task-1 .panels.against-length .panel:visible"
+    circles = page.locator(f"{panel} {POINTS}").all()
+    assert page.locator(f"{panel} {DOTS}").count() == 3 * len(SEEDS)
     labels = [circle.get_attribute("aria-label") for circle in circles]
     assert len(labels) == 3
     for x, split, label in zip((16, 32, 64), (0, 3, 4), labels, strict=True):
@@ -188,7 +194,7 @@ def test_evaluations_are_filtered_by_length(
     named = page.locator("#task-2 .results tbody tr:visible th")
     assert sorted(named.all_inner_texts()) == heads
     assert series(page, "against-length", task=2) == [3]
-    first = page.locator("#task-2 .panels.against-length .mark-symbol path")
+    first = page.locator(f"#task-2 .panels.against-length {POINTS}")
     labels = [point.get_attribute("aria-label") for point in first.all()]
     assert sum(text.startswith("rope as trained, 64: 15 ± ") for text in labels) == 1
     page.get_by_role("checkbox", name=several, exact=True).check()

@@ -24,9 +24,11 @@ def test_the_heat_map_as_a_picture(runs: Path) -> None:
     cells = {(v["setting"], v["split"]): v for v in spec["data"]["values"]}
     values = [error_of(9, seed, 1) for seed in SEEDS]
     cell = cells["enc_9 (n = 3)", section.splits[1]]
-    assert cell["text"] == percent(statistics.fmean(values))
+    limit = section.thresholds[section.splits[1]]
+    k = sum(value <= limit for value in values)
+    assert cell["text"] == f"{k}/3 {percent(statistics.median(values))}"
     half = stats.t.ppf(0.975, 2) * stats.sem(values)
-    assert cell["half"] == f"± {percent(half)}"
+    assert cell["below"] == f"{percent(statistics.fmean(values))} ± {percent(half)}"
     assert drawn(spec, "png").startswith(b"\x89PNG")
 
 

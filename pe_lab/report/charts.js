@@ -14,7 +14,7 @@
     "triangle-left": "M-5 0L4.5 5.5V-5.5Z",
   };
   const NAMES = Object.keys(SHAPES);
-  const BANDS = { interval: "the 95 % interval (Student's t; none for one seed)", range: "the range of the seeds" };
+  const BANDS = { interval: "the 95 % interval (Student's t; none for one seed or two clusters)", range: "the range of the seeds" };
   const slots = sections.map(() => new Map());
   const views = new Map();
   const waiting = [];
@@ -73,12 +73,15 @@
       const slot = colours.get(place);
       const y = unit * band[0];
       const half = band[2] === null ? "" : ` ± ${digits(unit * (band[2] - band[0]))}`;
-      const y_text = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"})`;
+      const rate = band[7] ? `, ${band[7]}, median ${digits(unit * band[6])}` : "";
+      const y_text = `${digits(y)}${half} (${band[5]} seed${band[5] === 1 ? "" : "s"}${rate})`;
+      // Bands of curves have no values of single seeds.
+      const seeds = chosen && band[5] > 1 ? (band[8] ?? []).map((value) => unit * value) : [];
       const x_text = typeof x === "number" ? digits(x) : x;
       rows.push({
         label: section.settings[place].label, x, y, low, high, chosen,
         colour: chosen ? `var(--c${slot + 1})` : null, shape: chosen ? NAMES[slot] : null,
-        y_text, x_text, split: split ?? panel.split,
+        seeds, y_text, x_text, split: split ?? panel.split,
         label_text: `${section.settings[place].label}, ${x_text}: ${y_text}`,
       });
     }
@@ -117,7 +120,7 @@
       const group = section.groups[Number(figure.dataset.group)];
       const all = group.panels.map((panel) => panelRows(section, group, panel, colours));
       // One scale for all panels of a group: they are read against each other.
-      const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high) : row.y)));
+      const top = Math.max(...all.flat().map((row) => (row.chosen ? Math.max(row.y, row.high, ...row.seeds) : row.y)));
       const share = metrics[metricOf(group)].unit === "share";
       const end = share ? Math.min(100, top * 1.04 || 1) : largest(all) * 1.04 || 1;
       figure.hidden = all.every((rows) => !rows.length);
@@ -141,7 +144,7 @@
 
   // Intervals of the loss can be far wider than the losses: they do not set the axis.
   function largest(all) {
-    return Math.max(...all.flat().map((row) => row.y));
+    return Math.max(...all.flat().flatMap((row) => [row.y, ...row.seeds]));
   }
 
   function queue(box, group, panel, rows, top) {

@@ -6,6 +6,7 @@ A chart holds no rows and no title of y: both depend on what is selected. Rows h
     colour    of the setting, where chosen     low, high  the band around y
     shape     of its points                    chosen     false: a thin grey line behind
     y_text    y and its interval               label_text the point for a screen reader
+    seeds     the values of y of single seeds, drawn as dots; empty where unknown
 
 and the signals are ``top`` (the end of the y axis) and ``power`` (1: linear, 0.5: square root).
 Colours are CSS variables, so that light, dark and print need no second drawing.
@@ -44,6 +45,15 @@ _LABEL = {"field": "label", "type": "nominal"}
 _DESCRIPTION = {"field": "label_text"}
 
 
+def _seeds(x: Spec, y: Spec) -> Spec:
+    """A dot for each seed of the chosen settings."""
+    return {
+        "transform": [*_CHOSEN, {"flatten": ["seeds"]}],
+        "mark": {"type": "circle", "size": 14, "opacity": 0.55, "aria": False, "tooltip": None},
+        "encoding": {"x": x, "y": {**y, "field": "seeds"}, "color": _COLOUR},
+    }
+
+
 def lines(x_title: str, scale: Scale, values: list[Any], height: int = 170) -> Spec:
     """Mean lines with their bands; ``values`` are the ticks of x, or all its values if ordinal."""
     x = _axis(x_title, scale, values, ",d")
@@ -80,6 +90,7 @@ def lines(x_title: str, scale: Scale, values: list[Any], height: int = 170) -> S
             "mark": {"type": "line", "strokeWidth": 2, "aria": False},
             "encoding": {"x": x, "y": y, "stroke": _COLOUR, "detail": _LABEL, "tooltip": tip[:1]},
         },
+        _seeds(x, y),
         _points(x, y, tip, 34),
     ]
     return {"height": height, "layer": layers, **_common()}
@@ -133,6 +144,7 @@ def scatter(x_title: str, xs: list[float], height: int = 260) -> Spec:
                 "stroke": _COLOUR,
             },
         },
+        _seeds(x, y),
         _points(x, y, tip, 80),
     ]
     return {"height": height, "layer": layers, **_common()}

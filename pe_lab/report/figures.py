@@ -19,7 +19,7 @@ SHAPES = (
 """Of the coloured settings; the same as in charts.js."""
 WIDTH, COLUMNS = 280, 3
 BANDS = {
-    "interval": "the 95 % interval (Student's t; none for one seed)",
+    "interval": "the 95 % interval (Student's t; none for one seed or two clusters)",
     "range": "the range of the seeds",
 }
 LABELS = {metric.name: metric.label for metric in TITLED}
@@ -46,6 +46,7 @@ def figure(
         rows = [part if _answers(group, part) else [] for part in rows]
     # Intervals of a loss can be far wider than the losses.
     ends = [row["high"] if share and row["chosen"] else row["y"] for part in rows for row in part]
+    ends += [value for part in rows for row in part for value in row["seeds"]]
     top = 1.04 * max(ends, default=1.0) or 1.0
     panels = [
         _panel(panel, part, min(top, 100) if share else top, y_title or LABELS[metric])
@@ -91,12 +92,15 @@ def _rows(
             continue
         slot = slots.get(point.setting)
         low, high = _ends(band, over)
+        # As on the page, where curves have none for brevity.
+        seeds = [] if point.bands is not None else [unit * value for value in band.values]
         yield {
             "label": section.settings[point.setting].label,
             "x": point.x,
             "y": unit * band.mean,
             "low": max(0.0, unit * low),
             "high": min(100.0, unit * high) if unit == 100 else unit * high,
+            "seeds": seeds if slot is not None and band.n > 1 else [],
             "chosen": slot is not None,
             "colour": None if slot is None else COLOURS[slot],
             "shape": None if slot is None else SHAPES[slot],

@@ -147,10 +147,10 @@ def _setting(setting: Setting, section: Section) -> dict[str, Any]:
         "pe": setting.pe,
         "label": setting.label,
         "seeds": len(setting.seeds),
-        "ood": {metric: _band(band) for metric, band in setting.ood.items()},
+        "ood": {metric: _seeds(band) for metric, band in setting.ood.items()},
         "cost": [_rounded(band.mean if band else None) for band in setting.cost.values()],
         "cells": {
-            metric: [_band(cells.get(split)) for split in section.splits]
+            metric: [_seeds(cells.get(split)) for split in section.splits]
             for metric, cells in setting.cells.items()
         },
     }
@@ -188,6 +188,14 @@ def _band(band: Band | None) -> list[float | None] | None:
         return None
     spread = (band.mean, band.low, band.high, band.least, band.most)
     return [*map(_rounded, spread), band.n]
+
+
+def _seeds(band: Band | None) -> list[Any] | None:
+    """mean, low, high, least, most, n, median, rate and the values of all seeds."""
+    if band is None:
+        return None
+    rest = [_rounded(band.median), band.rate, list(map(_rounded, band.values))]
+    return [*(_band(band) or ()), *rest]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -66,6 +66,8 @@ class Group:
         marks = "Each point is a setting, bars are" if self.name == "cost" else (
             "Lines are means over seeds, bands"
         )  # fmt: skip
+        if any(point.bands is None for panel in self.panels for point in panel.points):
+            marks = f"Small dots are seeds. {marks}"
         return f"{self.note} {marks}"
 
     @property

@@ -18,6 +18,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
 from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section
+from pe_lab.results.cell_text import CLUSTERED
 
 FONTS = {
     "inherit": "sans-serif",
@@ -30,8 +31,8 @@ HEAT = ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)"]
 
 def heat_map(section: Section) -> Spec:
     """The heat map of a section as on the page: a row per setting with its number of seeds, a
-    column per split and one for the mean, errors in % as numbers over half their 95 % interval and
-    as colours, which grow with the square root."""
+    column per split and one for the mean, and in each cell k/n and the median in % over the mean
+    and half its 95 % interval. Colours are the mean and grow with its square root."""
     most = reference(section)
     mean = "mean over lengths" if section.split else "OOD mean"
     values = [
@@ -40,8 +41,13 @@ def heat_map(section: Section) -> Spec:
                 [f"{setting.pe}{setting.mark} (n = {len(setting.seeds)})", setting.differs]
             ).strip(),
             "split": split,
-            "text": percent(band.mean),
-            "half": "" if band.half is None else f"± {percent(band.half)}",
+            "text": f"{band.rate} {percent(band.median)}" if band.rate else percent(band.mean),
+            "below": " ".join(
+                [
+                    *([percent(band.mean)] if band.rate else []),
+                    *([] if band.half is None else [f"± {percent(band.half)}"]),
+                ]
+            ),
             "shade": shade(band, most),
         }
         for setting in section.settings
@@ -61,10 +67,15 @@ def heat_map(section: Section) -> Spec:
         "legend": None,
     }
     ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
-    caption = (
-        f"{section.title}: wrong answers in %, mean over n seeds ± half the 95 % interval "
-        f"(Student's t). {section.legend}"
-    ).strip()
+    cells = [band for setting in section.settings for band in setting.cells["error"].values()]
+    clusters = any(band and band.clusters for band in cells)
+    rated = any(band and band.k is not None and band.n > 1 for band in cells)
+    first = "k/n seeds up to the threshold and their median; below, " if rated else ""
+    mean = "the mean" if rated else "Mean"
+    caption = [
+        f"{section.title}: wrong answers in %. {first}{mean} over n seeds ± half the 95 % interval",
+        f"(Student's t). {CLUSTERED + ' ' if clusters else ''}{section.legend}".strip(),
+    ]
     return {
         "title": {"text": caption, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
         "data": {"values": values},
@@ -78,7 +89,7 @@ def heat_map(section: Section) -> Spec:
             },
             {
                 "mark": {"type": "text", "dy": 8, "fontSize": 10},
-                "encoding": {**place, "text": {"field": "half"}, "color": ink},
+                "encoding": {**place, "text": {"field": "below"}, "color": ink},
             },
         ],
         "config": {

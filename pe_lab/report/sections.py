@@ -9,8 +9,10 @@ import polars as pl
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
+from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
+from pe_lab.results.suite import threshold
 
 METRICS = tuple(metric.name for metric in TITLED)
 
@@ -51,6 +53,7 @@ class Section:
     Args:
         settings: from the lowest to the highest mean error out of domain (or over lengths).
         changes: the keys that each split changes.
+        thresholds: of each split, the error up to which it counts as generalised; none of lengths.
         split: the split of the evaluations, else empty.
         note: what the evaluations are.
     """
@@ -59,6 +62,7 @@ class Section:
     splits: tuple[str, ...]
     settings: tuple[Setting, ...]
     guess: Mapping[str, float | None]
+    thresholds: Mapping[str, float]
     changes: Mapping[str, list[str]]
     runs: pl.DataFrame = field(repr=False)
     split: str = ""
@@ -126,10 +130,14 @@ def section(
     """
     names = splits["split"].unique(maintain_order=True).to_list()
     names.sort(key=lambda name: name != IN_DOMAIN)
+    task = runs["task"][0]
+    limits = {} if split else {name: threshold(task, name) for name in names}
+    limit = pl.col("split").replace_strict(limits, default=None, return_dtype=pl.Float64)
     cells: dict[str, dict[str, dict[str, Band | None]]] = {}
     ood = {}
     for metric in METRICS:
-        for (setting, name), band in bands(splits, ("setting", "split"), metric).items():
+        rated = limit if metric == "error" else NO_THRESHOLD
+        for (setting, name), band in bands(splits, ("setting", "split"), metric, rated).items():
             cells.setdefault(setting, {m: {} for m in METRICS})[metric][name] = band
         ood[metric] = _over_runs(_means(splits, metric, len(names) if split else 1), metric)
     costs = {key: _over_runs(runs, key) for key in COSTS}
@@ -152,8 +160,8 @@ def section(
         splits.group_by("split", maintain_order=True).agg(pl.col("guess").mean()).iter_rows()
     )
     changes = _changes(runs, names)
-    task = runs["task"][0]
-    return Section(task, tuple(names), tuple(settings), guess, changes, runs, split, note)
+    shown = tuple(names), tuple(settings)
+    return Section(task, *shown, guess, limits, changes, runs, split, note)
 
 
 def _means(splits: pl.DataFrame, metric: str, least: int) -> pl.DataFrame:

@@ -51,9 +51,18 @@
       cell.textContent = cell.textContent && "n/a";
       return;
     }
-    const half = document.createElement("small");
-    if (band[2] !== null) half.textContent = `± ${shown(band[2] - band[0])}`;
-    cell.replaceChildren(shown(band[0]), half);
+    const half = band[2] === null ? "" : ` ± ${shown(band[2] - band[0])}`;
+    const [median, rate] = band.slice(6);
+    const below = document.createElement("small");
+    if (rate) {
+      const first = document.createElement("b");
+      first.textContent = rate;
+      below.textContent = shown(band[0]) + half;
+      cell.replaceChildren(first, ` ${shown(median)}`, below);
+    } else {
+      below.textContent = half.trim();
+      cell.replaceChildren(shown(band[0]), below);
+    }
     const depth = Math.min(1, Math.sqrt(Math.max(0, band[0]) / top));
     cell.style.setProperty("--v", depth.toFixed(3));
     cell.toggleAttribute("data-deep", depth > DEEP);
