@@ -43,6 +43,7 @@ class Places:
         self._found: dict[int, tuple[Setting, str | None]] = {}
         self._contents: list[dict[str, str] | None] = [None]
         self._at_splits: dict[str, tuple[str, str]] = {}
+        self._noted: set[str] = set()
 
     def task(self, setting: Setting) -> str | None:
         """The suite's task of a configuration; None: it is of none."""
@@ -58,7 +59,10 @@ class Places:
         for contents in tried:
             task = self.suite.task_of(setting.config, contents)
             if task is not None:
-                self._note_splits(task, setting, contents)
+                if task not in self._noted:
+                    # The same for every entry.
+                    self._noted.add(task)
+                    self._note_splits(task, setting, contents)
                 return task
         return None
 
