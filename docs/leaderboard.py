@@ -8,14 +8,14 @@ The shipped file itself is written from run folders and what it holds already:
 import polars as pl
 
 from docs import facts
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_table
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import scores
-from pe_lab.results.leaderboard.tables import by_family, overview, task_table
+from pe_lab.results.leaderboard.tables import by_family, overview
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
@@ -49,28 +49,11 @@ def _tables() -> list[str]:
         parts += ["## Over tasks", markdown(across_table(found, scored)).strip()]
     for task in scored:
         parts += [f"## {task}", markdown(task_table(found, task)).strip()]
-        parts += _trained_there(found.rows, task)
+        if (others := phases_table(found, task)) is not None:
+            parts.append(markdown(others).strip())
     notes = closing_notes(found, list(suite.tasks), digest)
     parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
     return parts
-
-
-def _trained_there(rows: pl.DataFrame, task: str) -> list[str]:
-    """The control "trained at the split" in a sentence, where it was run."""
-    at = rows.filter(
-        (pl.col("task") == task)
-        & pl.col("phase").str.starts_with("capacity:")
-        & (pl.col("split") == IN_DOMAIN)
-    )
-    if at.is_empty():
-        return []
-    medians = at.group_by("entry", "phase", maintain_order=True).agg(pl.col("error").median())
-    parts = [
-        f"{entry} {phase.partition(':')[2]} {100 * error:.2f} %"
-        for entry, phase, error in medians.iter_rows()
-        if error is not None
-    ]
-    return [f"Trained on what the split measures (median error): {', '.join(parts)}."]
 
 
 def main() -> None:

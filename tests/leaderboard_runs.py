@@ -44,6 +44,8 @@ def run(
         "planned": None,
         **values,
     }
+    if "run_id" not in values and facts["phase"] not in ("tuning", "score"):
+        facts["run_id"] += f"-{facts['phase']}"
     splits = [IN_DOMAIN, *SUITE.tasks[task].generalises]
     facts["loss"] = facts.get("loss", errors[0])
     return [

@@ -23,6 +23,7 @@ from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.families import rates_by, ties
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.suite import Suite, task_digest
 
 NONE = pl.DataFrame(schema=SCHEMA)
@@ -171,7 +172,12 @@ def test_where_every_tuning_run_failed_nothing_is_scored() -> None:
         run("rope", "flipflop", 1000, [None] * 7, lr=rate, state="failed")
         for rate in SUITE.protocol.rates
     ]
-    assert scored(*failed, *flipflop("rope", 8, 8)).cells.is_empty()
+    tuned = [run("cope", "flipflop", 1000, [0.0, *MISSED])]
+    found = scored(*failed, *flipflop("rope", 8, 8), *tuned)
+    assert found.cells.is_empty()
+    table = task_table(found, "flipflop")
+    states = {row[0].text: row[2].text for row in table.rows}
+    assert (states["rope"], states["cope"], states["path"]) == ("failed", "not scored", "not run")
 
 
 def suite_of_made() -> Suite:
@@ -382,3 +388,22 @@ def test_the_page_of_the_leaderboard(here: Here, shipped: Path, tmp_path: Path) 
     for spec in specs.values():
         assert drawn(spec, "svg").startswith(b"<svg")
     assert here("leaderboard", "to=page.html").status == 0
+
+
+def test_other_phases_stand_beside_the_score() -> None:
+    tuned = run("rope", "flipflop", 1000, [0.0, *MISSED], lr=0.006)
+    longer = flipflop("rope", 4, 3, phase="steps_x2", lr=0.006)
+    other_rate = flipflop("rope", 4, 4, phase="steps_x2", lr=0.001)
+    at_sparse = [
+        run("rope", "flipflop", seed, [0.01 * seed, *[None] * 6], phase="capacity:sparse", lr=0.006)
+        for seed in range(4)
+    ]
+    found = scored(tuned, *longer, *other_rate, *at_sparse)
+    table = phases_table(found, "flipflop")
+    assert table is not None
+    lines = [[cell.text for cell in row] for row in table.rows]
+    assert [line[:4] for line in lines] == [
+        ["rope", "capacity", "", "3/4 (30..95) 1.50"],
+        ["rope", "steps_x2", "4/4 (51..100) 0.0", "3/4 (30..95) 0.0‡"],
+    ]
+    assert phases_table(scored(*flipflop("rope", 2, 1)), "flipflop") is None

@@ -109,7 +109,10 @@ def test_every_folder_with_a_yaml_or_a_module_is_a_package() -> None:
 @pytest.mark.extended
 def test_the_wheel_holds_every_module_and_every_yaml(checkout: Path, wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
-    program = [(pattern, "pe_lab") for pattern in ("*.py", "*.cpp", "*.h", "*.txt")]
+    program = [
+        (pattern, "pe_lab")
+        for pattern in ("*.py", "*.cpp", "*.h", "*.txt", "*.parquet", "*.sha256")
+    ]
     for pattern, top in (*program, ("*.py", "tasks"), ("*.yaml", "conf")):
         for path in (checkout / top).rglob(pattern):
             name = path.relative_to(checkout).as_posix()

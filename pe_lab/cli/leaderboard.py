@@ -39,7 +39,8 @@ from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import by_family, overview, split_table, task_table
+from pe_lab.results.leaderboard.tables import by_family, overview
+from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -198,7 +199,8 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
             if suite.tasks[task].threshold(split) is not None
         ]
     if options.task is not None:
-        return [task_table(found, task) for task in tasks]
+        found_tables = (f(found, task) for task in tasks for f in (task_table, phases_table))
+        return [table for table in found_tables if table is not None]
     named = f"{suite.name}-{suite.digest}"
     if options.family is not None:
         title = f"{', '.join(options.family)}: P(generalises) by task, suite {named}"

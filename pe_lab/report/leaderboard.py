@@ -19,16 +19,19 @@ from pe_lab.results.formats import Table
 from pe_lab.results.leaderboard.across import across_table
 from pe_lab.results.leaderboard.families import Rate, rates_by
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.tables import by_family, entry_order, task_table
+from pe_lab.results.leaderboard.tables import by_family
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
+from pe_lab.results.leaderboard.texts import entry_order, missing_text
 from pe_lab.results.leaderboard.vs_published import published_table
 
 
 @dataclass(frozen=True)
 class TaskPart:
-    """A task's section: its table and charts."""
+    """A task's section: its table, that of its other phases, and charts."""
 
     name: str
     table: Table
+    others: Table | None
     charts: Sequence[Chart]
 
 
@@ -47,7 +50,13 @@ def leaderboard_page(
     shown = [*entries, *controls]
     rates = rates_by(found, "generalises", {task: [task] for task in tasks})
     parts = [
-        TaskPart(task, task_table(found, task), task_charts(found, task, shown)) for task in run
+        TaskPart(
+            task,
+            task_table(found, task),
+            phases_table(found, task),
+            task_charts(found, task, shown),
+        )
+        for task in run
     ]
     profile = [profile_chart(found, run, shown)] if run else []
     charts = [chart for part in parts for chart in part.charts] + profile
@@ -67,8 +76,8 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         families=by_family(found.suite, tasks),
-        lines=[(entry, _cells(rates.get(entry, {}), tasks)) for entry in entries],
-        controls=[(entry, _cells(rates.get(entry, {}), tasks)) for entry in controls],
+        lines=[(entry, _cells(found, rates, entry, tasks)) for entry in entries],
+        controls=[(entry, _cells(found, rates, entry, tasks)) for entry in controls],
         yours=set(found.cells.filter("yours")["entry"]),
         missing=[task for task in tasks if task not in run],
         parts=parts,
@@ -88,7 +97,7 @@ class HeatCell:
     """P(generalises) of an entry on a task: the text, the interval, and the shade, from 0 (all
     generalise) to 1 (none); empty where it was not run."""
 
-    text: str = "not run"
+    text: str
     interval: str = ""
     shade: float | None = None
 
@@ -98,15 +107,18 @@ class HeatCell:
         return self.shade is not None and self.shade > DEEP
 
 
-def _cells(rates: Mapping[str, Rate], tasks: Sequence[str]) -> list[HeatCell]:
-    return [_cell(rates.get(task)) for task in tasks]
-
-
-def _cell(rate: Rate | None) -> HeatCell:
-    if rate is None:
-        return HeatCell()
-    interval = f"{100 * rate.low:.0f}..{100 * rate.high:.0f}"
-    return HeatCell(f"{rate.k}/{rate.n}", interval, round(1 - rate.k / rate.n, 3))
+def _cells(
+    found: Scores, rates: Mapping[str, Mapping[str, Rate]], entry: str, tasks: Sequence[str]
+) -> list[HeatCell]:
+    cells = []
+    for task in tasks:
+        rate = rates.get(entry, {}).get(task)
+        if rate is None:
+            cells.append(HeatCell(missing_text(found, entry, [task])))
+        else:
+            interval = f"{100 * rate.low:.0f}..{100 * rate.high:.0f}"
+            cells.append(HeatCell(f"{rate.k}/{rate.n}", interval, round(1 - rate.k / rate.n, 3)))
+    return cells
 
 
 def _escaped(value: Any) -> str:

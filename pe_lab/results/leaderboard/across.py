@@ -7,7 +7,7 @@ import polars as pl
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import WORST, Scores
-from pe_lab.results.leaderboard.tables import NOT_RUN, PARTLY, display_name, entry_order
+from pe_lab.results.leaderboard.texts import NOT_RUN, PARTLY, display_name, entry_order
 from pe_lab.results.statistics.across_tasks import (
     ByTask,
     improvement_interval,

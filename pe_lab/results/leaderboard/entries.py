@@ -9,7 +9,7 @@ from pe_lab.results.defaults import defaults, same
 from pe_lab.results.reader import Setting, text
 from pe_lab.results.suite import Suite, task_digest
 
-TUNING, SCORE, OTHER = "tuning", "score", "other"
+TUNING, SCORE, OTHER, CAPACITY = "tuning", "score", "other", "capacity:"
 ENTRY_KEYS = ("pe.", "model.", "positions.")
 
 
@@ -111,14 +111,19 @@ def _entry(
     return " ".join([base, *parts]), tuple(unknown)
 
 
-def phase_of(suite: Suite, place: Place, seed: int, train: Mapping[str, Any]) -> str:
+def phase_of(
+    suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
+) -> str:
     """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, or ``other``: a run that the
-    protocol does not have, such as one of another rate or number of steps."""
+    protocol does not have, such as one of another rate, number of steps or seed."""
     protocol, steps = suite.protocol, steps_of(suite, place.task)
+    known = range(max(protocol.seeds, protocol.more_seeds))
+    if seed != seed_init or not (seed in protocol.tuning_seeds or seed in known):
+        return OTHER
     if not any(same(train["lr"], rate) for rate in protocol.rates):
         return OTHER
     if place.capacity is not None:
-        return f"capacity:{place.capacity}"
+        return f"{CAPACITY}{place.capacity}"
     times, left = divmod(train["steps"], steps)
     if left or not times:
         return OTHER

@@ -120,7 +120,7 @@ def _rows(
         entry,
         facts["pe"],
         facts.get("model"),
-        phase_of(suite, place, facts["seed"], config["train"]),
+        phase_of(suite, place, facts["seed"], seed_init, config["train"]),
         float(config["train"]["lr"]),
         facts["seed"],
         seed_init,

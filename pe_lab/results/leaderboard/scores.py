@@ -6,7 +6,7 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
-from pe_lab.results.leaderboard.entries import SCORE, TUNING
+from pe_lab.results.leaderboard.entries import CAPACITY, SCORE, TUNING
 from pe_lab.results.statistics.proportions import rates
 from pe_lab.results.suite import Suite
 from pe_lab.results.tuning import FAILED, Measured, chosen_rate
@@ -125,6 +125,21 @@ def _once(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         notes.append(f"{counted(n, 'run')} of an entry and seed that another run has: not counted")
         first = first.join(kept.select("run_id"), on="run_id", how="semi")
     return first.drop("finished"), notes
+
+
+def cells_of(found: Scores, phase: str) -> pl.DataFrame:
+    """The cells of another phase than the score: more steps, or trained at a split. Its runs have
+    the chosen rate too; of those trained at a split, what was in domain is that split."""
+    chosen = (pl.col("phase") == phase) & (pl.col("lr") == pl.col("chosen"))
+    rows = found.rows.filter(chosen)
+    if phase.startswith(CAPACITY):
+        split = phase.removeprefix(CAPACITY)
+        limits = {name: task.threshold(split) for name, task in found.suite.tasks.items()}
+        rows = rows.filter(pl.col("split") == IN_DOMAIN).with_columns(
+            split=pl.lit(split),
+            threshold=pl.col("task").replace_strict(limits, return_dtype=pl.Float64),
+        )
+    return _cells(rows.with_columns(counts=pl.lit(True)))
 
 
 def _cells(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,160 @@
+"""The tables of ``pe-lab leaderboard`` of one task: by split, on one split, and other phases."""
+
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.console import percent
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.results.formats import Cell, Table
+from pe_lab.results.leaderboard.entries import CAPACITY, OTHER, SCORE, TUNING
+from pe_lab.results.leaderboard.families import ties
+from pe_lab.results.leaderboard.scores import Scores, cells_of
+from pe_lab.results.leaderboard.texts import (
+    CLUSTERS,
+    cells_of_task,
+    clusters_note,
+    display_name,
+    entry_order,
+    k_of_n,
+    letter_ranges,
+    missing_text,
+    rate_chosen,
+    seeds_text,
+    times_text,
+)
+
+GUESSING = "guessing"
+TIES = (
+    "entries that share no letter differ (exact test of the share of splits that a run generalises "
+    "to, Holm over all pairs)"
+)
+
+
+def task_table(found: Scores, task: str) -> Table:
+    """A row an entry, a column a split: how many seeds generalise to it."""
+    one = found.suite.tasks[task]
+    splits = [IN_DOMAIN, *one.generalises]
+    entries, controls = entry_order(found, [task])
+    cells = {(row["entry"], row["split"]): row for row in cells_of_task(found, task)}
+    marks = ties(found, [task], entries).letters
+
+    def line(entry: str) -> list[Cell]:
+        first = cells.get((entry, IN_DOMAIN))
+        missing = missing_text(found, entry, [task])
+        shown = [Cell(seeds_text(cells.get((entry, split)), missing)) for split in splits]
+        return [
+            Cell(display_name(found, entry, [task])),
+            Cell(letter_ranges(marks.get(entry, ""))),
+            Cell(rate_chosen(found, first)),
+            *shown,
+            Cell(times_text(first["cost"] if first else None)),
+        ]
+
+    columns = ["entry", "tie", "rate", f"fits <= {percent(one.fits)}"]
+    columns += [f"{split} <= {percent(limit)}" for split, limit in one.generalises.items()]
+    rows = [line(entry) for entry in entries]
+    shown = [n for n, name in enumerate(columns) if name != "tie" or marks]
+    shown.append(len(columns))
+    columns.append("time")
+    closing = [line(entry) for entry in controls]
+    guess = {row["split"]: row["guess"] for row in cells_of_task(found, task)}
+    if guess:
+        closing.append(
+            [
+                *(Cell(word) for word in (GUESSING, "", "")),
+                *(Cell("" if guess.get(s) is None else percent(guess[s])) for s in splits),
+                Cell(""),
+            ]
+        )
+    caption = (
+        "k/n seeds with an error at or below the threshold of the column (95 % Wilson interval in "
+        "%), and the median error in %; rate: the learning rate that tuning chose; time: of "
+        "training, in that of rope on the same kind of machine"
+    )
+    if marks:
+        caption += f"; tie: {TIES}"
+    return Table(
+        title=f"{task} ({one.family})",
+        columns=[columns[n] for n in shown],
+        words=len(shown) - len(splits) - 1,
+        rows=[[row[n] for n in shown] for row in rows],
+        caption=caption + clusters_note(cells_of_task(found, task)) + ".",
+        closing=[[row[n] for n in shown] for row in closing],
+    )
+
+
+def split_table(found: Scores, task: str, split: str) -> Table:
+    """A row an entry: all that is known of its errors on one split."""
+    limit = found.suite.tasks[task].threshold(split)
+    entries, controls = entry_order(found, [task])
+    cells = {row["entry"]: row for row in cells_of_task(found, task) if row["split"] == split}
+    ranked = sorted(
+        entries,
+        key=lambda e: (-cells[e]["p_generalises"], cells[e]["median"]) if e in cells else (1, 0),
+    )
+
+    def line(entry: str) -> list[Cell]:
+        row = cells.get(entry)
+        name = Cell(display_name(found, entry, [task]))
+        if row is None:
+            return [name, Cell(missing_text(found, entry, [task])), *[Cell("")] * 6]
+        mean = "" if row["mean"] is None else percent(row["mean"])
+        spread = "" if row["sd"] is None else f" ± {percent(row['sd'])}"
+        return [
+            name,
+            Cell(rate_chosen(found, row)),
+            Cell(k_of_n(row)),
+            Cell(percent(row["median"]) if row["measured"] else "-"),
+            Cell((CLUSTERS if row["clusters"] else "") + mean + spread),
+            Cell(str(row["n"])),
+            Cell(str(row["failed"] or "")),
+            Cell(times_text(row["cost"])),
+        ]
+
+    columns = ["entry", "rate", "k/n", "median", "mean ± sd", "seeds", "failed", "time"]
+    closing = [line(entry) for entry in controls]
+    guess = next((row["guess"] for row in cells.values() if row["guess"] is not None), None)
+    if guess is not None:
+        closing.append([Cell(GUESSING), Cell(""), Cell(""), Cell(percent(guess)), *[Cell("")] * 4])
+    caption = (
+        f"k/n seeds with an error of at most {percent(limit or 0)} % (95 % Wilson interval in %), "
+        "errors in %; rate: the learning rate that tuning chose; time: of training, in that of "
+        "rope on the same kind of machine" + clusters_note(list(cells.values())) + "."
+    )
+    rows = [line(entry) for entry in ranked]
+    return Table(f"{task}, {split}", columns, 2, rows, caption, closing=closing)
+
+
+def phases_table(found: Scores, task: str) -> Table | None:
+    """A row for each entry and phase beside the score: error at 2 and 4 times the steps, trained at
+    the split; None where there are none."""
+    splits = [IN_DOMAIN, *found.suite.tasks[task].generalises]
+    entries, controls = entry_order(found, [task])
+    of_task = found.rows.filter(pl.col("task") == task)
+    phases = [p for p in of_task["phase"].unique().sort() if p not in (TUNING, SCORE, OTHER)]
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for phase in phases:
+        shown = CAPACITY.strip(":") if phase.startswith(CAPACITY) else phase
+        for row in cells_of(found, phase).filter(pl.col("task") == task).iter_rows(named=True):
+            cells.setdefault((row["entry"], shown), {})[row["split"]] = row
+    if not cells:
+        return None
+    rows = []
+    for entry in (*entries, *controls):
+        for phase in dict.fromkeys(phase for name, phase in cells if name == entry):
+            of = cells[entry, phase]
+            rows.append(
+                [Cell(entry), Cell(phase), *(Cell(seeds_text(of.get(s), "")) for s in splits)]
+            )
+    return Table(
+        title=f"{task}: other phases",
+        columns=["entry", "phase", *splits],
+        words=2,
+        rows=rows,
+        caption=(
+            "steps_x2, steps_x4: at so many times the steps; capacity: trained on what the split "
+            "measures. k/n seeds with an error at or below the threshold (95 % Wilson interval in "
+            "%), and the median error in %."
+        ),
+    )

@@ -1,0 +1,105 @@
+"""What stands in the cells of a leaderboard's tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.console import percent
+from pe_lab.results.leaderboard.entries import TUNING
+from pe_lab.results.leaderboard.families import Rate
+from pe_lab.results.leaderboard.scores import Scores
+
+NOT_RUN = "not run"
+YOURS = "(yours)"
+PARTLY = "°"
+CLUSTERS = "‡"
+
+
+def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The entries and the controls: those of the suite in its order, run or not, then others."""
+    suite = found.suite
+    run = found.cells.filter(pl.col("task").is_in(tasks))["entry"].unique(maintain_order=True)
+    known = [*suite.encodings, *suite.controls]
+    others = sorted(entry for entry in run if entry not in known)
+    controls = [name for name in suite.controls if name in set(run)]
+    plain = [name for name in suite.encodings if name != "none"]
+    return [*plain, *others], ["none", *controls]
+
+
+def cells_of_task(found: Scores, task: str) -> list[dict[str, Any]]:
+    """The cells of a task, as rows."""
+    return list(found.cells.filter(pl.col("task") == task).iter_rows(named=True))
+
+
+def display_name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
+    """The entry, marked where some of its runs are the reader's."""
+    cells = found.cells.filter((pl.col("entry") == entry) & pl.col("task").is_in(list(tasks)))
+    return f"{entry} {YOURS}" if cells["yours"].any() else entry
+
+
+def letter_ranges(letters: str) -> str:
+    """``abcdf`` as ``a-d f``."""
+    runs: list[str] = []
+    for letter in letters:
+        if runs and ord(letter) == ord(runs[-1][-1]) + 1:
+            runs[-1] += letter
+        else:
+            runs.append(letter)
+    if max(map(len, runs), default=0) < 3:
+        return letters
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else run for run in runs)
+
+
+def missing_text(found: Scores, entry: str, tasks: Iterable[str]) -> str:
+    """What stands where an entry has no score: failed, not scored (tuned only) or not run."""
+    rows = found.rows.filter(
+        (pl.col("entry") == entry)
+        & pl.col("task").is_in(list(tasks))
+        & ((pl.col("phase") == TUNING) | pl.col("counts"))
+    )
+    if rows.is_empty():
+        return NOT_RUN
+    return "not scored" if (rows["state"] == "finished").any() else "failed"
+
+
+def rate_text(rate: Rate | None, missing: str) -> str:
+    """``12/120° (3..30)``."""
+    if rate is None:
+        return missing
+    partly = PARTLY if rate.tasks < rate.of else ""
+    return f"{rate.k}/{rate.n}{partly} ({100 * rate.low:.0f}..{100 * rate.high:.0f})"
+
+
+def k_of_n(row: Mapping[str, Any]) -> str:
+    """``7/8 (53..98)``."""
+    return f"{row['k']}/{row['n']} ({100 * row['p_low']:.0f}..{100 * row['p_high']:.0f})"
+
+
+def seeds_text(row: Mapping[str, Any] | None, missing: str) -> str:
+    """``7/8 (53..98) 0.0``: with the median."""
+    if row is None:
+        return missing
+    median = percent(row["median"]) if row["measured"] else "-"
+    return f"{k_of_n(row)} {median}{CLUSTERS if row['clusters'] else ''}"
+
+
+def rate_chosen(found: Scores, row: Mapping[str, Any] | None) -> str:
+    """The learning rate, and whether fewer were tried than the protocol has."""
+    if row is None:
+        return ""
+    return f"{row['lr']:g}" + (
+        "" if row["rates"] >= len(found.suite.protocol.rates) else " not tuned"
+    )
+
+
+def times_text(value: float | None) -> str:
+    """A cost in that of rope."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def clusters_note(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The mark of two clusters explained, where a row has it."""
+    if not any(row["clusters"] for row in rows):
+        return ""
+    return f"; {CLUSTERS}: the seeds fall into two clusters, which a mean does not describe"
