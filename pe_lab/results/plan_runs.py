@@ -41,13 +41,14 @@ def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
         if setting is None or place is None:
             continue
         seed = facts["seed"]
+        seed_init = setting.keys.get("seed.init", seed)
         run = {
             "suite": name,
             "task": place.task,
             "entry": place.entry,
             "seed": seed,
-            "seed_init": setting.keys.get("seed.init", seed),
-            "phase": phase_of(suite, place, seed, setting.config["train"]),
+            "seed_init": seed_init,
+            "phase": phase_of(suite, place, seed, seed_init, setting.config["train"]),
         }
         if plan.names(run):
             path = Path(facts["path"])

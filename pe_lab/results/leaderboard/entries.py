@@ -115,12 +115,10 @@ def phase_of(
     suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
 ) -> str:
     """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, or ``other``: a run that the
-    protocol does not have, such as one of another rate, number of steps or seed."""
+    protocol does not have, such as one of another rate or number of steps, or with seeds of weights
+    and data that differ."""
     protocol, steps = suite.protocol, steps_of(suite, place.task)
-    known = range(max(protocol.seeds, protocol.more_seeds))
-    if seed != seed_init or not (seed in protocol.tuning_seeds or seed in known):
-        return OTHER
-    if not any(same(train["lr"], rate) for rate in protocol.rates):
+    if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.rates):
         return OTHER
     if place.capacity is not None:
         return f"{CAPACITY}{place.capacity}"
