@@ -26,6 +26,7 @@ import yaml
 from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import insert, table
+from pe_lab.cli.results import ResultsOptions
 from pe_lab.report.pictures import drawn, heat_map
 from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs
@@ -35,8 +36,8 @@ README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapo
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
-FLIPFLOP = "task=flipflop and state=finished and model.n_layers=2"
-"""One layer is a separate finding."""
+FLIPFLOP = "task=flipflop and state=finished and model.n_layers=2 and task.length=64"
+"""One layer and length 512 are separate findings."""
 
 
 def pe_lab(*words: str, capture: bool = False) -> str:
@@ -52,7 +53,8 @@ def section(finding: dict[str, Any], anew: bool) -> str:
     """The commands, the table and the text of a finding; as the page has it where its runs are not
     here or ``anew`` is false, and empty where it was never run."""
     results = shlex.split(finding["results"])
-    keys = dict(word.split("=", 1) for word in results)
+    words = dict(word.split("=", 1) for word in results)
+    keys = {key: word for key, word in words.items() if key not in ResultsOptions.model_fields}
     folder = facts.ROOT / RUNS
     if not (anew and folder.is_dir() and keys.keys() <= set(read_runs(folder).columns)):
         return earlier().get(finding["title"], "")

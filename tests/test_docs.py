@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,15 @@ import torch
 import yaml
 from torch import Tensor
 
-from docs import costs, entries, facts, generate, heatmaps, pictures, tasks
+from docs import costs, entries, facts, findings, generate, heatmaps, pictures, tasks
+from pe_lab.cli.results import ResultsOptions
+from pe_lab.cli.train import arguments
+from pe_lab.config.check import check_composed
+from pe_lab.config.compose import compose
+from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.results.reader import flat
+from pe_lab.sweeps.launchers import register_choices
 
 REMEDY = "run `make docs`"
 ENTRIES: dict[str, Any] = yaml.safe_load((entries.HERE / "encodings.yaml").read_text("utf-8"))
@@ -257,3 +265,27 @@ def test_a_new_encoding_is_drawn_without_new_code(
     assert panel.matrix[3, 4].isnan()
     found = facts.of("new")
     assert (found.hooks, found.reads_positions) == (["bias"], True)
+
+
+@pytest.mark.extended
+def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
+    """The filters of ``results`` select the first job of each line, and every value of a sweep."""
+    register_resolvers()
+    register_choices()
+    written = yaml.safe_load(findings.SOURCE.read_text("utf-8"))["findings"]
+    for name, finding in written.items():
+        words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
+        filters = {k: v for k, v in words.items() if k not in ResultsOptions.model_fields}
+        for line in finding["runs"]:
+            swept = dict(word.split("=", 1) for word in shlex.split(line))
+            lists = {key for key, values in swept.items() if values[0] != "["}
+            first = {k: v.split(",")[0] if k in lists else v for k, v in swept.items()}
+            first["seed"] = "0"
+            (composed,) = compose(arguments([f"{key}={value}" for key, value in first.items()]))
+            job = check_composed(composed)
+            keys = {**flat(plain(job)), **job.names}
+            for key, values in filters.items():
+                allowed = [yaml.safe_load(value) for value in values.split(",")]
+                assert keys[key] in allowed, (name, key, keys[key])
+                if key in lists - {"seed"}:
+                    assert set(swept[key].split(",")) <= set(values.split(",")), (name, key)
