@@ -171,6 +171,10 @@ def test_rates_come_first(here: Here) -> None:
     ]  # fmt: skip
     assert "‡: seeds in two clusters" in caption
     assert "4 seeds a side cannot tell P(generalises) 0.9 from 0; 0.9 from 0.5 needs 23" in caption
+    assert "23; 4 of 4 show that fewer than 53 % of seeds fail" in " ".join(
+        here("results", "threshold=0.04").out.split()
+    )
+    assert "seeds fail" not in caption
     assert "‡" not in here("results", "pe=a").out
     assert "(threshold)" not in here("results", "pe=c").out + here("results", "spread=sd").out
     assert "seeds a side" not in here("results", "pe=c").out + here("results", "metric=loss").out

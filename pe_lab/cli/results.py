@@ -32,6 +32,7 @@ import polars as pl
 from pydantic import Field
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, parse
 from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
 from pe_lab.results.cell_text import Spread
@@ -39,7 +40,7 @@ from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.statistics.power import what_seeds_show
+from pe_lab.results.statistics.power import what_clean_seeds_show, what_seeds_show
 from pe_lab.results.tables import Layout, tables
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
@@ -114,8 +115,13 @@ def show(words: Sequence[str]) -> None:
 
 def _power(groups: pl.DataFrame) -> list[str]:
     """What the number of seeds that most rows have can show; empty where no row has two."""
-    seeds = groups.filter(pl.col("k").is_not_null(), pl.col("n") > 1)["n"].to_list()
-    return [what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))] if seeds else []
+    rated = groups.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
+    if rated.is_empty():
+        return []
+    seeds = rated["n"].to_list()
+    notes = [what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))]
+    clean = rated.filter(pl.col("k") == pl.col("n"), pl.col("split") != IN_DOMAIN)["n"]
+    return notes if clean.is_empty() else [f"{notes[0]}; {what_clean_seeds_show(max(clean))}"]
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

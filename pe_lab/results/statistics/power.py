@@ -65,6 +65,16 @@ def clean_seeds(rate: float = 0.1, level: float = LEVEL) -> int:
     return math.ceil(math.log(level) / math.log1p(-rate))
 
 
+def most_failures(n: int, level: float = LEVEL) -> float:
+    """The failure rate that n seeds without a failure exclude: 1 - level^(1 / n), the exact
+    one-sided bound.
+
+    >>> round(most_failures(8), 3)
+    0.312
+    """
+    return float(1 - level ** (1 / n))
+
+
 def flips_needed(rivals: int, level: float = LEVEL) -> int:
     """Paired seeds below which sign flips cannot reach ``level`` after Holm's correction over this
     many rivals: 2 / 2^n <= level / rivals.
@@ -93,6 +103,20 @@ def what_seeds_show(n: int, seen: tuple[float, float] | None = None) -> str:
         sentence += f"; 0.9 from 0.5 needs {needed}"
     if seen is not None and (more := seeds_needed(*seen)) is not None:
         sentence += f"; the {seen[0]:.2g} and {seen[1]:.2g} seen need {more}"
+    return sentence
+
+
+def what_clean_seeds_show(n: int) -> str:
+    """A sentence on n seeds that all generalise.
+
+    >>> what_clean_seeds_show(8)
+    '8 of 8 show that fewer than 32 % of seeds fail; for fewer than 10 % it takes 29 of 29'
+    """
+    sentence = (
+        f"{n} of {n} show that fewer than {math.ceil(100 * most_failures(n))} % of seeds fail"
+    )
+    if n < clean_seeds():
+        sentence += f"; for fewer than 10 % it takes {clean_seeds()} of {clean_seeds()}"
     return sentence
 
 
