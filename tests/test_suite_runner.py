@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import suite_rows
+from pe_lab.results.relative_cost import equal_time, relative_cost
 from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.results.tuning import FAILED, chosen_rate
 from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.suite.cost import relative_cost
+from pe_lab.training.plan import plan
 
 
 def test_the_rate_with_the_lowest_in_domain_error_is_chosen() -> None:
@@ -48,6 +50,13 @@ def test_every_encoding_of_the_suite_has_a_relative_cost() -> None:
     assert min(cost for cost in costs.values() if cost is not None) > 0.5
     assert None not in costs.values()
     assert relative_cost("mine", 100) is None
+
+
+def test_equal_time_is_a_fixed_number_of_steps() -> None:
+    assert equal_time("rope", 400, 64) == 400
+    # 1.836 / 1.017 times as long.
+    assert equal_time("path", 400, 64) == 222
+    assert equal_time("mine", 400, 64) is None
 
 
 @pytest.mark.parametrize(
@@ -87,10 +96,10 @@ def tiny_suite(folder: Path, rates: list[float] | None = None, **task: Any) -> l
             "tuning_seeds": [1000],
             "seeds": 2,
             "more_seeds": 3,
-            "more_seeds_for": ["none"],
+            "more_seeds_for": task.pop("more_seeds_for", ["none"]),
             "longer": [2],
         },
-        "encodings": ["none", "alibi"],
+        "encodings": ["none", "alibi", "learned"],
         "controls": {"lstm": ["model=lstm", "pe=none", "model.d_model=16", "model.n_layers=1"]},
         "model": MODEL,
         "common": common,
@@ -124,6 +133,7 @@ def rates(cwd: Path, pe: str, tuning: bool) -> set[float]:
     }
 
 
+@pytest.mark.extended
 def test_all_entries_are_tuned_and_scored_once(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path), "pe=alibi,lstm"]
     ended = here(*line)
@@ -207,6 +217,20 @@ def test_capacity_is_trained_on_what_the_split_measures(here: Here, tmp_path: Pa
 
 
 @pytest.mark.extended
+def test_equal_parameters_and_equal_time(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path, more_seeds_for=["learned", "none", "lstm"]), "pe=learned,lstm"]
+    ended = here(*line, "phases=tuning,equal_time,equal_parameters")
+    assert ended.status == 0, ended.err
+    assert "not run: lstm, equal_parameters on flipflop: its model has no d_ff" in ended.out
+    found = [one for one in summaries(tmp_path) if one["config"]["model"].get("d_ff", 64) != 64]
+    assert len(found) == 2
+    (config,) = checked_jobs([*COMMON, *TASK, *MODEL, "pe=rope"])
+    rope = sum(p.numel() for p in plan(config).model().parameters())
+    # A unit more or less of d_ff are 2 x 16 weights and a bias.
+    assert all(abs(one["metrics"]["params/total"] - rope) <= 33 / 2 for one in found)
+
+
+@pytest.mark.extended
 def test_shipped_runs_are_not_run_again(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,3 +267,12 @@ def test_it_goes_on_after_a_signal(here: Here, tmp_path: Path) -> None:
     assert "run the same command to continue" in (tmp_path / "stdout").read_text()
     assert here(*line).status == 0
     assert len(folders(tmp_path)) == RUNS
+
+
+@pytest.mark.extended
+def test_workers_stay_over_all_phases(here: Here, tmp_path: Path) -> None:
+    line = [word for word in tiny_suite(tmp_path) if "launcher" not in word]
+    assert here(*line, "pe=none", "hydra.launcher.n_jobs=2").status == 0
+    status = [json.loads((path / "status.json").read_text()) for path in folders(tmp_path).values()]
+    assert len(status) == RUNS
+    assert 1 <= len({one["pid"] for one in status} - {os.getpid()}) <= 2

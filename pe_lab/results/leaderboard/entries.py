@@ -7,9 +7,11 @@ from typing import Any
 
 from pe_lab.results.defaults import defaults, same
 from pe_lab.results.reader import Setting, text
+from pe_lab.results.relative_cost import equal_times
 from pe_lab.results.suite import Suite, task_digest
 
 TUNING, SCORE, OTHER, CAPACITY = "tuning", "score", "other", "capacity:"
+EQUAL_TIME = "equal_time"
 ENTRY_KEYS = ("pe.", "model.", "positions.")
 
 
@@ -114,9 +116,9 @@ def _entry(
 def phase_of(
     suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
 ) -> str:
-    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, or ``other``: a run that the
-    protocol does not have, such as one of another rate or number of steps, or with seeds of weights
-    and data that differ."""
+    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, ``equal_time``, or ``other``: a
+    run that the protocol does not have, such as one of another rate or number of steps, or with
+    seeds of weights and data that differ."""
     protocol, steps = suite.protocol, steps_of(suite, place.task)
     if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.rates):
         return OTHER
@@ -124,7 +126,7 @@ def phase_of(
         return f"{CAPACITY}{place.capacity}"
     times, left = divmod(train["steps"], steps)
     if left or not times:
-        return OTHER
+        return EQUAL_TIME if train["steps"] in equal_times(place.entry, steps) else OTHER
     if times == 1:
         return TUNING if seed in protocol.tuning_seeds else SCORE
     return f"steps_x{times}" if times in protocol.longer else OTHER

@@ -5,46 +5,27 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import yaml
 
 from pe_lab.experiment.machine import prepare
+from pe_lab.results.relative_cost import relative_cost
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.suite.runs import Base
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Trainer
 
-BASELINE = "rope"
-"""The encoding that costs are relative to."""
 WARM_UP, STEPS = 2, 6
 """Steps before and while the time is taken."""
 PART = 16
 """Of each split, one sequence in so many is measured to time it."""
 Seconds = tuple[float, float]
 """Of a step, and of the measurement at the end."""
-
-
-@cache
-def _table() -> dict[str, dict[int, float]]:
-    text = Path(__file__).with_name("relative_cost.yaml").read_text("utf-8")
-    table: dict[str, dict[int, float]] = yaml.safe_load(text)
-    return table
-
-
-def relative_cost(entry: str, length: int) -> float | None:
-    """The time of a training step over rope's at the nearest length that was measured; None for an
-    entry that was not."""
-    row = _table().get(entry)
-    if row is None:
-        return None
-    return row[min(row, key=lambda measured: abs(math.log(measured / length)))]
 
 
 class Costs:

@@ -1,11 +1,15 @@
 """What the phases of a suite run: tuning, then the chosen rate on fresh seeds, then what is asked
 for beside these."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from pe_lab.results.relative_cost import BASELINE, equal_time
 from pe_lab.results.suite import Suite
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
+from pe_lab.training.plan import Plan
 
 Runs = Callable[[Base, float], list[SuiteRun]]
 """From a task with an entry, and its rate, to runs."""
@@ -32,7 +36,7 @@ class Phase:
 
 
 TUNING = "tuning"
-NAMES = (TUNING, "score", "more_seeds", "longer", "capacity")
+NAMES = (TUNING, "score", "more_seeds", "longer", "capacity", "equal_time", "equal_parameters")
 DEFAULT = (TUNING, "score")
 """Those that are run unless others are asked for."""
 
@@ -68,12 +72,31 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
                 found += [at.run(phase, lr, seed) for seed in range(protocol.seeds)]
         return found
 
+    def as_long(base: Base, lr: float) -> list[SuiteRun]:
+        steps = equal_time(base.entry, base.steps, base.plan.dims.train_len)
+        if steps is None:
+            composer.refusals[base.task, f"{base.entry}, equal_time"] = "its cost is not known"
+            return []
+        return [base.run("equal_time", lr, seed, steps) for seed in range(protocol.seeds)]
+
+    def as_large(base: Base, lr: float) -> list[SuiteRun]:
+        baseline = composer.base(base.task, BASELINE)
+        if baseline is None or base.plan.config.model.get("d_ff", 0) is not None:
+            reason = "its model has no d_ff to change"
+            composer.refusals[base.task, f"{base.entry}, equal_parameters"] = reason
+            return []
+        at = composer.base(base.task, base.entry, f"model.d_ff={equal_width(base, baseline)}")
+        seeds = range(protocol.seeds)
+        return [] if at is None else [at.run("equal_parameters", lr, seed) for seed in seeds]
+
     made = (
         Phase(TUNING, tuning, some=False),
         Phase("score", score, some=False),
         Phase("more_seeds", more_seeds),
         Phase("longer", longer),
         Phase("capacity", capacity),
+        Phase("equal_time", as_long),
+        Phase("equal_parameters", as_large),
     )
     return {phase.name: phase for phase in made}
 
@@ -87,3 +110,18 @@ def trained_at(base: Base, split: str) -> list[str]:
         for key, value in changes.items()
     ]
     return [*words, "task.splits={}"]
+
+
+def equal_width(base: Base, baseline: Base) -> int:
+    """The ``model.d_ff`` with which the whole model has as nearly as possible as many parameters as
+    the baseline's; the smaller one of two that are equally near."""
+    config: Any = base.plan.model_config
+    width: int = config.ff_width
+    wanted, now = _parameters(baseline.plan), _parameters(base.plan)
+    wider = replace(base.plan, model_config=replace(config, d_ff=width + 1))
+    each = _parameters(wider) - now
+    return max(1, width + math.ceil((wanted - now) / each - 0.5))
+
+
+def _parameters(plan: Plan) -> int:
+    return sum(p.numel() for p in plan.model().parameters())

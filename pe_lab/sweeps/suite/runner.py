@@ -11,12 +11,13 @@ from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
 from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
+from pe_lab.results.relative_cost import BASELINE
 from pe_lab.results.suite import Suite
 from pe_lab.results.tuning import Measured, chosen_rate
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
 from pe_lab.sweeps.retry import launch_all
-from pe_lab.sweeps.suite.cost import BASELINE, Costs
+from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import TUNING, Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
@@ -56,7 +57,8 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
         Interrupted: a signal came; the same command continues.
     """
     runner = Runner(args, suite, request)
-    with busy("composing, timing"):
+    pairs = len(request.tasks) * len(request.entries)
+    with busy(f"composing {pairs} pairs of task and entry, timing"):
         rows = runner.planned()
     console().print(plan_table(suite, rows, runner.workers))
     for (task, entry), reason in runner.composer.refusals.items():
