@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from made import made
-from program import Here
+from program import Here, tiny
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.statistics.variance import Parts, variance_parts
@@ -93,6 +93,19 @@ def test_only_a_full_rectangle_counts() -> None:
     (row,) = variance_over_seeds(frame(crossed), splits=["sparse"]).to_dicts()
     assert len(row["inits"]) * len(row["datas"]) == 6
     assert variance_over_seeds(frame({(s, s): 0.5 for s in range(4)})).is_empty()
+
+
+@pytest.mark.extended
+def test_crossed_runs_as_they_are_made(here: Here) -> None:
+    crossed = tiny("seed.init=0,1", "seed.data=0,1", "train.steps=2", "train.warmup=0")
+    assert here("-m", *crossed, "hydra/launcher=basic").status == 0
+    rows = json.loads(here("results", "variance=true", "format=json").out)["rows"]
+    assert {tuple(row["inits"] + row["datas"]) for row in rows} == {(0, 1, 0, 1)}
+    splits = {row["split"] for row in rows}
+    assert {"in_domain", "sparse", "long_x4"} <= splits
+    assert len(splits) == len(rows)
+    out = here("results", "variance=true").out
+    assert "seed.init" not in out
 
 
 def test_without_crossed_runs_the_command_says_how_to_make_them(here: Here) -> None:

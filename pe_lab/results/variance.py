@@ -68,7 +68,7 @@ def variance_tables(parts: pl.DataFrame, names: Names, metric: str = "error") ->
     for (task,), rows in parts.group_by("task", maintain_order=True):
         lines = [
             [
-                Cell(" ".join([row["pe"], names.labels.get(row["setting"], "")]).strip()),
+                Cell(_name(row, names)),
                 Cell(row["split"]),
                 Cell(f"{len(row['inits'])} x {len(row['datas'])}"),
                 *(Cell(_number(row[k], k in shares)) for k in COLUMNS),
@@ -79,6 +79,12 @@ def variance_tables(parts: pl.DataFrame, names: Names, metric: str = "error") ->
         title = f"{task}: {metric}, parts of its variance in %"
         tables.append(Table(title, head, 3, lines, CAPTION))
     return tables
+
+
+def _name(row: Mapping[str, Any], names: Names) -> str:
+    """The encoding and what tells its settings apart, but for the seed that is crossed."""
+    label = names.labels.get(row["setting"], "").split()
+    return " ".join([row["pe"], *(word for word in label if not word.startswith(f"{INIT}="))])
 
 
 def _number(value: float | None, share: bool) -> str:
