@@ -407,3 +407,23 @@ def test_other_phases_stand_beside_the_score() -> None:
         ["rope", "steps_x2", "4/4 (51..100) 0.0", "3/4 (30..95) 0.0‡"],
     ]
     assert phases_table(scored(*flipflop("rope", 2, 1)), "flipflop") is None
+
+
+def test_the_shipped_runs() -> None:
+    """Of this suite, by its protocol, small, and without a path or a host of a machine."""
+    path = file.shipped("v1")
+    found, _ = file.read(path)
+    assert path.stat().st_size < 2e6
+    assert found["suite"].unique().to_list() == [NAME]
+    assert set(found["task"]) <= set(SUITE.tasks)
+    assert set(found["entry"]) <= {*SUITE.encodings, *SUITE.controls}
+    assert not found["phase"].str.contains("other").any()
+    assert not found["message"].str.contains("/").any()
+    of = scores(SUITE, found, NONE)
+    assert of.notes == []
+    tried = of.cells.group_by("task", "entry").agg(pl.col("rates").min())
+    assert set(tried["rates"]) == {len(SUITE.protocol.rates)}
+    # Seeds are run in their order, for all entries alike: none was chosen.
+    for (_, entry), part in of.rows.filter("counts").group_by("task", "entry"):
+        seeds = sorted(set(part["seed"]))
+        assert seeds == list(range(len(seeds))), entry

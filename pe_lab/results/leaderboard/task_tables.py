@@ -154,7 +154,8 @@ def phases_table(found: Scores, task: str) -> Table | None:
         rows=rows,
         caption=(
             "steps_x2, steps_x4: at so many times the steps; capacity: trained on what the split "
-            "measures. k/n seeds with an error at or below the threshold (95 % Wilson interval in "
-            "%), and the median error in %."
+            "measures; equal_time: as many steps as take the time of rope's. k/n seeds with an "
+            "error at or below the threshold (95 % Wilson interval in %), and the median error in "
+            "%."
         ),
     )
