@@ -27,7 +27,7 @@ def composed(task: str, entry: str, *words: str) -> dict[str, Any]:
 
 def test_v1_is_frozen() -> None:
     """A change of the file is another suite: its shipped results would not be of it."""
-    assert SUITE.digest == DIGEST
+    assert SUITE.digest == "38c43db3"
 
 
 @pytest.mark.parametrize("task", SUITE.tasks)
