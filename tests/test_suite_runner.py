@@ -182,7 +182,7 @@ def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path)
     assert not (tmp_path / "runs").exists()
     rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
     assert [row[3] for row in rows] == ["tuning", "score"]
-    assert [int(row[7]) for row in rows] == [3 * 4, 3 * 2]
+    assert [int(row[7]) for row in rows] == [4 * 4, 4 * 2]
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
