@@ -5,6 +5,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -42,12 +43,16 @@ class Costs:
         self._finished[task, entry].append(seconds)
 
     def of(self, base: Base, baseline: Base | None, steps: int) -> float:
-        """Seconds of a run of this many steps.
+        """Seconds of a run of this many steps. Of one that is trained on longer sequences than the
+        task's: in proportion to their length.
 
         Args:
             baseline: the task with ``BASELINE``, timed for entries whose relative cost is known;
                 None: this entry is timed.
         """
+        if baseline is not None and base.plan.dims.train_len != baseline.plan.dims.train_len:
+            longer = base.plan.dims.train_len / baseline.plan.dims.train_len
+            return longer * self.of(replace(base, plan=baseline.plan), baseline, steps)
         key = base.task, base.entry
         if found := self._finished.get(key):
             return median(step for step, _ in found) * steps + median(last for _, last in found)

@@ -86,9 +86,9 @@ class Runner:
         self.known = Known(self.suite, self.request.shipped)
         # Composes the first that fits, for the launcher's keys.
         pairs = product(self.request.tasks, self.request.entries)
-        next((pair for pair in pairs if self.composer.base(*pair)), None)
-        if self.composer.first is None:
+        if all(self.composer.base(*pair) is None for pair in pairs):
             raise UsageError(next(iter(self.composer.refusals.values())))
+        assert self.composer.first is not None
         self.first_args, self.cfg, first = self.composer.first
         self.runs_dir = first.config.runs_dir
         check_launcher(self.cfg)
@@ -157,9 +157,10 @@ class Runner:
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
-                for task in self.request.tasks:
-                    for name in self.request.phases:
-                        self._stage(sweep, task, self.phases[name], until)
+                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
+                for task, name in product(self.request.tasks, self.request.phases):
+                    self._stage(sweep, task, self.phases[name], until)
+                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
         console().print(closing_table(self.stages, self.workers))
