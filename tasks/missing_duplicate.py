@@ -25,6 +25,11 @@ class MissingDuplicate(Question):  # type: ignore[misc]
     A shorter sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and
     four times max_length. Errors are also broken down by the number of tokens read. Metric: share
     of wrong letters.
+
+    Small transformers learn it slowly, and faster with loss_on all, which trains on the second half
+    too. Two layers of width 64 with rope, one seed, lr 3e-3: 7.2 % wrong in domain after 3 000
+    steps at max_length 12 and 10.8 % after 2 000 at 16; with loss_on scored 26.4 % after 4 000 at
+    16; longer strings are guessed.
     """
 
     @property

@@ -39,6 +39,10 @@ class Modular(Question):  # type: ignore[misc]
     Splits: long_x2 and long_x4 have exactly twice and four times max_length. Errors are also broken
     down by the number of tokens read. Metric: share of wrong values; a scaled accuracy of others
     is (1 - error - 1/m) / (1 - 1/m) here.
+
+    Small transformers do not learn the default size in minutes. Two layers of width 64 with rope,
+    m 3, operators +-, one seed, lr 3e-3: max_length 5 is learned in 2 000 steps (0.6 % wrong in
+    domain), max_length 7 not in 3 000 (19.8 %, guessing 64.6); longer expressions are guessed.
     """
 
     m: Annotated[int, Field(ge=2, le=1000)]
