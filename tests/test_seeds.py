@@ -10,6 +10,7 @@ from sweeps import folders
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain, validated
+from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import labels
@@ -104,5 +105,8 @@ def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     assert sorted(runs.group_by("setting").len()["len"]) == [1, 1, 2]
     assert set(labels(runs).values()) == {"", "seed.init=0", "seed.init=7"}
     assert here("results", "seed.init=7").status == 0
+    loaded = [load(path).plan.config for path in folders(tmp_path).values()]
+    seeds = [(config.seed_init, config.seed) for config in loaded]
+    assert sorted(seeds, key=str) == [(0, 1), (7, 0), (7, 1), (None, 0)]
     again = here(*words)
     assert "4 of them finished before" in again.out

@@ -26,6 +26,7 @@ from pe_lab.config.hydra_internals import (
     create_config_search_path,
 )
 from pe_lab.config.overrides import check_override, check_words, replace_mappings
+from pe_lab.config.seeds import WORDS, as_composed
 
 CONFIG_PATH = "pkg://pe_lab.conf"
 
@@ -168,7 +169,11 @@ def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> lis
     swept = params if runs_all else _params(hydra, others)[0]
     if not params or (swept == params and not runs_all):
         return words
-    added = [f"{key}={value}" for key, value in swept.items() if key not in keys]
+    added = [
+        as_composed(f"{key}={value}")
+        for key, value in swept.items()
+        if WORDS.get(key, key) not in keys
+    ]
     for word in added:
         try:
             (override,) = parser.parse_overrides([word])
