@@ -15,6 +15,7 @@ from made import config, made
 from program import Here, assert_refused
 
 from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.plan_runs import planned_by
 from pe_lab.results.plan_tests import NOT_ENOUGH, NOT_SUPPORTED, SUPPORTED, p_value, verdict
@@ -195,6 +196,11 @@ def suite_of_made() -> Suite:
     return replace(SUITE, tasks={"flipflop": flipflop}, common=())  # type: ignore[type-var]
 
 
+@pytest.fixture(autouse=True)
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "shipped", lambda _: tmp_path / "none.parquet")
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("pe_lab.cli.plan", "pe_lab.results.plan_runs"):
@@ -277,8 +283,35 @@ def test_a_run_made_again_by_force_began_when_the_first_one_did(here: Here, smal
 
 def test_a_plan_of_runs_that_are_there_is_refused(here: Here, small: None) -> None:
     run_at(BEFORE, "rope", 3, 0.3)
-    assert_refused(here(*CLAIM), "1 run of this plan began already", "first_seed=")
-    assert here(*CLAIM, "first_seed=8").status == 0
+    assert_refused(here(*CLAIM, "first_seed=0"), "seed 3 are known", "runs/flipflop/rope", "4 or")
+    tuning = SUITE.protocol.tuning_seeds[0]
+    assert_refused(here(*CLAIM, f"first_seed={tuning - 2}"), f"seed {tuning} is for tuning")
+    assert here(*CLAIM).status == 0
+    assert read_plan(Path("plan.yaml")).seeds == tuple(range(4, 12))
+
+
+def test_seeds_and_rates_of_shipped_runs(
+    here: Here, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers of shipped runs are known, and so are the rates that were chosen."""
+    for pe, best in {"path": 0.006, "rope": 0.001}.items():
+        tuned(pe, best)
+        run_at(None, pe, 19, 0.0, lr=best)
+    rows = suite_rows(Path("runs"), suite_of_made())
+    Path("runs").rename("shipped")
+    file.write(rows, Path("v1.parquet"))
+    monkeypatch.setattr(file, "shipped", lambda _: Path("v1.parquet"))
+    assert_refused(here(*CLAIM, "first_seed=12"), "seed 19 are known", "(shipped)")
+    out = here(*CLAIM).out
+    assert read_plan(Path("plan.yaml")).seeds == tuple(range(20, 28))
+    for pe, rate in (("path", 0.006), ("rope", 0.001)):
+        (line,) = (line for line in out.splitlines() if f"pe={pe} " in line)
+        assert line.endswith(f"train.lr={rate} 'seed=range(20,28)'")
+        for seed in range(20, 28):
+            run_at(read_plan(Path("plan.yaml")).time + 1, pe, seed, 0.0, lr=rate)
+    decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
+    assert (decided["planned"], decided["verdict"]) == (True, "not supported")
+    assert [row["p"] for row in decided["rows"]] == [1.0]
 
 
 def test_what_is_missing_is_named(here: Here, small: None) -> None:

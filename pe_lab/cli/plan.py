@@ -3,8 +3,10 @@
     pe-lab plan pe=path,rope tasks=parity hypothesis="path tracks parity beyond its length"
                                                        path is claimed to be better than rope; of
                                                        several, than each of the others
-    pe-lab plan .. splits=long_x2 seeds=20             some splits, the seeds 0 to 19
-    pe-lab plan .. seeds=8 first_seed=100              the seeds 100 to 107
+    pe-lab plan .. splits=long_x2 seeds=20             some splits, twenty seeds
+    pe-lab plan .. first_seed=100                      from this seed on, else from the first one
+                                                       after those whose numbers are known: shipped
+                                                       ones and those in runs_dir
     pe-lab plan .. test=mann_whitney level=0.01        of the errors, not of how many generalise
     pe-lab plan .. threshold=0.01                      the error that counts as generalised, else
                                                        the suite's for each split
@@ -37,13 +39,19 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
-from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import frame_of
 from pe_lab.results.frame import FACTS
-from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.output import Format, print_tables
-from pe_lab.results.plan_runs import commands, runs_of, state_table, why_exploratory
+from pe_lab.results.plan_runs import (
+    commands,
+    rows_of_plans,
+    runs_of,
+    state_table,
+    tuned_rates,
+    why_exploratory,
+    with_fresh_seeds,
+)
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
 from pe_lab.results.plans import FOLDER, Plan, Test, least_p, read_plan, suite_of, write_plan
 from pe_lab.results.statistics.power import POWER, smallest_difference
@@ -62,7 +70,7 @@ class PlanOptions(Options):
     splits: CommaSeparated[str] | None = None
     pe: CommaSeparated[str] | None = None
     seeds: AtLeastOne | None = None
-    first_seed: Annotated[int, Field(ge=0, description="a whole number from 0")] = 0
+    first_seed: Annotated[int, Field(ge=0, description="a whole number from 0")] | None = None
     test: Test = "fisher"
     threshold: Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1")] | None = None
     level: Annotated[float, Field(gt=0, lt=1, description="a share between 0 and 1")] = 0.05
@@ -107,14 +115,11 @@ def show(words: Sequence[str]) -> None:
 
 def _write(options: PlanOptions, config_dir: Path | None) -> None:
     suite = load_suite(options.suite, config_dir)
+    runs_dir = Path(options.runs_dir)
     plan = _plan(options, suite, _own(config_dir))
-    if runs := runs_of(plan, Path(options.runs_dir), suite):
-        raise UsageError(
-            f"{counted(len(runs), 'run')} of this plan began already, such as {runs[0].path}: a "
-            "plan is of runs to come; choose other seeds with first_seed=.."
-        )
+    plan = with_fresh_seeds(plan, options.first_seed, runs_dir, suite)
     name = f"{'-'.join(plan.encodings)}-{plan.digest[:8]}.yaml"
-    path = Path(options.runs_dir) / FOLDER / name if options.to is None else Path(options.to)
+    path = runs_dir / FOLDER / name if options.to is None else Path(options.to)
     write_plan(plan, path)
     out, seeds = console(), len(plan.seeds)
     out.print(f"written  {path}", soft_wrap=True)
@@ -129,10 +134,11 @@ def _write(options: PlanOptions, config_dir: Path | None) -> None:
         )
         out.print(f"power    {seeds} seeds a side {can}", soft_wrap=True)
     flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    runs_dir = [] if options.runs_dir == "runs" else [f"runs_dir={options.runs_dir}"]
-    for number, line in enumerate(commands(plan, suite, flags, runs_dir)):
+    folder = [] if options.runs_dir == "runs" else [f"runs_dir={options.runs_dir}"]
+    rates = tuned_rates(rows_of_plans(runs_dir, suite), suite)
+    for number, line in enumerate(commands(plan, suite, rates, flags, folder)):
         out.print(f"{'' if number else 'runs':8} {shlex.join(line)}", soft_wrap=True)
-    result = ["pe-lab", "plan", *flags, f"result={path}", *runs_dir]
+    result = ["pe-lab", "plan", *flags, f"result={path}", *folder]
     out.print(f"result   {shlex.join(result)}", soft_wrap=True)
     out.print("Commit the file, or publish its digest: that shows when it was there.")
 
@@ -153,7 +159,7 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
         if reason:
             raise RunError(f"{path} is no plan of these runs: {reason}")
         return
-    rows = evaluate(plan, suite_rows(runs_dir, suite), suite)
+    rows = evaluate(plan, rows_of_plans(runs_dir, suite), suite)
     missing = dict.fromkeys(f"{r['task']}: {r['missing']}" for r in rows.filter(
         pl.col("missing").is_not_null()).iter_rows(named=True))  # fmt: skip
     notes = [*missing, f"{said}: {verdict(rows)}"]
@@ -208,7 +214,7 @@ def _plan(options: PlanOptions, suite: Suite, own: Sequence[str]) -> Plan:
         suite=suite_of(suite),
         encodings=tuple(encodings),
         tasks={task: of_task for task, of_task in tasks.items() if of_task},
-        seeds=tuple(range(options.first_seed, options.first_seed + seeds)),
+        seeds=tuple(range(seeds)),
         test=options.test,
         level=options.level,
         written=datetime.now(UTC).isoformat(),

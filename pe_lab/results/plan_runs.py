@@ -1,13 +1,19 @@
 """The runs of a plan: which there are, and whether the plan came before them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.output import counted
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.entries import Places, phase_of
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.entries import TUNING, Places, phase_of
+from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.plans import FOLDER, Plan, plans_in, started, suite_of
 from pe_lab.results.reader import read_records, without_collection
 from pe_lab.results.suite import Suite, load_suite
@@ -27,6 +33,53 @@ class PlanRun:
 
 def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
     """The runs below ``runs_dir`` that the plan names, finished or not."""
+    return [run for names, run in _runs(runs_dir, suite) if plan.names(names)]
+
+
+def known_seeds(plan: Plan, runs_dir: Path, suite: Suite) -> dict[int, str]:
+    """The seeds at which a run of the plan's tasks and encodings began or is shipped, each with
+    such a run. A run is deterministic: made again, it has the same numbers."""
+    shipped = shipped_rows(suite).unique("run_id", maintain_order=True)
+    found = {
+        row["seed"]: f"{row['run_id']} (shipped)"
+        for row in shipped.iter_rows(named=True)
+        if plan.is_about(row)
+    }
+    runs = _runs(runs_dir, suite)
+    return found | {run.seed: str(run.path) for names, run in runs if plan.is_about(names)}
+
+
+def with_fresh_seeds(plan: Plan, first_seed: int | None, runs_dir: Path, suite: Suite) -> Plan:
+    """The plan with as many seeds from ``first_seed`` on; None: after all whose numbers are known.
+
+    Raises:
+        UsageError: one of them is known, or for tuning.
+    """
+    known = known_seeds(plan, runs_dir, suite)
+    first = max(known, default=-1) + 1 if first_seed is None else first_seed
+    seeds = tuple(range(first, first + len(plan.seeds)))
+    if seen := [seed for seed in seeds if seed in known]:
+        raise UsageError(
+            f"first_seed={first}: the numbers of seed {seen[0]} are known already, "
+            f"{known[seen[0]]}, and a plan is of runs to come; leave first_seed out, or set it to "
+            f"{max(known) + 1} or more"
+        )
+    if tuning := [seed for seed in seeds if seed in suite.protocol.tuning_seeds]:
+        raise UsageError(
+            f"first_seed={first}: seed {tuning[0]} is for tuning, and a plan is of fresh seeds; "
+            f"set first_seed to {tuning[-1] + 1} or more"
+        )
+    return plan.model_copy(update={"seeds": seeds})
+
+
+def rows_of_plans(runs_dir: Path, suite: Suite) -> pl.DataFrame:
+    """The runs of the folder and the tuning runs that are shipped, a row for each run and split."""
+    tuning = shipped_rows(suite).filter(phase=TUNING)
+    return pl.concat([suite_rows(runs_dir, suite), tuning])
+
+
+def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
+    """The suite's runs in any state, with what ``Plan.names`` reads."""
     if not runs_dir.is_dir():
         return []
     places, name, found = Places(suite), suite_of(suite), []
@@ -40,9 +93,9 @@ def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
         place = places.place(setting, facts) if setting is not None else None
         if setting is None or place is None:
             continue
-        seed = facts["seed"]
+        seed, path = facts["seed"], Path(facts["path"])
         seed_init = setting.keys.get("seed.init", seed)
-        run = {
+        names = {
             "suite": name,
             "task": place.task,
             "entry": place.entry,
@@ -50,11 +103,8 @@ def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
             "seed_init": seed_init,
             "phase": phase_of(suite, place, seed, seed_init, setting.config["train"]),
         }
-        if plan.names(run):
-            path = Path(facts["path"])
-            found.append(
-                PlanRun(path, facts["state"], place.task, place.entry, seed, started(path))
-            )
+        run = PlanRun(path, facts["state"], place.task, place.entry, seed, started(path))
+        found.append((names, run))
     return found
 
 
@@ -87,23 +137,47 @@ def planned_note(paths: Iterable[str], runs_dir: Path) -> str:
     return f"planned: {n} of {counted(len(runs), 'run')}, by {', '.join(digests)}{rest}"
 
 
-def commands(plan: Plan, suite: Suite, flags: list[str], runs_dir: list[str]) -> list[list[str]]:
-    """The lines that make the plan's runs."""
+def shipped_rows(suite: Suite) -> pl.DataFrame:
+    """The runs of the suite whose results are shipped, a row for each run and split."""
+    path = file.shipped(suite.name)
+    rows = file.read(path)[0] if path.exists() else pl.DataFrame(schema=SCHEMA)
+    return rows.filter(suite=suite_of(suite))
+
+
+def tuned_rates(rows: pl.DataFrame, suite: Suite) -> dict[tuple[str, str], float]:
+    """The rate that tuning chose for each task and entry, of those tried at every rate."""
+    return {
+        (task, entry): rate
+        for task, entry, rate, tried in chosen_rates(rows).iter_rows()
+        if tried == len(suite.protocol.rates) and rate is not None
+    }
+
+
+def commands(
+    plan: Plan,
+    suite: Suite,
+    rates: Mapping[tuple[str, str], float],
+    flags: list[str],
+    runs_dir: list[str],
+) -> list[list[str]]:
+    """The lines that make the plan's runs.
+
+    Args:
+        rates: of ``tuned_rates``.
+    """
     entries = [f"pe={','.join(plan.encodings)}", f"tasks={','.join(plan.tasks)}"]
     line = ["pe-lab", "suite", suite.name, *flags, *entries, *runs_dir]
     if set(plan.seeds) <= set(range(suite.protocol.seeds)):
         return [line]
     # The suite tunes; other seeds than its own are runs of the same words.
     seeds = f"seed=range({plan.seeds[0]},{plan.seeds[-1] + 1})"
-    return [
-        [*line, "phases=tuning"],
-        *(
-            ["pe-lab", "-m", *flags, *suite.common, *suite.tasks[task].words, *suite.words(entry),
-             "train.lr=RATE", seeds, *runs_dir]
-            for task in plan.tasks
-            for entry in plan.encodings
-        ),
+    pairs = [(task, entry) for task in plan.tasks for entry in plan.encodings]
+    lines = [
+        ["pe-lab", "-m", *flags, *suite.common, *suite.tasks[task].words, *suite.words(entry),
+         f"train.lr={rates.get((task, entry), 'RATE')}", seeds, *runs_dir]
+        for task, entry in pairs
     ]  # fmt: skip
+    return lines if rates.keys() >= set(pairs) else [[*line, "phases=tuning"], *lines]
 
 
 def state_table(plan: Plan, runs: Sequence[PlanRun]) -> Table:

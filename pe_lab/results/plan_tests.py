@@ -9,7 +9,8 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.entries import SCORE
-from pe_lab.results.leaderboard.scores import WORST, chosen_rates
+from pe_lab.results.leaderboard.scores import WORST
+from pe_lab.results.plan_runs import tuned_rates
 from pe_lab.results.plans import Plan, Test
 from pe_lab.results.suite import Suite
 
@@ -58,15 +59,11 @@ def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     ``threshold``, ``p``, ``verdict`` and ``missing`` (which runs are).
 
     Args:
-        rows: of the leaderboard's columns, of the runs in a folder (``suite_rows``).
+        rows: of the leaderboard's columns: of the runs in a folder (``suite_rows``), and tuning
+            runs that are shipped.
     """
     a, *others = plan.encodings
-    tried = len(suite.protocol.rates)
-    rates = {
-        (task, entry): rate
-        for task, entry, rate, n in chosen_rates(rows).iter_rows()
-        if n == tried and rate is not None
-    }
+    rates = tuned_rates(rows, suite)
     named = rows.filter(
         pl.col("phase") == SCORE,
         pl.col("seed").is_in(plan.seeds),

@@ -82,11 +82,14 @@ class Plan(BaseModel):
 
     def names(self, run: Mapping[str, Any]) -> bool:
         """Whether a run (see ``planned``) is one of those that decide the plan."""
+        return run["seed"] in self.seeds and self.is_about(run)
+
+    def is_about(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run is such a one but for its seed."""
         return (
             run["suite"] == self.suite
             and run["task"] in self.tasks
             and run["entry"] in self.encodings
-            and run["seed"] in self.seeds
             and run["seed_init"] == run["seed"]
             and run["phase"] == SCORE
         )
