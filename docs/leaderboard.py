@@ -16,6 +16,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
+from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
@@ -34,10 +35,10 @@ def page() -> str:
 
 
 def _tables() -> list[str]:
-    suite, path = load_suite(DEFAULT), file.shipped(DEFAULT)
-    if not path.exists():
+    suite = load_suite(DEFAULT)
+    rows, digest = file.shipped_rows(suite)
+    if rows.is_empty():
         return ["No results are shipped yet."]
-    rows, digest = file.read(path)
     found = scores(suite, rows, pl.DataFrame(schema=SCHEMA))
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
     parts = ["## By family"]
@@ -51,6 +52,8 @@ def _tables() -> list[str]:
         parts += [f"## {task}", markdown(task_table(found, task)).strip()]
         if (others := phases_table(found, task)) is not None:
             parts.append(markdown(others).strip())
+    if (beside := published_table(found, scored)).rows:
+        parts += ["## Published numbers", markdown(beside).strip()]
     notes = closing_notes(found, list(suite.tasks), digest)
     parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
     return parts

@@ -71,7 +71,8 @@ def everything(seed: int = 0) -> pl.DataFrame:
             chosen = min(inside_of, key=lambda rate: (inside_of[rate], rate))
             for rate, inside in inside_of.items():
                 errors = [inside, *rng.random(len(one.generalises)).round(3).tolist()]
-                found.append(run(entry, task, 1000, errors, lr=rate))
+                for number in SUITE.protocol.tuning_seeds:
+                    found.append(run(entry, task, number, errors, lr=rate))
             for number in range(n):
                 fine = rng.random(len(one.generalises)) < p
                 errors = [0.0, *np.where(fine, 0.0, rng.random(len(fine)).round(3)).tolist()]

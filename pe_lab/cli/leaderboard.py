@@ -6,6 +6,7 @@
     pe-lab leaderboard split=long_x4                   medians and means on one split
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
+    pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
                                                        profiles, published numbers, failures
@@ -13,7 +14,8 @@
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
 The runs of the suite in runs_dir=runs (pe-lab suite v1 pe=mine makes them) stand among the shipped
-ones, marked (yours). suite=v1 is the suite of conf/suite/v1.yaml. csv and json hold a row for each
+ones, marked (yours). suite=v1 is the suite of conf/suite/v1.yaml; --config-dir FOLDER adds
+those in FOLDER/suite/. csv and json hold a row for each
 task, entry and split, shares instead of %. There are no ranks and no single score: entries that
 share no letter differ.
 """
@@ -29,7 +31,7 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse
+from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import frame_of
@@ -59,7 +61,7 @@ class LeaderboardOptions(Options):
     split: CommaSeparated[str] | None = None
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across"] = "families"
+    view: Literal["families", "across", "published"] = "families"
     format: Format = "table"
     to: Path | None = None
 
@@ -70,8 +72,9 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a wrong option, or no such suite, family, task or split.
     """
-    options = parse(LeaderboardOptions, words)
-    suite = load_suite(options.suite)
+    config_dir, rest = without_config_dir(words)
+    options = parse(LeaderboardOptions, rest)
+    suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
     tasks = _tasks(suite, options)
     if options.to is not None:
         _check_file(options.to)
@@ -147,9 +150,8 @@ def _rows(
     """The shipped runs, those of ``runs_dir``, and the digest of the shipped file if there is
     one."""
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
-    path = file.shipped(suite.name)
-    if options.shipped and path.exists():
-        shipped, digest = file.read(path)
+    if options.shipped:
+        shipped, digest = file.shipped_rows(suite)
     yours = suite_rows(Path(options.runs_dir), suite)
     return shipped, yours, digest
 
@@ -191,6 +193,10 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
         from pe_lab.results.leaderboard.across import across_table
 
         return [across_table(found, tasks)]
+    if options.view == "published":
+        from pe_lab.results.leaderboard.vs_published import published_table
+
+        return [published_table(found, tasks)]
     if options.split is not None:
         return [
             split_table(found, task, split)

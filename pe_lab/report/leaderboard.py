@@ -83,7 +83,7 @@ def leaderboard_page(
         parts=parts,
         profile=profile,
         across=across_table(found, run) if run else None,
-        published=published_table(found),
+        published=published_table(found, tasks),
         notes=notes,
         style=Markup((source / "page.css").read_text("utf-8")),
         scripts=[Markup(script) for script in scripts],

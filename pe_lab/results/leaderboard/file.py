@@ -1,6 +1,7 @@
 """The file in which runs of a suite are shipped: parquet, beside it its SHA-256."""
 
 import io
+import logging
 from importlib.resources import files
 from pathlib import Path
 
@@ -8,8 +9,13 @@ import polars as pl
 
 from pe_lab.common.errors import DamagedError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
+from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
+from pe_lab.results.plans import suite_of
+from pe_lab.results.suite import Suite
 from pe_lab.store.digests import digest_of
+
+logger = logging.getLogger("pe_lab")
 
 SUFFIX = ".sha256"
 LEVEL = 19
@@ -19,6 +25,28 @@ LEVEL = 19
 def shipped(name: str) -> Path:
     """Where the package has the runs of the suite; there may be no such file."""
     return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.parquet")))
+
+
+def shipped_rows(suite: Suite) -> tuple[pl.DataFrame, str | None]:
+    """The shipped runs of the suite, and the digest of the file; no rows and None where there is no
+    file. Runs of another version of the suite, one with another digest, are left out with a
+    warning."""
+    path = shipped(suite.name)
+    if not path.exists():
+        return pl.DataFrame(schema=SCHEMA), None
+    rows, digest = read(path)
+    others = rows.filter(pl.col("suite") != suite_of(suite))
+    if len(others):
+        logger.warning(
+            "%s: %s of %s left out, as the suite is now %s; pe-lab leaderboard to=%s writes the "
+            "file again from run folders",
+            path.name,
+            counted(others["run_id"].n_unique(), "run"),
+            ", ".join(sorted(others["suite"].unique())),
+            suite_of(suite),
+            path.name,
+        )
+    return rows.filter(pl.col("suite") == suite_of(suite)), digest
 
 
 def read(path: Path) -> tuple[pl.DataFrame, str]:

@@ -61,7 +61,7 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     rows = rows.join(limits, on=["task", "split"], how="left", maintain_order="left").with_columns(
         family=pl.col("task").replace_strict(families, return_dtype=pl.String)
     )
-    chosen = chosen_rates(rows)
+    chosen = chosen_rates(rows, len(suite.protocol.tuning_seeds))
     rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
         counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
     )
@@ -71,10 +71,14 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     return Scores(suite, rows, _cells(rows), notes)
 
 
-def chosen_rates(rows: pl.DataFrame) -> pl.DataFrame:
+def chosen_rates(rows: pl.DataFrame, seeds: int) -> pl.DataFrame:
     """For each task and entry ``chosen``, the rate that tuning chose (null where all its runs
-    failed), and ``rates``, how many were tried. Where there are no tuning runs, the rate of most
-    runs, and 0."""
+    failed), and ``rates``, how many were tried on all tuning seeds. Where there are no tuning runs,
+    the rate of most runs, and 0.
+
+    Args:
+        seeds: how many tuning seeds there are.
+    """
     inside = rows.filter(pl.col("split") == IN_DOMAIN)
     measured: dict[tuple[str, str], dict[float, list[Measured]]] = {}
     tuning = inside.filter(pl.col("phase") == TUNING)
@@ -85,7 +89,12 @@ def chosen_rates(rows: pl.DataFrame) -> pl.DataFrame:
         measured.setdefault((task, entry), {}).setdefault(lr, []).append(one)
     schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
     tuned = pl.DataFrame(
-        [(*key, chosen_rate(of), len(of)) for key, of in measured.items()], schema, orient="row"
+        [
+            (*key, chosen_rate(of), sum(len(runs) >= seeds for runs in of.values()))
+            for key, of in measured.items()
+        ],
+        schema,
+        orient="row",
     )
     untuned = (
         inside.filter(pl.col("phase") == SCORE)

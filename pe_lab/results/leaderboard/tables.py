@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import FITS, rates_by, ties
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.texts import (
+    GUESSING,
     PARTLY,
     display_name,
     entry_order,
@@ -54,6 +56,8 @@ def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Tab
         return [Cell(display_name(found, entry, tasks)), *cells, Cell(times_text(cost.get(entry)))]
 
     rows, closing = [line(entry) for entry in entries], [line(entry) for entry in controls]
+    guesses = [Cell(_guessed(found, several)) for several in columns.values()]
+    closing.append([Cell(GUESSING), Cell(_guessed(found, tasks, FITS)), *guesses, Cell("")])
     caption = [RATE]
     if any(PARTLY in cell.text for row in (*rows, *closing) for cell in row):
         caption.append(f"{PARTLY}: some of these tasks are not run")
@@ -67,3 +71,12 @@ def overview(found: Scores, columns: Mapping[str, list[str]], title: str) -> Tab
         best=BEST,
         closing=closing,
     )
+
+
+def _guessed(found: Scores, tasks: Iterable[str], column: str = "") -> str:
+    """On how many splits of these tasks guessing would count as generalising, or as fitting."""
+    inside = pl.col("split") == IN_DOMAIN
+    cells = found.cells.filter(pl.col("task").is_in(list(tasks)) & pl.col("guess").is_not_null())
+    splits = cells.filter(inside if column == FITS else ~inside).unique(["task", "split"])
+    reached = splits.filter(pl.col("guess") <= pl.col("threshold"))
+    return f"{len(reached)}/{len(splits)}" if len(splits) else ""

@@ -12,6 +12,7 @@ from pe_lab.results.leaderboard.families import ties
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.texts import (
     CLUSTERS,
+    GUESSING,
     cells_of_task,
     clusters_note,
     display_name,
@@ -24,7 +25,6 @@ from pe_lab.results.leaderboard.texts import (
     times_text,
 )
 
-GUESSING = "guessing"
 TIES = (
     "entries that share no letter differ (exact test of the share of splits that a run generalises "
     "to, Holm over all pairs)"

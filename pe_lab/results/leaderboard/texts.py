@@ -14,6 +14,7 @@ NOT_RUN = "not run"
 YOURS = "(yours)"
 PARTLY = "°"
 CLUSTERS = "‡"
+GUESSING = "guessing"
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,5 +1,7 @@
 """Published numbers of a suite's tasks and encodings beside those of the suite."""
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from pe_lab.common.console import percent
@@ -12,11 +14,11 @@ SHOWN = ("model.n_layers", "model.n_heads", "model.d_model", "train.steps", "tas
 """Keys of a source's protocol that are shown: the suite's are other ones."""
 
 
-def published_table(found: Scores) -> Table:
+def published_table(found: Scores, tasks: Sequence[str]) -> Table:
     """A row for each published error of a task and an encoding with scored runs, on a split of the
     suite: theirs, and the range of our seeds. The protocols differ, so that a verdict says only on
     which side of our seeds the published number lies."""
-    names = _tasks(found.suite)
+    names = {choice: task for choice, task in _tasks(found.suite).items() if task in tasks}
     errors = {
         key: [error for (error,) in part.select("error").iter_rows() if error is not None]
         for key, part in found.rows.filter("counts")
