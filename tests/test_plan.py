@@ -219,7 +219,8 @@ def tuned(pe: str, best: float = 0.003) -> None:
     for rate in SUITE.protocol.rates:
         in_domain = 0.0 if rate == best else 0.1
         errors = {"in_domain": in_domain, "sparse": 0.0, "dense": 0.0}
-        made(pe, 1000, errors=errors, **{"train.lr": rate})
+        for seed in SUITE.protocol.tuning_seeds:
+            made(pe, seed, errors=errors, **{"train.lr": rate})
 
 
 CLAIM = ("plan", "pe=path,rope", "hypothesis=path generalises", "splits=sparse", "to=plan.yaml")

@@ -12,7 +12,7 @@ from pe_lab.common.output import counted
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.entries import TUNING, Places, phase_of
-from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.plans import FOLDER, Plan, plans_in, started, suite_of
 from pe_lab.results.reader import read_records, without_collection
@@ -139,16 +139,15 @@ def planned_note(paths: Iterable[str], runs_dir: Path) -> str:
 
 def shipped_rows(suite: Suite) -> pl.DataFrame:
     """The runs of the suite whose results are shipped, a row for each run and split."""
-    path = file.shipped(suite.name)
-    rows = file.read(path)[0] if path.exists() else pl.DataFrame(schema=SCHEMA)
-    return rows.filter(suite=suite_of(suite))
+    return file.shipped_rows(suite)[0]
 
 
 def tuned_rates(rows: pl.DataFrame, suite: Suite) -> dict[tuple[str, str], float]:
     """The rate that tuning chose for each task and entry, of those tried at every rate."""
+    seeds = len(suite.protocol.tuning_seeds)
     return {
         (task, entry): rate
-        for task, entry, rate, tried in chosen_rates(rows).iter_rows()
+        for task, entry, rate, tried in chosen_rates(rows, seeds).iter_rows()
         if tried == len(suite.protocol.rates) and rate is not None
     }
 
