@@ -15,8 +15,7 @@ PAIRS = list(combinations(ENTRIES, 2))
 @given(st.lists(st.booleans(), min_size=len(PAIRS), max_size=len(PAIRS)))
 def test_two_share_no_letter_exactly_where_they_differ(differs: list[bool]) -> None:
     tested = [
-        Pair(a, b, None, 0.01, 0.05 if one else 0.06)
-        for (a, b), one in zip(PAIRS, differs, strict=True)
+        Pair(a, b, 0.01, 0.05 if one else 0.06) for (a, b), one in zip(PAIRS, differs, strict=True)
     ]
     found = compact_letters(ENTRIES, tested)
     if not any(differs):

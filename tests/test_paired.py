@@ -187,7 +187,8 @@ def test_the_paired_table(here: Here) -> None:
     assert re.search(rf"sparse +{differ}", out)
     assert re.search(r"in_domain +3/3 0.00 +3/3 0.00 +\+0.00 at every seed +- +- +1 +1", out)
     caption = " ".join(out.split())
-    assert "With 3 seeds sign flips cannot go below p = 0.25" in caption
+    least = "With 3 seeds sign flips cannot go below p = 0.25 (0.5 corrected over 2 splits: 7 seeds"
+    assert f"{least} can reach 0.05)" in caption
     assert "an error of at most 2 % (in_domain: 1 %), and the mean" in caption
     assert "3 seeds a side cannot tell P(generalises) 0.9 from 0" in caption
     both = here("compare", "pe=cope,rope").out

@@ -15,13 +15,12 @@ from pe_lab.results.statistics import across_tasks, pairs, power, proportions
 from pe_lab.results.statistics.across_tasks import (
     improvement_interval,
     iqm,
-    mean_over_tasks,
     performance_profile,
     probability_of_improvement,
-    profile_band,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.pairs import Pair, exact_test, tie_groups
+from pe_lab.results.statistics.letters import compact_letters
+from pe_lab.results.statistics.pairs import Pair, exact_test
 from pe_lab.results.statistics.power import (
     clean_seeds,
     flips_needed,
@@ -151,7 +150,6 @@ def test_interquartile_mean() -> None:
     assert iqm(values) == pytest.approx(trim_mean(everything, 0.25))
     # A task of 20 runs weighs as much as one of 4: the middle half of 0, .., 0, 1, .., 1.
     assert iqm({"a": [0.0] * 20, "b": [1.0] * 4}) == pytest.approx(0.5)
-    assert mean_over_tasks({"a": [0.0] * 20, "b": [1.0] * 4}) == 0.5
     with pytest.raises(ValueError, match="needs a run"):
         iqm({"a": []})
 
@@ -162,9 +160,6 @@ def test_profile_and_improvement() -> None:
     # x: 0 below both, 0.2 ties one; y: each 0.1 ties one and is below the other.
     assert probability_of_improvement(a, b) == pytest.approx((2.5 / 4 + 3 / 4) / 2)
     assert probability_of_improvement(b, a) == pytest.approx(1 - (2.5 / 4 + 3 / 4) / 2)
-    band = profile_band(a, [0.1])
-    assert band is not None
-    assert band[0][0] <= 0.75 <= band[0][1]
     assert improvement_interval({"x": [0.1]}, {"x": [0.2, 0.3]}) is None
     assert stratified_bootstrap(a) == stratified_bootstrap(dict(a))
 
@@ -212,21 +207,20 @@ def test_nothing_to_test() -> None:
     assert exact_test({"x": [0.0]}, {"y": [0.0]}) is None
     assert exact_test({"x": [0.0] * 8}, {"x": [0.0] * 8}) == 1
     found = pairs.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
-    assert found == [Pair("a", "b", None, None, None)]
-    assert tie_groups(["a", "b"], found) == [["a", "b"]]
+    assert found == [Pair("a", "b", None, None)]
+    assert compact_letters(["a", "b"], found) == {"a": "", "b": ""}
 
 
-def test_tie_groups_are_connected() -> None:
-    tested = [
-        Pair("a", "b", 0.6, 0.1, 0.3),
-        Pair("a", "c", 0.9, 0.001, 0.01),
-        Pair("b", "c", 0.7, 0.1, 0.3),
-        *(Pair(one, "d", 1.0, 1e-4, 1e-3) for one in "abc"),
-    ]
-    # a and c differ, and b ties with both.
-    assert tie_groups("abcd", tested) == [["a", "b", "c"], ["d"]]
-    assert tie_groups("dcba", tested) == [["d"], ["c", "b", "a"]]
-    assert tie_groups("acd", tested) == [["a"], ["c"], ["d"]]
+def test_pairs_are_corrected_over_all_pairs() -> None:
+    low, high = {"x": [0.0] * 8, "y": [0.1] * 8}, {"x": [0.5] * 8, "y": [0.6] * 8}
+    found = {(t.a, t.b): t for t in pairs.pairs({"a": low, "b": dict(low), "c": high})}
+    p = exact_test(low, high)
+    assert p == pytest.approx(2 / math.comb(16, 8) ** 2)
+    assert [found[pair].p for pair in (("a", "b"), ("a", "c"), ("b", "c"))] == [1, p, p]
+    assert found["a", "c"].p_holm == pytest.approx(3 * p)
+    assert found["b", "c"].p_holm == pytest.approx(3 * p)
+    letters = compact_letters("abc", list(found.values()))
+    assert letters == {"a": "a", "b": "a", "c": "b"}
 
 
 def test_power_is_that_of_scipys_fisher_test() -> None:
@@ -267,9 +261,7 @@ def families_in_error(draw: Draw, families: int) -> float:
     wrong = 0
     for _ in range(families):
         entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
-        wrong += len(tie_groups(list(entries), pairs.pairs(entries))) > 1 or any(
-            (pair.p_holm or 0) <= 0.05 for pair in pairs.pairs(entries)
-        )
+        wrong += any(compact_letters(list(entries), pairs.pairs(entries)).values())
     return wrong / families
 
 

@@ -7,7 +7,7 @@ import polars as pl
 from pe_lab.results.cell_text import CLUSTERED, CLUSTERS, thresholds
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.paired import EXACT
-from pe_lab.results.statistics.power import what_seeds_show
+from pe_lab.results.statistics.power import LEVEL, flips_needed, what_seeds_show
 
 
 def paired_tables(tests: pl.DataFrame) -> list[Table]:
@@ -45,12 +45,20 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     clustered = f" {CLUSTERED}" if part["clusters"].any() else ""
     rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
     seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
+    splits = part["p_flips"].count()
+    corrected = first["p_least"] * splits
+    reach = ""
+    if n <= EXACT and corrected > LEVEL:
+        reach = (
+            f" ({corrected:.3g} corrected over {splits} splits: {flips_needed(splits)} seeds can "
+            f"reach {LEVEL})"
+        )
     return (
         f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, and the mean. "
         f"Difference: {first['a']} - {first['b']} in percentage points, its mean and in "
         f"parentheses the 95 % interval (Student's t, paired).{clustered} p: paired t-test and "
         f"{exact} sign flips, two-sided; Holm: corrected over the splits. With {n} seeds sign "
-        f"flips cannot go below p = {first['p_least']:.3g}. {what_seeds_show(n, seen)}."
+        f"flips cannot go below p = {first['p_least']:.3g}{reach}. {what_seeds_show(n, seen)}."
     )
 
 

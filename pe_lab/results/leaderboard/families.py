@@ -1,8 +1,7 @@
 """P(generalises) by family of tasks, and which entries cannot be told apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import polars as pl
 
@@ -10,7 +9,7 @@ from pe_lab.common.metrics import IN_DOMAIN, wilson
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.letters import compact_letters
-from pe_lab.results.statistics.pairs import Pair, exact_test, holm
+from pe_lab.results.statistics.pairs import pairs
 
 FITS = "fits"
 
@@ -89,28 +88,12 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     }
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
     ordered = sorted(values, key=lambda entry: means[entry])
-    letters = compact_letters(ordered, _tested({entry: values[entry] for entry in ordered}))
+    letters = compact_letters(ordered, pairs({entry: values[entry] for entry in ordered}))
     first = set(letters[ordered[0]]) if ordered else set()
     best = frozenset(entry for entry in ordered if first & set(letters[entry]))
     if len(best) == len(ordered):
         best = frozenset()
     return Ties({entry: mark for entry, mark in letters.items() if mark}, best)
-
-
-def _tested(values: Mapping[str, ByTask]) -> list[Pair]:
-    """As ``pairs``, without the probability of improvement; the test of equal shares, which many
-    entries have, is computed once."""
-    alike = {e: tuple((t, *sorted(v)) for t, v in sorted(of.items())) for e, of in values.items()}
-    computed: dict[frozenset[object], float | None] = {}
-    found = list(combinations(values, 2))
-    ps = []
-    for a, b in found:
-        key = frozenset((alike[a], alike[b]))
-        if key not in computed:
-            computed[key] = exact_test(values[a], values[b])
-        ps.append(computed[key])
-    corrected = zip(found, ps, holm(ps), strict=True)
-    return [Pair(a, b, None, p, p_holm) for (a, b), p, p_holm in corrected]
 
 
 def _runs(found: Scores, column: str) -> pl.DataFrame:

@@ -32,15 +32,10 @@ def iqm(values: ByTask) -> float:
     return float(_iqm(_samples(values)))
 
 
-def mean_over_tasks(values: ByTask) -> float:
-    """The mean over tasks of their means over runs."""
-    return float(_mean(_samples(values)))
-
-
 def stratified_bootstrap(
-    values: ByTask, statistic: str = "iqm", level: float = 0.95, resamples: int = RESAMPLES
+    values: ByTask, level: float = 0.95, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """The percentile interval of ``iqm`` or ``mean``: runs are drawn with replacement within each
+    """The percentile interval of ``iqm``: runs are drawn with replacement within each
     task, and the tasks stay as they are, so that it speaks of other seeds, not of other tasks.
     The draws have a fixed seed: the same values have the same interval. None where a task has a
     single run.
@@ -50,7 +45,7 @@ def stratified_bootstrap(
     interquartile mean cover it in 86 % of cases with 3 runs, 90 % with 5, 91 % with 8, 94 %
     with 20.
     """
-    return _interval(_samples(values), {"iqm": _iqm, "mean": _mean}[statistic], level, resamples)
+    return _interval(_samples(values), _iqm, level, resamples)
 
 
 def performance_profile(values: ByTask, taus: Sequence[float]) -> list[float]:
@@ -58,21 +53,6 @@ def performance_profile(values: ByTask, taus: Sequence[float]) -> list[float]:
     tasks of the share of their runs."""
     samples = _samples(values)
     return [float(np.mean([(runs <= tau).mean() for runs in samples])) for tau in taus]
-
-
-def profile_band(
-    values: ByTask, taus: Sequence[float], level: float = 0.95, resamples: int = RESAMPLES
-) -> list[tuple[float, float]] | None:
-    """The pointwise bootstrap interval of ``performance_profile`` at each tau; None where a task
-    has a single run."""
-    bands = []
-    for tau in taus:
-        under = [(runs <= tau).astype(float) for runs in _samples(values)]
-        found = _interval(under, _mean, level, resamples)
-        if found is None:
-            return None
-        bands.append(found)
-    return bands
 
 
 def probability_of_improvement(a: ByTask, b: ByTask) -> float:
@@ -105,10 +85,6 @@ def _paired(a: ByTask, b: ByTask) -> Samples:
     """The runs of a, then those of b, of the tasks that both have."""
     shared = [task for task in a if task in b]
     return _samples({f"{side} {t}": runs[t] for side, runs in (("a", a), ("b", b)) for t in shared})
-
-
-def _mean(samples: Samples) -> NDArray[np.float64]:
-    return np.asarray(np.mean([runs.mean(-1) for runs in samples], axis=0))
 
 
 def _iqm(samples: Samples) -> NDArray[np.float64]:

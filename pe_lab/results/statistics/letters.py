@@ -13,11 +13,11 @@ def compact_letters(
     most ``level``: the algorithm insert-and-absorb of Piepho (2004), "An Algorithm for a
     Letter-Based Representation of All-Pairwise Comparisons", doi:10.1198/1061860043515.
 
-    Unlike connected groups (``tie_groups``), two that differ do so even where a third, of few runs,
+    Unlike connected groups, two that differ do so even where a third, of few runs,
     can be told from neither. Letters ascend with the first entry that has them; all are empty where
     nothing differs.
 
-    >>> compact_letters("xyz", [Pair("x", "z", None, 0.001, 0.001)])
+    >>> compact_letters("xyz", [Pair("x", "z", 0.001, 0.001)])
     {'x': 'a', 'y': 'ab', 'z': 'b'}
     """
     differ = [(t.a, t.b) for t in tested if t.p_holm is not None and t.p_holm <= level]

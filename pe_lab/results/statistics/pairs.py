@@ -1,4 +1,4 @@
-"""Pairs of encodings: an exact test over tasks, Holm's correction, and groups that tie."""
+"""Pairs of encodings: an exact test over tasks, and Holm's correction."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from pe_lab.results.statistics.across_tasks import ByTask, probability_of_improvement
+from pe_lab.results.statistics.across_tasks import ByTask
 
 EXACT = 60
 """Runs of both sides in a task, up to which the distribution is enumerated; above, it is normal."""
@@ -21,14 +21,12 @@ class Pair:
     """Two encodings compared over the tasks that both have.
 
     Args:
-        improvement: the probability that a run of ``a`` has the lower error.
         p: of ``exact_test``; None where they share no task.
         p_holm: corrected over all pairs.
     """
 
     a: str
     b: str
-    improvement: float | None
     p: float | None
     p_holm: float | None
 
@@ -86,36 +84,16 @@ def exact_test(a: ByTask, b: ByTask) -> float | None:
 
 def pairs(entries: Mapping[str, ByTask]) -> list[Pair]:
     """Every pair of these, tested over the tasks that both have, corrected after Holm over all
-    pairs."""
+    pairs. The test of equal samples, which many entries have, is computed once."""
+    alike = {e: tuple((t, *sorted(v)) for t, v in sorted(of.items())) for e, of in entries.items()}
+    computed: dict[tuple[object, object], float | None] = {}
     found = list(combinations(entries, 2))
-    ps = [exact_test(entries[a], entries[b]) for a, b in found]
-    return [
-        Pair(a, b, None if p is None else probability_of_improvement(entries[a], entries[b]), p, q)
-        for (a, b), p, q in zip(found, ps, holm(ps), strict=True)
-    ]
-
-
-def tie_groups(
-    entries: Sequence[str], tested: Sequence[Pair], level: float = 0.05
-) -> list[list[str]]:
-    """The entries in groups that cannot be told apart: two are linked unless their corrected p is
-    at most ``level``, and a group is a connected set. Groups stand in the order of their first
-    entry, entries in theirs.
-
-    Two of one group may differ where a third lies between them (``tested`` says so); two of
-    different groups always do.
-    """
-    apart = {frozenset((t.a, t.b)) for t in tested if t.p_holm is not None and t.p_holm <= level}
-    groups: list[list[str]] = []
-    left = list(entries)
-    while left:
-        group = [left.pop(0)]
-        for member in group:
-            near = [entry for entry in left if frozenset((member, entry)) not in apart]
-            group += near
-            left = [entry for entry in left if entry not in near]
-        groups.append(sorted(group, key=list(entries).index))
-    return groups
+    for a, b in found:
+        if (alike[a], alike[b]) not in computed:
+            p = exact_test(entries[a], entries[b])
+            computed[alike[a], alike[b]] = computed[alike[b], alike[a]] = p
+    ps = [computed[alike[a], alike[b]] for a, b in found]
+    return [Pair(a, b, p, q) for (a, b), p, q in zip(found, ps, holm(ps), strict=True)]
 
 
 def _weights(sizes: Sequence[int]) -> list[int]:
