@@ -46,7 +46,7 @@ VALUES = {
 """The values of these types in the classes of options."""
 KINDS = ("encoding", "task", "model")
 """What ``pe-lab new`` makes."""
-PATHS = ("runs_dir", "out", "to", "task.file")
+PATHS = ("runs_dir", "out", "to", "task.file", "result")
 """Keys whose values are files or folders."""
 RUN_FILTERS = ("task", "pe", "positions", "model", "seed")
 TRAIN = "train"
