@@ -264,7 +264,12 @@ def test_it_goes_on_after_a_signal(here: Here, tmp_path: Path) -> None:
     process.wait_for(lambda: written(tmp_path))
     process.send(signal.SIGTERM)
     assert process.status == 128 + signal.SIGTERM
-    assert "run the same command to continue" in (tmp_path / "stdout").read_text()
+    said = (tmp_path / "stdout").read_text()
+    assert "run the same command to continue" in said
+    (row,) = [line.split("│") for line in said.splitlines() if "flipflop │ tuning" in line][1:]
+    # Stopped runs have not failed.
+    assert row[6].strip() == "0"
+    assert int(row[7]) > 0
     assert here(*line).status == 0
     assert len(folders(tmp_path)) == RUNS
 

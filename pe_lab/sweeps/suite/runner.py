@@ -172,15 +172,15 @@ class Runner:
             raise ended
         if ended is not None:
             raise RunError(f"the launcher failed: {sentence(ended)}") from ended
-        left_s = sum(self._left_s.values())
+        again = "the same command runs only what is missing"
+        left, left_s = sum(stage.left() for stage in self.stages), sum(self._left_s.values())
         if until is not None and time.time() >= until and left_s:
-            left = self._core_hours(left_s)
-            console().print(f"the budget is over, {left} left: the same command does what is left")
+            console().print(f"the budget is over, {self._core_hours(left_s)} left: {again}")
+            left = 0
         if failures:
-            raise PeLabError(
-                f"{counted(len(failures), 'run')} not finished, listed above: the same command "
-                "runs only what is missing"
-            )
+            raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {again}")
+        if left:
+            raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {again}")
 
     def _stage(self, sweep: Sweep, task: str, phase: Phase, until: float | None) -> None:
         runs: list[SuiteRun] = []

@@ -13,6 +13,9 @@ from pe_lab.results.suite import Suite
 from pe_lab.sweeps.jobs import UNFINISHED, Job, Outcome
 from pe_lab.sweeps.progress import duration
 
+LEFT = ("interrupted", "running", "not begun")
+"""The states of a run that was stopped, or not begun, as the budget or a signal asked for."""
+FAILED = tuple(state for state in UNFINISHED if state not in LEFT)
 SPENT = ("time/train_s", "time/measure_s")
 """The metrics of a run that are seconds in steps and in measuring."""
 
@@ -81,8 +84,13 @@ class Stage:
     def failures(self) -> Iterator[str]:
         """A line for each run that ended without a result."""
         for job, outcome in zip(self.jobs, self.outcomes, strict=True):
-            if outcome.state in UNFINISHED and outcome.state != "not begun":
+            if outcome.state in FAILED:
                 yield f"{job.label}: {outcome}"
+
+    def left(self) -> int:
+        """The number of runs that were stopped or not begun."""
+        counts = self.counts()
+        return sum(counts[state] for state in LEFT)
 
     def spent_s(self) -> float:
         """Seconds in steps and measuring of the runs that were begun and finished here."""
@@ -112,8 +120,8 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
         table.add_column(name, justify="right")
     for stage in stages:
         counts = stage.counts()
-        failed = sum(counts[state] for state in UNFINISHED if state != "not begun")
-        left = str(counts["not begun"])
+        failed = sum(counts[state] for state in FAILED)
+        left = str(stage.left())
         if stage.untuned:
             left += f", {len(stage.untuned)} entries not tuned"
         wall = duration(stage.wall_s) if stage.wall_s else ""
