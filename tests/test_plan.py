@@ -185,6 +185,11 @@ def test_another_run_is_not_of_the_plan(key: str, value: Any) -> None:
     assert planned({**RUN, key: value}, AFTER, [PLAN]) is None
 
 
+def test_a_suites_name_may_have_a_dash() -> None:
+    assert PLAN.suite_name == "v1"
+    assert PLAN.model_copy(update={"suite": "my-own-01234567"}).suite_name == "my-own"
+
+
 def suite_of_made() -> Suite:
     """The suite with flipflop as ``made`` has it, alone."""
     flipflop = replace(  # type: ignore[type-var]

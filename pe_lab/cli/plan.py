@@ -146,7 +146,7 @@ def _write(options: PlanOptions, config_dir: Path | None) -> None:
 def _read(options: PlanOptions, config_dir: Path | None) -> None:
     path, runs_dir = Path(options.check or options.result or ""), Path(options.runs_dir)
     plan = read_plan(path)
-    suite = load_suite(plan.suite.partition("-")[0], config_dir)
+    suite = load_suite(plan.suite_name, config_dir)
     runs = runs_of(plan, runs_dir, suite)
     reason = why_exploratory(plan, runs, suite)
     said = f"exploratory, the plan does not count: {reason}" if reason else "planned"

@@ -199,7 +199,7 @@ def planned_by(runs_dir: Path) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for plan in sorted(plans_in(runs_dir / FOLDER), key=lambda plan: plan.time):
         try:
-            suite = load_suite(plan.suite.partition("-")[0])
+            suite = load_suite(plan.suite_name)
         except UsageError:
             continue  # of --config-dir, which is not given here
         if plan.suite == suite_of(suite):

@@ -70,6 +70,11 @@ class Plan(BaseModel):
     git_revision: str | None
 
     @property
+    def suite_name(self) -> str:
+        """``v1``."""
+        return self.suite.rpartition("-")[0]
+
+    @property
     def time(self) -> float:
         """``written`` in seconds since 1970."""
         return datetime.fromisoformat(self.written).timestamp()
