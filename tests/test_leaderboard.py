@@ -18,7 +18,6 @@ from program import Here, assert_refused
 from docs import leaderboard
 from pe_lab.common.errors import DamagedError
 from pe_lab.config.choices import choices
-from pe_lab.report.pictures import drawn
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.families import rates_by, ties
@@ -63,7 +62,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_read_back_is_what_was_written(tmp_path: Path) -> None:
-    found = everything()
+    found = everything("flipflop", "recall", "text")
     path = tmp_path / "v1.parquet"
     digest = file.write(found, path)
     read, again = file.read(path)
@@ -372,7 +371,11 @@ def test_runs_are_merged_into_a_file() -> None:
     assert len(found) == 4 * 7
 
 
-def test_the_page_of_the_leaderboard(here: Here, shipped: Path, tmp_path: Path) -> None:
+def test_the_page_of_the_leaderboard(
+    here: Here, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seconds; the test in a browser has it.
+    monkeypatch.setattr("pe_lab.report.leaderboard.vega_script", lambda: "/* vega */")
     ended = here("leaderboard", "to=page.html")
     assert ended.status == 0, ended.err
     text = (tmp_path / "page.html").read_text()
@@ -391,8 +394,6 @@ def test_the_page_of_the_leaderboard(here: Here, shipped: Path, tmp_path: Path) 
     assert len(dots) == 48  # the failed run has no error
     assert any("alibi on flipflop" in e["text"] for e in page.all("li"))
     assert "Golovneva 2024" in text
-    for spec in specs.values():
-        assert drawn(spec, "svg").startswith(b"<svg")
     assert here("leaderboard", "to=page.html").status == 0
 
 
