@@ -23,7 +23,7 @@ from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.families import rates_by, ties
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.task_tables import phases_table, task_table
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
 from pe_lab.results.suite import Suite, task_digest
 
 NONE = pl.DataFrame(schema=SCHEMA)
@@ -487,3 +487,24 @@ def test_the_page_in_a_browser(here: Here, shipped: Path, tmp_path: Path) -> Non
         assert page.locator(".chart svg").count() == 3
         opened.close()
     assert messages == []
+
+
+def test_the_error_at_each_rate(here: Here, shipped: Path) -> None:
+    rates = SUITE.protocol.rates
+    tuned = [run("rope", "flipflop", 1000, [0.1 * n, *MISSED], lr=r) for n, r in enumerate(rates)]
+    tuned[3] = run("rope", "flipflop", 1000, [None] * 7, lr=rates[3], state="failed")
+    table = tuning_table(scored(*tuned), "flipflop")
+    assert table is not None
+    (row,) = table.rows
+    assert [(cell.text, cell.best) for cell in row] == [
+        ("rope", False), ("0.0", True), ("10.0", False), ("20.0", False), ("failed", False),
+    ]  # fmt: skip
+    ended = here("leaderboard", "view=tuning", "format=markdown")
+    assert "| cope | - | **0.0** | - | - |" in ended.out
+
+
+def test_a_file_without_its_digest(here: Here, shipped: Path) -> None:
+    shipped.with_name(shipped.name + file.SUFFIX).unlink()
+    ended = here("leaderboard")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "shipped.parquet.sha256 cannot be read" in ended.err

@@ -6,6 +6,7 @@
     pe-lab leaderboard split=long_x4                   medians and means on one split
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
+    pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
@@ -42,7 +43,12 @@ from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
-from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
+from pe_lab.results.leaderboard.task_tables import (
+    phases_table,
+    split_table,
+    task_table,
+    tuning_table,
+)
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -61,7 +67,7 @@ class LeaderboardOptions(Options):
     split: CommaSeparated[str] | None = None
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across", "published"] = "families"
+    view: Literal["families", "across", "published", "tuning"] = "families"
     format: Format = "table"
     to: Path | None = None
 
@@ -197,6 +203,8 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
         from pe_lab.results.leaderboard.vs_published import published_table
 
         return [published_table(found, tasks)]
+    if options.view == "tuning":
+        return [table for task in tasks if (table := tuning_table(found, task)) is not None]
     if options.split is not None:
         return [
             split_table(found, task, split)
