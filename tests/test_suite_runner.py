@@ -13,11 +13,11 @@ from program import Here, start
 from sweeps import folders, written
 
 from pe_lab.cli.main import main
-from pe_lab.cli.train import checked_jobs
+from pe_lab.cli.train import arguments, checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import metric_names
 from pe_lab.config.choices import choices
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.relative_cost import equal_time, relative_cost
@@ -25,6 +25,9 @@ from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.results.tuning import FAILED, chosen_rate
 from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.sweeps.launchers import register_choices
+from pe_lab.sweeps.suite.phases import trained_at
+from pe_lab.sweeps.suite.runs import Composer
 from pe_lab.training.plan import plan
 
 
@@ -159,8 +162,10 @@ def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: P
             planted = {"error_low": 0.0, "error": error, "error_high": 1.0}
             found["metrics"] |= metric_names(split, planted)
         RunFolder(path).write_text("summary.json", sealed(found))
-    assert here(*line).status == 0
+    ended = here(*line)
+    assert ended.status == 0
     assert rates(tmp_path, "none", tuning=False) == {0.006}
+    assert "look at it: pe-lab leaderboard suite=tiny --config-dir " in ended.out
 
 
 @pytest.mark.extended
@@ -281,3 +286,21 @@ def test_workers_stay_over_all_phases(here: Here, tmp_path: Path) -> None:
     status = [json.loads((path / "status.json").read_text()) for path in folders(tmp_path).values()]
     assert len(status) == RUNS
     assert 1 <= len({one["pid"] for one in status} - {os.getpid()}) <= 2
+
+
+@pytest.mark.extended
+def test_capacity_of_v1_is_what_the_leaderboard_takes_for_it() -> None:
+    register_resolvers()
+    register_choices()
+    suite = load_suite("v1")
+    composer = Composer(arguments(["tracker=none"]), suite)
+    for task in suite.tasks:
+        base = composer.base(task, "rope")
+        assert base is not None
+        config, contents = plain(base.plan.resolved), base.plan.task.contents()
+        for split in suite.tasks[task].generalises:
+            at = composer.base(task, "rope", *trained_at(base, split))
+            assert at is not None, split
+            keys = {**config["task"], **config["task"]["splits"][split], "splits": {}}
+            expected = task_digest({**config, "task": keys}, contents)
+            assert task_digest(plain(at.plan.resolved), contents) == expected, (task, split)

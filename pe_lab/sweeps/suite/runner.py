@@ -1,5 +1,6 @@
 """``pe-lab suite``: what is missing of a suite, cheapest task first, through a launcher."""
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, 
 from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
 from pe_lab.results.relative_cost import BASELINE
-from pe_lab.results.suite import Suite
+from pe_lab.results.suite import DEFAULT, Suite
 from pe_lab.results.tuning import Measured, chosen_rate
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
@@ -167,6 +168,7 @@ class Runner:
         failures = [line for stage in self.stages for line in stage.failures()]
         for line in failures:
             console().print(line, soft_wrap=True)
+        console().print(f"look at it: {self._leaderboard()}", soft_wrap=True)
         if isinstance(ended, Interrupted):
             console().print("stopped by a signal: run the same command to continue")
             raise ended
@@ -211,6 +213,15 @@ class Runner:
             self._rates.pop((task, entry), None)
         for name in self.request.phases:
             self._row(task, self.phases[name])
+
+    def _leaderboard(self) -> str:
+        """The command that shows the results."""
+        words = ["pe-lab", "leaderboard"]
+        words += [f"suite={self.suite.name}"] if self.suite.name != DEFAULT else []
+        folder = self.first_args.config_dir
+        words += ["--config-dir", folder] if folder is not None else []
+        words += [f"runs_dir={self.runs_dir}"] if self.runs_dir != "runs" else []
+        return shlex.join(words)
 
     def _tail(self, task: str, phase: Phase) -> Callable[[Progress], str]:
         """What is left of the suite, for the lines of progress."""
