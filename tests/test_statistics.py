@@ -125,6 +125,31 @@ def test_normal_values_are_two_clusters_in_5_percent_of_samples_at_most(n: int) 
     assert np.mean([two_clusters(x, 0.05) for x in seeds[both]]) > 0.97
 
 
+@pytest.mark.parametrize(
+    ("n", "share", "at_most"),
+    [(2, 3, 0.02), (5, 3, 0.02), (8, 3, 0.03), (2, 2, 0.08), (5, 2, 0.13), (8, 2, 0.18)],
+)
+def test_normal_values_lie_on_both_sides_of_the_threshold_as_stated(
+    n: int, share: float, at_most: float
+) -> None:
+    """With a standard deviation of 1 / share of the mean, the worst of all means: exactly."""
+
+    def normal_cdf(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2))
+
+    chances = []
+    for mean in np.linspace(0.05, 2, 400):
+        below = normal_cdf((0.05 / mean - 1) * share)
+        above = 1 - normal_cdf((proportions.FACTOR * 0.05 / mean - 1) * share)
+        chances.append((below + above) ** n - below**n - above**n)
+    assert at_most - 0.011 < max(chances) < at_most
+    # The rule itself does so at the worst mean.
+    mean = np.linspace(0.05, 2, 400)[int(np.argmax(chances))]
+    drawn = np.random.default_rng(0).normal(mean, mean / share, (4000, n))
+    found = np.mean([proportions._apart(sorted(x), 0.05) for x in drawn])
+    assert found == pytest.approx(max(chances), abs=3 * math.sqrt(max(chances) / 4000))
+
+
 def test_rates_of_a_frame() -> None:
     frame = pl.DataFrame(
         {

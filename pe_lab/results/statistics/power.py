@@ -102,7 +102,8 @@ def what_seeds_show(n: int, seen: tuple[float, float] | None = None) -> str:
     if needed is not None and needed > n:
         sentence += f"; 0.9 from 0.5 needs {needed}"
     if seen is not None and (more := seeds_needed(*seen)) is not None:
-        sentence += f"; the {seen[0]:.2g} and {seen[1]:.2g} seen need {more}"
+        about = "about " if more > COUNTED else ""
+        sentence += f"; the {seen[0]:.2g} and {seen[1]:.2g} seen need {about}{more}"
     return sentence
 
 
