@@ -190,6 +190,9 @@ def test_the_paired_table(here: Here) -> None:
     least = "With 3 seeds sign flips cannot go below p = 0.25 (0.5 corrected over 2 splits: 7 seeds"
     assert f"{least} can reach 0.05)" in caption
     assert "an error of at most 2 % (in_domain: 1 %), and the mean" in caption
+    assert (
+        "and the mean. 95 % Wilson intervals of k/n, in %: 0/3 0..56, 3/3 44..100. Dif" in caption
+    )
     assert "3 seeds a side cannot tell P(generalises) 0.9 from 0" in caption
     both = here("compare", "pe=cope,rope").out
     assert "seed by seed" in both

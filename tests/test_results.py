@@ -165,16 +165,18 @@ def test_rates_come_first(here: Here) -> None:
     assert table(here, "flip", "threshold=0.4")["b"]["sparse"] == "3/3‡ 0.0 (12.0 ± 20.8)"
     assert table(here, "flip", "spread=interval")["b"]["sparse"] == "12.0‡"
     caption = " ".join(here("results").out.split())
-    assert "k/n: seeds up to the threshold, then the median" in caption
+    assert "k/n: of n seeds, k have an error up to the threshold; then the median" in caption
+    wilson = "intervals of k/n, in %: 2/3 21..94, 3/3 44..100, 2/4 15..85 4 seeds"
+    assert wilson in caption
     assert [found["(threshold)"][name] for name in ("OOD mean", "in_domain", "sparse")] == [
         "", "1.00", "2.00"
     ]  # fmt: skip
     assert "‡: seeds in two clusters" in caption
     assert "4 seeds a side cannot tell P(generalises) 0.9 from 0; 0.9 from 0.5 needs 23" in caption
-    assert "23; 4 of 4 show that fewer than 53 % of seeds fail" in " ".join(
+    assert "23; 4 of 4 rule out failure rates of 53 % and more (at 5 %)" in " ".join(
         here("results", "threshold=0.04").out.split()
     )
-    assert "seeds fail" not in caption
+    assert "rule out" not in caption
     assert "‡" not in here("results", "pe=a").out
     assert "(threshold)" not in here("results", "pe=c").out + here("results", "spread=sd").out
     assert "seeds a side" not in here("results", "pe=c").out + here("results", "metric=loss").out

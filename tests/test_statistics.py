@@ -272,7 +272,7 @@ def test_what_seeds_can_show() -> None:
     assert power.power(n, 0.9, 0.75) == pytest.approx(0.8, abs=0.02)
     assert clean_seeds(0.1) == 29
     assert power.most_failures(29) < 0.1 < power.most_failures(28)
-    assert power.what_clean_seeds_show(29).endswith("of seeds fail")
+    assert power.what_clean_seeds_show(29).endswith("and more (at 5 %)")
     assert flips_needed(41) == 11
     assert "; the 0.9 and 0.6 seen need 36" in what_seeds_show(8, (0.9, 0.6))
     assert "needs" not in what_seeds_show(30)

@@ -35,7 +35,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, parse
 from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
-from pe_lab.results.cell_text import Spread
+from pe_lab.results.cell_text import Spread, rate_intervals
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
@@ -114,14 +114,17 @@ def show(words: Sequence[str]) -> None:
 
 
 def _power(groups: pl.DataFrame) -> list[str]:
-    """What the number of seeds that most rows have can show; empty where no row has two."""
+    """The intervals of the rates, and what the number of seeds that most rows have can show; empty
+    where no row has two."""
     rated = groups.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
     if rated.is_empty():
         return []
     seeds = rated["n"].to_list()
-    notes = [what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))]
+    note = what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))
     clean = rated.filter(pl.col("k") == pl.col("n"), pl.col("split") != IN_DOMAIN)["n"]
-    return notes if clean.is_empty() else [f"{notes[0]}; {what_clean_seeds_show(max(clean))}"]
+    if not clean.is_empty():
+        note += f"; {what_clean_seeds_show(max(clean))}"
+    return [rate_intervals(rated.select("k", "n").iter_rows()), note]
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

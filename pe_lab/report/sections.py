@@ -9,6 +9,7 @@ import polars as pl
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
+from pe_lab.results.cell_text import rate_intervals
 from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
@@ -76,6 +77,12 @@ class Section:
     def legend(self) -> str:
         """What the marks of settings say; empty where none has one."""
         return LEGEND if any(setting.mark for setting in self.settings) else ""
+
+    @property
+    def intervals(self) -> str:
+        """Those of every k/n of its table; empty without thresholds."""
+        cells = [of["error"].values() for of in (setting.cells for setting in self.settings)]
+        return rate_intervals((band.k, band.n) for of in cells for band in of if band)
 
     @property
     def ood(self) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """The text of a table's cell: rates, median, mean and spread over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import IN_DOMAIN, is_share
+from pe_lab.common.metrics import IN_DOMAIN, is_share, wilson
 from pe_lab.results.formats import Cell
 
 Spread = Literal["rates", "sd", "interval", "both"]
@@ -75,11 +75,26 @@ def how_to_read(table: pl.DataFrame, metric: str, spread: Spread) -> str:
     interval = f"the 95 % interval of the mean (Student's t{cut})"
     sd = f"ean ± standard deviation over {over}"
     if has_rates(table, spread):
-        return f"k/n: {over} up to the threshold, then the median and, where it fits, m{sd}."
+        return (
+            f"k/n: of n {over}, k have an error up to the threshold; then the median and, where it "
+            f"fits, m{sd}."
+        )
     return {
         "both": f"M{sd}, in parentheses {interval}.",
         "interval": f"Mean over {over}, in parentheses {interval}.",
     }.get(spread, f"M{sd}.")
+
+
+def rate_intervals(counts: Iterable[tuple[int | None, int]]) -> str:
+    """The interval of each k/n that occurs; empty where none is of several seeds.
+
+    >>> rate_intervals([(6, 8), (0, 8), (6, 8), (None, 8), (1, 1)])
+    '95 % Wilson intervals of k/n, in %: 0/8 0..32, 6/8 41..93'
+    """
+    found = sorted({(n, k) for k, n in counts if k is not None and n > 1})
+    intervals = [(k, n, *(100 * bound for bound in wilson(k, n))) for n, k in found]
+    texts = [f"{k}/{n} {low:.0f}..{high:.0f}" for k, n, low, high in intervals]
+    return f"95 % Wilson intervals of k/n, in %: {', '.join(texts)}" if texts else ""
 
 
 def thresholds(table: pl.DataFrame) -> str:

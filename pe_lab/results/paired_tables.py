@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.cell_text import CLUSTERED, CLUSTERS, thresholds
+from pe_lab.results.cell_text import CLUSTERED, CLUSTERS, rate_intervals, thresholds
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.paired import EXACT
 from pe_lab.results.statistics.power import LEVEL, flips_needed, what_seeds_show
@@ -45,6 +45,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     clustered = f" {CLUSTERED}" if part["clusters"].any() else ""
     rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
     seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
+    counts = [(row[f"k_{side}"], row["n"]) for row in part.iter_rows(named=True) for side in "ab"]
     splits = part["p_flips"].count()
     corrected = first["p_least"] * splits
     reach = ""
@@ -55,6 +56,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
         )
     return (
         f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, and the mean. "
+        f"{rate_intervals(counts)}. "
         f"Difference: {first['a']} - {first['b']} in percentage points, its mean and in "
         f"parentheses the 95 % interval (Student's t, paired).{clustered} p: paired t-test and "
         f"{exact} sign flips, two-sided; Holm: corrected over the splits. With {n} seeds sign "

@@ -111,13 +111,12 @@ def what_clean_seeds_show(n: int) -> str:
     """A sentence on n seeds that all generalise.
 
     >>> what_clean_seeds_show(8)
-    '8 of 8 show that fewer than 32 % of seeds fail; for fewer than 10 % it takes 29 of 29'
+    '8 of 8 rule out failure rates of 32 % and more (at 5 %); ruling out 10 % takes 29 of 29'
     """
-    sentence = (
-        f"{n} of {n} show that fewer than {math.ceil(100 * most_failures(n))} % of seeds fail"
-    )
+    worst = math.ceil(100 * most_failures(n))
+    sentence = f"{n} of {n} rule out failure rates of {worst} % and more (at 5 %)"
     if n < clean_seeds():
-        sentence += f"; for fewer than 10 % it takes {clean_seeds()} of {clean_seeds()}"
+        sentence += f"; ruling out 10 % takes {clean_seeds()} of {clean_seeds()}"
     return sentence
 
 
