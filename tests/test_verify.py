@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from edited import edit_summary
-from program import Here, the_run, tiny
+from program import Here, assert_refused, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.again import chosen, compared
@@ -266,7 +266,10 @@ def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
     ended = here("verify", f"{run}", "again=1")
     assert ended.status == 1
     assert "1 of 1 run done again does not come to the recorded numbers" in ended.err
-    assert "differs" in ended.out
+    # The caption has the word too.
+    assert "differs" in ended.out.partition("equal: ")[0]
+    ended = here("verify", f"{run}", "again=1", "set_aside=true")
+    assert_refused(ended, "set_aside=true does nothing with again=1")
 
 
 def test_when_a_repetition_agrees() -> None:

@@ -71,6 +71,11 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     trust(config_dir)
     options = parse(VerifyOptions, [_folder(word) for word in rest])
+    if options.again is not None and options.set_aside:
+        raise UsageError(
+            f"set_aside=true does nothing with again={options.again}, which compares numbers, not "
+            "files: give one of them"
+        )
     if options.run is None:
         runs = selected(options)
     else:
