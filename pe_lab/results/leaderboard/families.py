@@ -66,7 +66,8 @@ def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[
 @dataclass(frozen=True)
 class Ties:
     """Which entries differ in the shares of splits that their runs generalise to: exact test, Holm
-    over all pairs of entries with at least the protocol's number of runs.
+    over all pairs of entries with at least the protocol's number of runs of some task, and with
+    runs of every task that these have: one that has only the easier tasks is not compared.
 
     Args:
         letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
@@ -86,6 +87,8 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
         for entry, of in missed(found, tasks, entries).items()
         if max(map(len, of.values())) >= found.suite.protocol.seeds
     }
+    covered = {task for of in values.values() for task in of}
+    values = {entry: of for entry, of in values.items() if covered <= set(of)}
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
     ordered = sorted(values, key=lambda entry: means[entry])
     letters = compact_letters(ordered, pairs({entry: values[entry] for entry in ordered}))

@@ -25,7 +25,8 @@ RATE = (
 )
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
-    "of splits that a run generalises to, Holm over all pairs)."
+    "of splits that a run generalises to, Holm over all pairs; of entries with all tasks that were "
+    "run)."
 )
 
 
