@@ -156,6 +156,11 @@ def test_entries_that_share_no_letter_differ() -> None:
     assert ties(scored(*ran), ["flipflop"], ["rope", "cope", "path", "fox"]).letters == {
         "cope": "a", "path": "a", "fox": "ab", "rope": "b",
     }  # fmt: skip
+    # One that has only the easier of two tasks is not the best of a family.
+    harder = [run(e, "recall", n, [0.0] + [0.5] * 3) for e in ("rope", "cope") for n in range(8)]
+    easier = [*flipflop("rope", 20, 1), *flipflop("cope", 20, 19), *flipflop("path", 20, 20)]
+    seen = ties(scored(*harder, *easier), ["flipflop", "recall"], ["rope", "cope", "path"])
+    assert (seen.best, seen.letters) == ({"cope"}, {"cope": "a", "rope": "b"})
     few = scored(*flipflop("rope", 2, 0), *flipflop("cope", 2, 2))
     assert ties(few, ["flipflop"], ["rope", "cope"]).best == frozenset()
 
@@ -202,17 +207,25 @@ def test_run_folders_become_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made("rope", 1000, errors=errors, **{"train.lr": 0.012})
     made("rope", 0, errors=errors, **{"train.steps": 800})
     made("rope", 0, errors=errors, **{"train.steps": 500})
+    # Seeds that are not the protocol's could be those that came out well.
+    made("rope", 500, errors=errors)
+    made("rope", 1000, errors=errors, **{"train.steps": 800})
     made("rope", 1, errors=errors, **{"pe.base": 500})
     # At a split; of another length.
     at_dense = {"task.p_ignore": 0.1, "task.splits": {}}
     made("rope", 0, errors={"in_domain": 0.125}, **at_dense)
+    made("rope", 0, errors={"in_domain": 0.125}, **at_dense, **{"train.steps": 800})
     made("rope", 0, errors=errors, **{"task.length": 32})
     found = suite_rows(tmp_path / "runs", suite)
     assert dict(found.schema) == SCHEMA
-    runs = found.unique("run_id").sort("phase", "entry").select("entry", "phase", "seed", "lr")
+    runs = found.unique("run_id").sort("phase", "entry", "seed", "steps")
+    runs = runs.select("entry", "phase", "seed", "lr")
     assert runs.rows() == [
         ("rope", "capacity:dense", 0, 0.003),
         ("rope", "other", 0, 0.003),
+        ("rope", "other", 0, 0.003),
+        ("rope", "other", 500, 0.003),
+        ("rope", "other", 1000, 0.003),
         ("rope", "score", 0, 0.003),
         ("rope base=500", "score", 1, 0.003),
         ("rope", "steps_x2", 0, 0.003),

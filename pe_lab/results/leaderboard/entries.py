@@ -117,19 +117,24 @@ def phase_of(
     suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
 ) -> str:
     """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, ``equal_time``, or ``other``: a
-    run that the protocol does not have, such as one of another rate or number of steps, or with
-    seeds of weights and data that differ."""
+    run that the protocol does not have, such as one of another rate, number of steps or seed (seeds
+    that are not the protocol's could be picked by their results), or with seeds of weights and data
+    that differ."""
     protocol, steps = suite.protocol, steps_of(suite, place.task)
     if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.rates):
         return OTHER
-    if place.capacity is not None:
-        return f"{CAPACITY}{place.capacity}"
     times, left = divmod(train["steps"], steps)
-    if left or not times:
-        return EQUAL_TIME if train["steps"] in equal_times(place.entry, steps) else OTHER
-    if times == 1:
-        return TUNING if seed in protocol.tuning_seeds else SCORE
-    return f"steps_x{times}" if times in protocol.longer else OTHER
+    if seed in protocol.tuning_seeds:
+        return TUNING if (times, left, place.capacity) == (1, 0, None) else OTHER
+    if seed >= max(protocol.seeds, protocol.more_seeds):
+        return OTHER
+    if place.capacity is not None:
+        return f"{CAPACITY}{place.capacity}" if (times, left) == (1, 0) else OTHER
+    if (times, left) == (1, 0):
+        return SCORE
+    if not left and times in protocol.longer:
+        return f"steps_x{times}"
+    return EQUAL_TIME if train["steps"] in equal_times(place.entry, steps) else OTHER
 
 
 @cache
