@@ -11,9 +11,10 @@ from docs import facts
 from pe_lab.results.formats import markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_table
+from pe_lab.results.leaderboard.families import rates_by
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA
-from pe_lab.results.leaderboard.scores import scores
+from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.vs_published import published_table
@@ -41,7 +42,7 @@ def _tables() -> list[str]:
         return ["No results are shipped yet."]
     found = scores(suite, rows, pl.DataFrame(schema=SCHEMA))
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
-    parts = ["## By family"]
+    parts = ["## In short", "\n".join(_in_short(found, scored)), "## By family"]
     families = by_family(suite, list(suite.tasks))
     parts.append(markdown(overview(found, families, "P(generalises) by family of tasks")).strip())
     if left := [task for task in suite.tasks if task not in scored]:
@@ -57,6 +58,22 @@ def _tables() -> list[str]:
     notes = closing_notes(found, list(suite.tasks), digest)
     parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
     return parts
+
+
+def _in_short(found: Scores, tasks: list[str]) -> list[str]:
+    """Of each task, the entries that generalise most, and cope and rope."""
+    lines = []
+    for task in tasks:
+        rates = rates_by(found, "generalises", {task: [task]})
+        shares = {entry: of[task] for entry, of in rates.items()}
+        ordered = sorted(shares, key=lambda entry: -shares[entry].k / shares[entry].n)
+        shown = dict.fromkeys([*ordered[:5], *(e for e in ("cope", "rope") if e in shares)])
+        parts = [f"{entry} {shares[entry].k}/{shares[entry].n}" for entry in shown]
+        runs = sorted({rate.runs for rate in shares.values()})
+        seeds = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else f"{runs[0]}"
+        what = f"- **{task}**, runs and splits that generalise, {seeds} seeds: "
+        lines.append(what + ", ".join(parts))
+    return lines
 
 
 def main() -> None:

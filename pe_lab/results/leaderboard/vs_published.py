@@ -1,5 +1,6 @@
 """Published numbers of a suite's tasks and encodings beside those of the suite."""
 
+import math
 from collections.abc import Sequence
 
 import polars as pl
@@ -10,14 +11,16 @@ from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.published import Published, published
 from pe_lab.results.suite import Suite
 
-SHOWN = ("model.n_layers", "model.n_heads", "model.d_model", "train.steps", "task.length")
+MODEL = ("model.n_layers", "model.n_heads", "model.d_model")
+SHOWN = (*MODEL, "train.steps", "task.length")
 """Keys of a source's protocol that are shown: the suite's are other ones."""
 
 
 def published_table(found: Scores, tasks: Sequence[str]) -> Table:
     """A row for each published error of a task and an encoding with scored runs, on a split of the
     suite: theirs, and the range of our seeds. The protocols differ, so that a verdict says only on
-    which side of our seeds the published number lies."""
+    which side of our seeds the published number lies. Of several published sizes the nearest to the
+    suite's is taken."""
     names = {choice: task for choice, task in _tasks(found.suite).items() if task in tasks}
     errors = {
         key: [error for (error,) in part.select("error").iter_rows() if error is not None]
@@ -26,7 +29,7 @@ def published_table(found: Scores, tasks: Sequence[str]) -> Table:
         .items()
     }
     rows = []
-    for number in published():
+    for number in _nearest(found.suite):
         task = names.get(number.task)
         ours = errors.get((task, number.pe, number.split))
         if task is None or not ours or number.metric != "error":
@@ -55,6 +58,28 @@ def published_table(found: Scores, tasks: Sequence[str]) -> Table:
             "rounded, meets the range."
         ),
     )
+
+
+def _nearest(suite: Suite) -> list[Published]:
+    """Of each published table the row of each encoding whose model is nearest to the suite's: the
+    smallest sum of the log-ratios of layers, heads and width."""
+    words = (word.partition("=") for word in suite.model)
+    ours = {key: float(value) for key, _, value in words if key in MODEL}
+    best: dict[tuple[str, ...], tuple[float, list[Published]]] = {}
+    for number in published():
+        theirs = {**number.setting, **number.size}
+        far = sum(
+            abs(math.log(float(theirs[key]) / ours[key]))
+            for key in MODEL
+            if key in theirs and key in ours
+        )
+        key = (number.source, number.where, number.task, number.pe, number.split, number.metric)
+        least, numbers = best.setdefault(key, (far, []))
+        if far < least:
+            best[key] = (far, [number])
+        elif far == least:
+            numbers.append(number)
+    return [number for _, numbers in best.values() for number in numbers]
 
 
 def _tasks(suite: Suite) -> dict[str, str]:
