@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from made import made
-from program import Here, tiny
+from program import Here, assert_refused, tiny
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.statistics.variance import Parts, variance_parts
@@ -118,3 +118,19 @@ def test_without_crossed_runs_the_command_says_how_to_make_them(here: Here) -> N
     rows = json.loads(here("results", "variance=true", "format=json").out)["rows"]
     assert rows == []
     assert Path("runs").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("by=pe", ["variance=true", "by"]),
+        ("sort=-pe", ["variance=true", "sort"]),
+        ("spread=both", ["variance=true", "spread"]),
+        ("evaluations=true", ["variance=true", "evaluations"]),
+        ("metric=eror", ["metric=eror", "error"]),
+        ("splits=spars", ["splits=spars", "sparse"]),
+    ],
+)
+def test_what_has_no_effect_is_refused(here: Here, word: str, parts: list[str]) -> None:
+    made(seed=0)
+    assert_refused(here("results", "variance=true", word), *parts)

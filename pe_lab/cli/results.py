@@ -83,6 +83,12 @@ def show(words: Sequence[str]) -> None:
                 f"threshold={options.threshold} with {key}=true: its tables have no rates, leave "
                 "one of the two out"
             )
+    ignored = {"by", "sort", "spread", "evaluations"} & options.model_fields_set
+    if options.variance and ignored:
+        raise UsageError(
+            f"variance=true has no use for {', '.join(sorted(ignored))}: leave out what is not a "
+            "filter, splits, metric or format"
+        )
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
         among = " ".join([options.runs_dir, *options.filters])

@@ -67,13 +67,13 @@ def grouped(
             pl.col("seed").alias("_seed"),
             pl.col("setting").alias("_setting"),
             pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
-            _number(runs, _column(runs, split, metric)).alias("_value"),
-            _number(runs, _column(runs, split, "guess")).alias("_guess"),
-            _number(runs, _column(runs, split, "error")).is_not_null().alias("_measured"),
+            _number(runs, column_of(runs, split, metric)).alias("_value"),
+            _number(runs, column_of(runs, split, "guess")).alias("_guess"),
+            _number(runs, column_of(runs, split, "error")).is_not_null().alias("_measured"),
             pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
         )
         for task in finished["task"].unique().sort()
-        for split in _selected_splits(runs, task, metric, splits)
+        for split in selected_splits(runs, task, metric, splits)
     ).collect()
     return summarized(values, [*group, "split"], ("task", "split"), metric)
 
@@ -162,10 +162,10 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 
-def _selected_splits(
+def selected_splits(
     runs: pl.DataFrame, task: str, metric: str, splits: Sequence[str] | None
 ) -> list[str]:
-    """The selected splits of a task, in their order."""
+    """The selected splits of a task, in their order; UsageError for an unknown split or metric."""
     every = splits_of(runs)
     mean = [OOD] if OOD not in every and f"{OOD}/{metric}" in runs.columns else []
     for split in splits or ():
@@ -192,7 +192,7 @@ def _threshold(task: str, split: str, metric: str, limit: float | None) -> float
     return limit
 
 
-def _column(runs: pl.DataFrame, split: str, metric: str) -> str:
+def column_of(runs: pl.DataFrame, split: str, metric: str) -> str:
     """The column of a metric of a split, or of its mean out of domain."""
     name = metric_name(split, metric)
     return f"{OOD}/{metric}" if split == OOD and name not in runs.columns else name

@@ -7,9 +7,10 @@ import numpy as np
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import is_share, metric_name
+from pe_lab.common.metrics import OOD, is_share
+from pe_lab.results.aggregate import column_of, selected_splits
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.frame import compared_keys, splits_of
+from pe_lab.results.frame import compared_keys
 from pe_lab.results.labels import Names
 from pe_lab.results.statistics.variance import FEWEST, variance_parts
 
@@ -42,6 +43,9 @@ def variance_over_seeds(
     Columns: ``task``, ``pe``, ``setting`` (of the first run), ``split``, ``inits`` and ``datas``
     (the seeds), ``mean``, ``sd`` and the shares ``init``, ``data`` and ``both`` (see
     ``variance_parts``; null where nothing varies).
+
+    Raises:
+        UsageError: an unknown metric or split.
     """
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
@@ -51,10 +55,14 @@ def variance_over_seeds(
     keys = [key for key in compared_keys(finished) if not key.startswith(SEED)]
     rows: list[dict[str, Any]] = []
     names = ["task", "pe", *(k for k in ("model", "positions") if k in finished.columns), *keys]
+    # The mean out of domain only where it is asked for.
+    wanted = {
+        task: [s for s in selected_splits(runs, task, metric, splits) if splits or s != OOD]
+        for task in finished["task"].unique()
+    }
     for of_setting in finished.partition_by(names, maintain_order=True):
-        wanted = splits_of(of_setting) if splits is None else splits
-        for split in wanted:
-            name = metric_name(split, metric)
+        for split in wanted[of_setting["task"][0]]:
+            name = column_of(of_setting, split, metric)
             if name in of_setting.columns and (row := _row(of_setting, name)):
                 facts = of_setting.select("task", "pe", "setting").row(0, named=True)
                 rows.append({**facts, "split": split, **row})
