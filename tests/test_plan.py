@@ -18,7 +18,14 @@ from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.plan_runs import planned_by
-from pe_lab.results.plan_tests import NOT_ENOUGH, NOT_SUPPORTED, SUPPORTED, p_value, verdict
+from pe_lab.results.plan_tests import (
+    NOT_ENOUGH,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    evaluate,
+    p_value,
+    verdict,
+)
 from pe_lab.results.plans import (
     Plan,
     least_p,
@@ -349,6 +356,18 @@ def test_the_tests_are_exact_and_one_sided() -> None:
     # Ties: 4 of the 20 ways to part 0 0 0 0 1 1 give a none of the ones.
     assert p_value("mann_whitney", [0, 0, 0], [0, 1, 1], 0.5) == pytest.approx(4 / 20)
     assert least_p(3) == pytest.approx(1 / 20)
+    # No p of twenty seeds is out of reach, and none is drawn at random.
+    from scipy.stats import mannwhitneyu
+
+    assert p_value("mann_whitney", [0] * 20, [1] * 20, 0.5) == pytest.approx(least_p(20))
+    rng = np.random.default_rng(0)
+    for n in (20, 70):
+        a, b = rng.normal(0, 1, n), rng.normal(0.5, 1, n)
+        method = "exact" if n == 20 else "asymptotic"
+        for one, other in ((a, b), (b, a)):
+            theirs = mannwhitneyu(one, other, alternative="less", method=method,
+                                  use_continuity=False).pvalue  # fmt: skip
+            assert p_value("mann_whitney", list(one), list(other), 0.5) == pytest.approx(theirs)
 
 
 def test_no_more_than_level_of_true_nulls_are_rejected() -> None:
@@ -359,3 +378,22 @@ def test_no_more_than_level_of_true_nulls_are_rejected() -> None:
         drawn = np.where(rng.random((n, 2, 5)) < 0.5, 0.0, rng.random((n, 2, 5)))
         found = sum(p_value(test, list(a), list(b), 0.05) <= 0.05 for a, b in drawn)
         assert found <= n * 0.05 + 3 * (n * 0.05 * 0.95) ** 0.5
+
+
+def test_three_seeds_can_support_a_plan_at_5_percent() -> None:
+    """Its p is 1/20, which scipy rounds up."""
+    plan = PLAN.model_copy(update={"seeds": (0, 1, 2), "tasks": {"parity": {"long_x2": 0.05}}})
+    rows = [
+        {"task": "parity", "entry": pe, "split": split, "phase": phase, "lr": rate, "seed": seed,
+         "seed_init": seed, "error": float(pe == "rope"), "loss": 0.0}
+        for pe in ("path", "rope")
+        for split in ("in_domain", "long_x2")
+        for phase, rate, seed in (
+            *(("tuning", rate, seed) for rate in SUITE.protocol.rates
+              for seed in SUITE.protocol.tuning_seeds),
+            *(("score", min(SUITE.protocol.rates), seed) for seed in range(3)),
+        )
+    ]  # fmt: skip
+    for test in ("fisher", "mann_whitney"):
+        found = evaluate(plan.model_copy(update={"test": test}), pl.DataFrame(rows), SUITE)
+        assert found["verdict"].to_list() == [SUPPORTED]
