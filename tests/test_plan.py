@@ -94,6 +94,9 @@ def test_what_is_printed(here: Here) -> None:
     assert "pe-lab suite v1 pe=path,rope tasks=parity" in out
     # As a sum over all outcomes with scipy's fisher_exact, one-sided, has it too.
     assert "8 seeds a side tell P(generalises) 0.9 from 0.2 or less at level 0.05" in out
+    assert "with a power of 80 %, in one of 3 tests; all 3 must support" in out
+    assert "look for plans in runs/plans/*.yaml" in out
+    assert "look for plans" not in here(*LINE, "splits=long_x2").out
 
 
 def test_an_encoding_of_the_users(here: Here) -> None:

@@ -132,7 +132,9 @@ def _write(options: PlanOptions, config_dir: Path | None) -> None:
             else f"tell P(generalises) 0.9 from {smallest:.2g} or less at level {plan.level:g}, "
             f"with a power of {100 * POWER:.0f} %"
         )
-        out.print(f"power    {seeds} seeds a side {can}", soft_wrap=True)
+        tests = (len(plan.encodings) - 1) * sum(map(len, plan.tasks.values()))
+        alone = f", in one of {tests} tests; all {tests} must support" if tests > 1 else ""
+        out.print(f"power    {seeds} seeds a side {can}{alone}", soft_wrap=True)
     flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
     folder = [] if options.runs_dir == "runs" else [f"runs_dir={options.runs_dir}"]
     rates = tuned_rates(rows_of_plans(runs_dir, suite), suite)
@@ -140,6 +142,12 @@ def _write(options: PlanOptions, config_dir: Path | None) -> None:
         out.print(f"{'' if number else 'runs':8} {shlex.join(line)}", soft_wrap=True)
     result = ["pe-lab", "plan", *flags, f"result={path}", *folder]
     out.print(f"result   {shlex.join(result)}", soft_wrap=True)
+    if path.parent.resolve() != (runs_dir / FOLDER).resolve() or path.suffix != ".yaml":
+        out.print(
+            f"leaderboard and compare look for plans in {runs_dir / FOLDER}/*.yaml: its runs count "
+            f"as exploratory there until {path} is there too",
+            soft_wrap=True,
+        )
     out.print("Commit the file, or publish its digest: that shows when it was there.")
 
 

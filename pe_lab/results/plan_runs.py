@@ -134,7 +134,10 @@ def planned_note(paths: Iterable[str], runs_dir: Path) -> str:
         return f"exploratory: no plan (pe-lab plan) names any of these {counted(len(runs), 'run')}"
     n = sum(run in found for run in runs)
     rest = "" if n == len(runs) else "; the rest is exploratory"
-    return f"planned: {n} of {counted(len(runs), 'run')}, by {', '.join(digests)}{rest}"
+    return (
+        f"planned: {n} of {counted(len(runs), 'run')}, by {', '.join(digests)}{rest}. The planned "
+        "test is that of pe-lab plan result=FILE, not one of these"
+    )
 
 
 def shipped_rows(suite: Suite) -> pl.DataFrame:
