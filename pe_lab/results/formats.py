@@ -100,10 +100,9 @@ def terminal(table: Table, width: int) -> list[Group]:
             room = left - widths[number] - GAP
         parts[-1].append(number)
     titles = [table.title, *[f"{table.title} (continued)"] * len(parts)]
-    parts = parts or [[]]  # words only
     return [
         _table(table, title, [*words, *part], widths, lambda cell: _breakable(_short(cell)))
-        for title, part in zip(titles, parts, strict=False)
+        for title, part in zip(titles, parts or [[]], strict=False)
     ]
 
 
