@@ -42,7 +42,7 @@ def _failures(rows: pl.DataFrame) -> Iterator[str]:
     )
     for n, (task, entry, count, message, phases) in enumerate(groups.iter_rows()):
         if n == MOST:
-            yield f"{len(groups) - MOST} more entries with failed runs: format=json has them all"
+            yield f"{len(groups) - MOST} more entries with failed runs: to=FILE.parquet has them all"
             return
         text = " ".join((message or "").split())
         text = text[:MESSAGE] + (".." if len(text) > MESSAGE else "")
