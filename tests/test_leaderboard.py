@@ -54,7 +54,12 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A shipped file with three entries on flipflop."""
     path = tmp_path / "shipped.parquet"
     monkeypatch.setattr(file, "shipped", lambda name: path)
-    tuning = [run(e, "flipflop", 1000, [0.0, *MISSED]) for e in ("rope", "cope", "lstm")]
+    tuning = [
+        run(entry, "flipflop", seed, [0.0 if lr == 0.003 else 0.1, *MISSED], lr=lr)
+        for entry in ("rope", "cope", "lstm")
+        for seed in SUITE.protocol.tuning_seeds
+        for lr in SUITE.protocol.rates
+    ]
     ran = [*flipflop("rope", 20, 2), *flipflop("cope", 20, 19), *flipflop("lstm", 8, 8)]
     failed = run("alibi", "flipflop", 0, [None] * 7, state="failed", message="the loss is nan")
     file.write(rows(*tuning, *ran, failed), path)
@@ -259,6 +264,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert lines["shaw"].count("not run") == 7
     assert list(lines).index("none") == len(SUITE.encodings) + 1
     assert "48/48°" in lines["lstm"]
+    assert "0/6° " in lines["alibi (not tuned)"]
     assert "| 0/1 |  | 0/6 |" in lines["guessing"]
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
     assert "20 seeds a side can tell P(generalises) 0.9 from" in ended.err
@@ -269,7 +275,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
 def test_a_task_and_a_split(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "task=flipflop", "format=markdown")
     (line,) = [line for line in ended.out.splitlines() if line.startswith("| cope ")]
-    assert "| a | 0.003 not tuned | 20/20 (84..100) 0.0 | 19/20 (76..99) 0.0" in line
+    assert "| a | 0.003 | 20/20 (84..100) 0.0 | 19/20 (76..99) 0.0" in line
     assert "| guessing |" in ended.out
     ended = here("leaderboard", "split=long_x4", "task=flipflop", "format=markdown")
     (line,) = [line for line in ended.out.splitlines() if line.startswith("| rope ")]
@@ -299,10 +305,36 @@ def test_numbers_for_programs(here: Here, shipped: Path) -> None:
 def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> None:
     ended = here("leaderboard", "to=all.parquet")
     assert ended.status == 0
-    assert "52 runs, SHA-256" in ended.out
+    assert "73 runs, SHA-256" in ended.out
     found, digest = file.read(tmp_path / "all.parquet")
     assert digest in ended.out
     assert found.equals(file.read(shipped)[0])
+    assert here("leaderboard", "to=all.parquet").status == 0
+    # What only that file has is not lost.
+    ended = here("leaderboard", "to=all.parquet", "shipped=false")
+    assert_refused(ended, "to=all.parquet has 73 runs that these are without", "another name")
+    pl.DataFrame({"mine": [1]}).write_parquet("mine.parquet")
+    assert_refused(here("leaderboard", "to=mine.parquet"), "something else than runs of a suite")
+    assert file.read(tmp_path / "all.parquet")[1] == digest
+
+
+def test_yours_that_are_tuned_only_have_a_row() -> None:
+    tuned = [run("mine", "flipflop", 1000, [0.0, *MISSED])]
+    table = task_table(scored(*flipflop("rope", 2, 1), yours=rows(*tuned)), "flipflop")
+    row = next(row for row in table.rows if row[0].text == "mine (yours)")
+    assert [cell.text for cell in row][:3] == ["mine (yours)", "", "not scored"]
+    assert table.rows[2][0].text == "rope (not tuned)"
+    assert [row[0].text for row in table.closing] == ["none", "lstm", "guessing"]
+
+
+def test_keys_without_effect(here: Here, shipped: Path) -> None:
+    for key, words in {
+        "split": ["view=across", "split=long_x4"],
+        "family": ["to=a.parquet", "family=recall"],
+        "view": ["view=across", "format=csv"],
+        "format": ["to=a.html", "format=csv"],
+    }.items():
+        assert_refused(here("leaderboard", *words), f"{key}= has no effect here, as ", "leave it")
 
 
 def test_wrong_words(here: Here, shipped: Path) -> None:
@@ -456,7 +488,7 @@ def test_runs_of_another_version_of_the_suite_are_left_out(
     assert {row["entry"] for row in csv.DictReader(io.StringIO(ended.out))} == {
         "rope", "alibi", "lstm",
     }  # fmt: skip
-    assert "21 runs of v1-00000000 left out, as the suite is now" in caplog.text
+    assert "28 runs of v1-00000000 left out, as the suite is now" in caplog.text
 
 
 def test_published_numbers_stand_beside(here: Here, shipped: Path) -> None:
@@ -513,7 +545,7 @@ def test_the_error_at_each_rate(here: Here, shipped: Path) -> None:
         ("rope", False), ("0.0", True), ("10.0", False), ("20.0", False), ("failed", False),
     ]  # fmt: skip
     ended = here("leaderboard", "view=tuning", "format=markdown")
-    assert "| cope | - | **0.0** | - | - |" in ended.out
+    assert "| cope | 10.0 | **0.0** | 10.0 | 10.0 |" in ended.out
 
 
 def test_a_file_without_its_digest(here: Here, shipped: Path) -> None:

@@ -82,6 +82,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(LeaderboardOptions, rest)
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
     tasks = _tasks(suite, options)
+    _check_together(options)
     if options.to is not None:
         _check_file(options.to)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
@@ -91,6 +92,7 @@ def show(words: Sequence[str]) -> None:
     shipped, yours, digest = _rows(suite, options)
     if options.to is not None and options.to.suffix == PARQUET:
         rows = file.merged(shipped, yours)
+        file.check_kept(options.to, rows)
         written = file.write(rows, options.to)
         _say_written(options.to, f"{_runs(rows)}, SHA-256 {written}..")
         return
@@ -110,6 +112,24 @@ def show(words: Sequence[str]) -> None:
     }
     notes = closing_notes(found, tasks, digest)
     print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
+
+
+def _check_together(options: LeaderboardOptions) -> None:
+    """UsageError for keys of which one would have no effect."""
+    chosen = options.model_fields_set
+    without: tuple[str, ...] = ()
+    why = ""
+    if options.to is not None:
+        parquet = options.to.suffix == PARQUET
+        without = ("split", "view", "format", *(("family", "task") if parquet else ()))
+        why = f"to={options.to} writes {'all runs' if parquet else 'the whole page'}"
+    elif options.view != "families":
+        without, why = ("split",), f"view={options.view} is of all scored splits"
+        if options.format in ("csv", "json"):
+            without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
+    for key in without:
+        if key in chosen:
+            raise UsageError(f"{key}= has no effect here, as {why}: leave it out")
 
 
 def _check_file(path: Path) -> None:

@@ -100,6 +100,22 @@ def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([finished, first]).drop("rank").sort(ORDER)
 
 
+def check_kept(path: Path, rows: pl.DataFrame) -> None:
+    """UsageError if writing these rows there would lose runs, or a file that is not of ours."""
+    if not path.exists():
+        return
+    try:
+        there = pl.read_parquet(path)
+        new = there.join(rows, on="run_id", how="anti")["run_id"].n_unique()
+        what = f"{counted(new, 'run')} that these are without" if new else ""
+    except pl.exceptions.PolarsError:
+        what = "something else than runs of a suite"
+    if what:
+        raise UsageError(
+            f"to={path} has {what}, and is left as it is: choose another name, or move it first"
+        )
+
+
 def write(rows: pl.DataFrame, path: Path) -> str:
     """Write these rows, the same rows always as the same bytes (of one version of polars); returns
     the first eight hex digits of the file's SHA-256.

@@ -46,7 +46,7 @@ def task_table(found: Scores, task: str) -> Table:
         return [
             Cell(display_name(found, entry, [task])),
             Cell(letter_ranges(marks.get(entry, ""))),
-            Cell(rate_chosen(found, first)),
+            Cell(rate_chosen(first)),
             *shown,
             Cell(times_text(first["cost"] if first else None)),
         ]
@@ -103,7 +103,7 @@ def split_table(found: Scores, task: str, split: str) -> Table:
         spread = "" if row["sd"] is None else f" ± {percent(row['sd'])}"
         return [
             name,
-            Cell(rate_chosen(found, row)),
+            Cell(rate_chosen(row)),
             Cell(k_of_n(row)),
             Cell(percent(row["median"]) if row["measured"] else "-"),
             Cell((CLUSTERS if row["clusters"] else "") + mean + spread),

@@ -12,20 +12,22 @@ from pe_lab.results.leaderboard.scores import Scores
 
 NOT_RUN = "not run"
 YOURS = "(yours)"
+NOT_TUNED = "(not tuned)"
 PARTLY = "°"
 CLUSTERS = "‡"
 GUESSING = "guessing"
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The entries and the controls: those of the suite in its order, run or not, then others."""
+    """The entries and the controls: those of the suite in its order, run or not, then others that
+    are tuned or scored."""
     suite = found.suite
-    run = found.cells.filter(pl.col("task").is_in(tasks))["entry"].unique(maintain_order=True)
     known = [*suite.encodings, *suite.controls]
+    begun = (pl.col("phase") == TUNING) | pl.col("counts")
+    run = found.rows.filter(begun & pl.col("task").is_in(tasks))["entry"].unique()
     others = sorted(entry for entry in run if entry not in known)
-    controls = [name for name in suite.controls if name in set(run)]
     plain = [name for name in suite.encodings if name != "none"]
-    return [*plain, *others], ["none", *controls]
+    return [*plain, *others], ["none", *suite.controls]
 
 
 def cells_of_task(found: Scores, task: str) -> list[dict[str, Any]]:
@@ -34,9 +36,13 @@ def cells_of_task(found: Scores, task: str) -> list[dict[str, Any]]:
 
 
 def display_name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
-    """The entry, marked where some of its runs are the reader's."""
-    cells = found.cells.filter((pl.col("entry") == entry) & pl.col("task").is_in(list(tasks)))
-    return f"{entry} {YOURS}" if cells["yours"].any() else entry
+    """The entry, marked where some of its runs are the reader's, and where the rate of a score was
+    not tuned as the protocol has it."""
+    chosen = (pl.col("entry") == entry) & pl.col("task").is_in(list(tasks))
+    begun = (pl.col("phase") == TUNING) | pl.col("counts")
+    yours = not found.rows.filter(chosen & begun)["shipped"].all()
+    untuned = found.cells.filter(chosen & (pl.col("rates") < len(found.suite.protocol.rates)))
+    return " ".join([entry, *([YOURS] if yours else ()), *([NOT_TUNED] if len(untuned) else ())])
 
 
 def letter_ranges(letters: str) -> str:
@@ -85,13 +91,9 @@ def seeds_text(row: Mapping[str, Any] | None, missing: str) -> str:
     return f"{k_of_n(row)} {median}{CLUSTERS if row['clusters'] else ''}"
 
 
-def rate_chosen(found: Scores, row: Mapping[str, Any] | None) -> str:
-    """The learning rate, and whether fewer were tried than the protocol has."""
-    if row is None:
-        return ""
-    return f"{row['lr']:g}" + (
-        "" if row["rates"] >= len(found.suite.protocol.rates) else " not tuned"
-    )
+def rate_chosen(row: Mapping[str, Any] | None) -> str:
+    """The learning rate of a score."""
+    return "" if row is None else f"{row['lr']:g}"
 
 
 def times_text(value: float | None) -> str:
