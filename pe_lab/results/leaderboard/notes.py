@@ -42,7 +42,7 @@ def _failures(rows: pl.DataFrame) -> Iterator[str]:
     )
     for n, (task, entry, count, message, phases) in enumerate(groups.iter_rows()):
         if n == MOST:
-            yield f"{len(groups) - MOST} more entries with failed runs: to=FILE.parquet has them all"
+            yield f"{len(groups) - MOST} more entries with failed runs: all are in to=FILE.parquet"
             return
         text = " ".join((message or "").split())
         text = text[:MESSAGE] + (".." if len(text) > MESSAGE else "")
