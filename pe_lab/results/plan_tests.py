@@ -7,10 +7,9 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.entries import SCORE
 from pe_lab.results.leaderboard.scores import WORST
 from pe_lab.results.plan_runs import tuned_rates
-from pe_lab.results.plans import Plan, Test
+from pe_lab.results.plans import PHASES, Plan, Test
 from pe_lab.results.statistics.pairs import rank_sum_test
 from pe_lab.results.suite import Suite
 
@@ -56,7 +55,7 @@ def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     a, *others = plan.encodings
     rates = tuned_rates(rows, suite)
     named = rows.filter(
-        pl.col("phase") == SCORE,
+        pl.col("phase").is_in(PHASES),
         pl.col("seed").is_in(plan.seeds),
         pl.col("seed") == pl.col("seed_init"),
     )

@@ -26,8 +26,8 @@ logger = logging.getLogger("pe_lab")
 
 FOLDER = "plans"
 """Below ``runs_dir``: where plans are written, and looked for."""
-SCORE = "score"
-"""The phase of the runs that a plan is about: those of the suite's steps at the chosen rate."""
+PHASES = ("score", "other_seeds")
+"""The phases of the runs that a plan is about: those of the suite's steps."""
 Test = Literal["fisher", "mann_whitney"]
 HEAD = """\
 # Written by pe-lab plan, before its runs. A changed value has another digest, and the file is then
@@ -96,7 +96,7 @@ class Plan(BaseModel):
             and run["task"] in self.tasks
             and run["entry"] in self.encodings
             and run["seed_init"] == run["seed"]
-            and run["phase"] == SCORE
+            and run["phase"] in PHASES
         )
 
 

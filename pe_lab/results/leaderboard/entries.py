@@ -11,6 +11,7 @@ from pe_lab.results.relative_cost import equal_times
 from pe_lab.results.suite import Suite, task_digest
 
 TUNING, SCORE, OTHER, CAPACITY = "tuning", "score", "other", "capacity:"
+OTHER_SEEDS = "other_seeds"
 EQUAL_TIME = "equal_time"
 ENTRY_KEYS = ("pe.", "model.", "positions.")
 
@@ -116,10 +117,10 @@ def _entry(
 def phase_of(
     suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
 ) -> str:
-    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, ``equal_time``, or ``other``: a
-    run that the protocol does not have, such as one of another rate, number of steps or seed (seeds
-    that are not the protocol's could be picked by their results), or with seeds of weights and data
-    that differ."""
+    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, ``equal_time``; ``other_seeds``:
+    as the score, but of a seed that the protocol does not have and that could be picked by its
+    result, unless a plan names it; or ``other``: a run that the protocol does not have, such as one
+    of another rate or number of steps, or with seeds of weights and data that differ."""
     protocol, steps = suite.protocol, steps_of(suite, place.task)
     if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.rates):
         return OTHER
@@ -127,7 +128,7 @@ def phase_of(
     if seed in protocol.tuning_seeds:
         return TUNING if (times, left, place.capacity) == (1, 0, None) else OTHER
     if seed >= max(protocol.seeds, protocol.more_seeds):
-        return OTHER
+        return OTHER_SEEDS if (times, left, place.capacity) == (1, 0, None) else OTHER
     if place.capacity is not None:
         return f"{CAPACITY}{place.capacity}" if (times, left) == (1, 0) else OTHER
     if (times, left) == (1, 0):

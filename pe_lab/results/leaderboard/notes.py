@@ -6,7 +6,7 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
-from pe_lab.results.leaderboard.entries import OTHER, SCORE, TUNING
+from pe_lab.results.leaderboard.entries import OTHER, OTHER_SEEDS, SCORE, TUNING
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.statistics.power import what_seeds_show
 
@@ -73,7 +73,8 @@ def _made(rows: pl.DataFrame) -> Iterator[str]:
         return
     runs = rows.unique("run_id", keep="first", maintain_order=True)
     phases = dict(runs.group_by("phase").len().iter_rows())
-    named = {TUNING: "tuning", SCORE: "score", OTHER: "not of the protocol"}
+    named = {TUNING: "tuning", SCORE: "score", OTHER_SEEDS: "at other seeds"}
+    named[OTHER] = "not of the protocol"
     parts = [f"{phases.pop(phase)} {word}" for phase, word in named.items() if phase in phases]
     parts += [f"{n} {phase}" for phase, n in sorted(phases.items())]
     hours = runs.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600

@@ -7,7 +7,7 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.entries import CAPACITY, OTHER, SCORE, TUNING
+from pe_lab.results.leaderboard.entries import CAPACITY, OTHER, OTHER_SEEDS, SCORE, TUNING
 from pe_lab.results.leaderboard.families import ties
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.texts import (
@@ -132,7 +132,8 @@ def phases_table(found: Scores, task: str) -> Table | None:
     splits = [IN_DOMAIN, *found.suite.tasks[task].generalises]
     entries, controls = entry_order(found, [task])
     of_task = found.rows.filter(pl.col("task") == task)
-    phases = [p for p in of_task["phase"].unique().sort() if p not in (TUNING, SCORE, OTHER)]
+    apart = (TUNING, SCORE, OTHER, OTHER_SEEDS)
+    phases = [phase for phase in of_task["phase"].unique().sort() if phase not in apart]
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     for phase in phases:
         shown = CAPACITY.strip(":") if phase.startswith(CAPACITY) else phase
