@@ -150,6 +150,16 @@ def test_all_entries_are_tuned_and_scored_once(here: Here, tmp_path: Path) -> No
     assert again.status == 0
     assert "nothing is missing" in again.out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")} == before
+    (path,) = tmp_path.glob("runs/flipflop/alibi/seed0-*/summary.json")
+    path.write_text("{")
+    again = here(*line)
+    assert again.status == 1
+    assert "damaged: flipflop alibi score lr" in again.out
+    assert "1 run damaged: give pe-lab verify set_aside=true first" in again.err
+    here("verify", "set_aside=true")
+    assert here(*line).status == 0
+    ended = here(*line, "phases=more_seeds")
+    assert "no runs: more_seeds is for none and for yours" in ended.out
 
 
 def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: Path) -> None:

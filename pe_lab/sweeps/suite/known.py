@@ -19,17 +19,19 @@ class Known:
 
     def __init__(self, suite: Suite, shipped: bool) -> None:
         self._shipped = _shipped(suite) if shipped else {}
+        self.damaged: dict[str, str] = {}
+        """Runs whose results cannot be read, and why."""
 
     def is_shipped(self, run: SuiteRun) -> bool:
         """Whether the package has the result of this run."""
         return run.run_id in self._shipped
 
     def summary(self, run: SuiteRun) -> dict[str, Any] | None:
-        """Of a run that is finished here; ``pe-lab verify`` says what is wrong with a damaged
-        one."""
+        """Of a run that is finished here; a damaged one is noted in ``damaged``."""
         try:
             return run.folder.summary()
-        except PeLabError:
+        except PeLabError as error:
+            self.damaged[str(run)] = str(error)
             return None
 
     def measured(self, run: SuiteRun) -> Measured | None:

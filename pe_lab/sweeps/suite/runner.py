@@ -64,7 +64,16 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     console().print(plan_table(suite, rows, runner.workers))
     for (task, entry), reason in runner.composer.refusals.items():
         console().print(f"not run: {entry} on {task}: {reason}", soft_wrap=True)
+    for phase in dict.fromkeys(row.phase for row in rows if not row.runs):
+        some = ", ".join(suite.protocol.more_seeds_for)
+        console().print(f"no runs: {phase} is for {some} and for yours", soft_wrap=True)
+    for label, reason in (damaged := runner.known.damaged).items():
+        console().print(f"damaged: {label}: {reason}", soft_wrap=True)
     if not any(row.missing for row in rows):
+        if damaged:
+            raise PeLabError(
+                f"{counted(len(damaged), 'run')} damaged: give pe-lab verify set_aside=true first"
+            )
         console().print("nothing is missing")
     elif not request.dry:
         check_writable(runner.runs_dir)
@@ -121,8 +130,10 @@ class Runner:
                 seconds = self.costs.of(base, self.composer.base(task, BASELINE), run.steps)
                 runs, all_s = runs + 1, all_s + seconds
                 chosen = phase.name == TUNING or rate is not None
-                over = chosen and (self.known.is_shipped(run) or not run.job(0).missing)
-                if not over:
+                here = not run.job(0).missing
+                if chosen and here:
+                    self.known.summary(run)
+                if not (chosen and (here or self.known.is_shipped(run))):
                     missing, missing_s = missing + 1, missing_s + seconds
         self._left_s[task, phase.name] = missing_s
         return Row(task, phase.name, runs, missing, all_s / max(runs, 1), missing_s)
