@@ -67,6 +67,6 @@ def test_the_report_marks_them_and_says_why(here: Here) -> None:
     assert {row["setting"] for row in heat_map(section)["data"]["values"]} == {
         *("rope (n = 2)", "pi † (n = 2)"),
     }
-    assert heat_map(section)["title"]["text"].endswith(f"{legend}.")
+    assert heat_map(section)["title"]["text"][-1].endswith(f"{legend}.")
     assert here("report", "inspect=none", "pe=rope").status == 0
     assert legend not in Path("runs/report/index.html").read_text()
