@@ -151,19 +151,7 @@ def _row(number: Published, match: _Match | None) -> dict[str, Any]:
         "verdict": _verdict(number, match),
     }
     if match is not None:
-        shown = (
-            "setting",
-            "n",
-            "sd",
-            "low",
-            "high",
-            "k",
-            "threshold",
-            "median",
-            "clusters",
-            "values",
-        )
-        row |= {name: match.cell[name] for name in shown}
+        row |= {name: match.cell[name] for name in OURS}
         pairs = match.differs.items()
         row["ours"] = match.cell["mean"]
         row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
