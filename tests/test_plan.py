@@ -33,7 +33,6 @@ from pe_lab.results.plans import (
     plans_in,
     read_plan,
     started,
-    suite_of,
     write_plan,
 )
 from pe_lab.results.suite import Suite, load_suite, task_digest
@@ -41,7 +40,7 @@ from pe_lab.results.suite import Suite, load_suite, task_digest
 SUITE = load_suite("v1")
 PLAN = Plan(
     hypothesis="path tracks parity beyond its length",
-    suite=suite_of(SUITE),
+    suite=SUITE.version,
     encodings=("path", "rope"),
     tasks={"parity": {"long_x2": 0.05, "long_x4": 0.05}},
     seeds=tuple(range(8)),

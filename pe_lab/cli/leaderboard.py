@@ -235,7 +235,7 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
     if options.task is not None:
         found_tables = (f(found, task) for task in tasks for f in (task_table, phases_table))
         return [table for table in found_tables if table is not None]
-    named = f"{suite.name}-{suite.digest}"
+    named = suite.version
     if options.family is not None:
         title = f"{', '.join(options.family)}: P(generalises) by task, suite {named}"
         return [overview(found, {task: [task] for task in tasks}, title)]

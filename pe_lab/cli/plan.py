@@ -53,7 +53,7 @@ from pe_lab.results.plan_runs import (
     with_fresh_seeds,
 )
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
-from pe_lab.results.plans import FOLDER, Plan, Test, least_p, read_plan, suite_of, write_plan
+from pe_lab.results.plans import FOLDER, Plan, Test, least_p, read_plan, write_plan
 from pe_lab.results.statistics.power import POWER, smallest_difference
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -219,7 +219,7 @@ def _plan(options: PlanOptions, suite: Suite, own: Sequence[str]) -> Plan:
         )
     return Plan(
         hypothesis=(options.hypothesis or "").strip(),
-        suite=suite_of(suite),
+        suite=suite.version,
         encodings=tuple(encodings),
         tasks={task: of_task for task, of_task in tasks.items() if of_task},
         seeds=tuple(range(seeds)),

@@ -8,13 +8,12 @@ from importlib import resources
 from typing import Any
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pe_lab.common.vega import vega_script
 from pe_lab.report.charts import CONFIG
 from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
-from pe_lab.report.page import DEEP, script_hash
+from pe_lab.report.page import DEEP, script_hash, templates
 from pe_lab.results.formats import Table
 from pe_lab.results.leaderboard.across import across_table
 from pe_lab.results.leaderboard.families import Rate, rates_by
@@ -63,32 +62,29 @@ def leaderboard_page(
     specs = {chart.id: {"config": CONFIG, **chart.spec} for chart in charts}
     source = resources.files("pe_lab.report")
     scripts = [vega_script(), (source / "leaderboard.js").read_text("utf-8")]
-    environment = Environment(
-        loader=PackageLoader("pe_lab.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("leaderboard.html").render(
-        mark=Markup(mark),
-        suite=f"{found.suite.name}-{found.suite.digest}",
-        made=datetime.now().astimezone(),
-        command=command,
-        families=by_family(found.suite, tasks),
-        lines=[(entry, _cells(found, rates, entry, tasks)) for entry in entries],
-        controls=[(entry, _cells(found, rates, entry, tasks)) for entry in controls],
-        yours=set(found.cells.filter("yours")["entry"]),
-        missing=[task for task in tasks if task not in run],
-        parts=parts,
-        profile=profile,
-        across=across_table(found, run) if run else None,
-        published=published_table(found, tasks),
-        notes=notes,
-        style=Markup((source / "page.css").read_text("utf-8")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=" ".join(script_hash(script) for script in scripts),
-        specs=Markup(_escaped(specs)),
+    return (
+        templates()
+        .get_template("leaderboard.html")
+        .render(
+            mark=Markup(mark),
+            suite=found.suite.version,
+            made=datetime.now().astimezone(),
+            command=command,
+            families=by_family(found.suite, tasks),
+            lines=[(entry, _cells(found, rates, entry, tasks)) for entry in entries],
+            controls=[(entry, _cells(found, rates, entry, tasks)) for entry in controls],
+            yours=set(found.cells.filter("yours")["entry"]),
+            missing=[task for task in tasks if task not in run],
+            parts=parts,
+            profile=profile,
+            across=across_table(found, run) if run else None,
+            published=published_table(found, tasks),
+            notes=notes,
+            style=Markup((source / "page.css").read_text("utf-8")),
+            scripts=[Markup(script) for script in scripts],
+            hashes=" ".join(script_hash(script) for script in scripts),
+            specs=Markup(_escaped(specs)),
+        )
     )
 
 

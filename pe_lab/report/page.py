@@ -54,15 +54,20 @@ class Page:
     inspected: Inspected
 
 
-def render(page: Page) -> str:
-    """The HTML of the page."""
-    environment = Environment(
+def templates() -> Environment:
+    """The templates of this folder."""
+    return Environment(
         loader=PackageLoader("pe_lab.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render(page: Page) -> str:
+    """The HTML of the page."""
+    environment = templates()
     environment.filters |= {
         "shade": shade,
         "number": number,

@@ -11,12 +11,12 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.output import counted
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.entries import TUNING, Places, phase_of
+from pe_lab.results.leaderboard.entries import phase_of, placed
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import chosen_rates
-from pe_lab.results.plans import FOLDER, Plan, plans_in, started, suite_of
+from pe_lab.results.plans import FOLDER, Plan, plans_in, started
 from pe_lab.results.reader import read_records, without_collection
-from pe_lab.results.suite import Suite, load_suite
+from pe_lab.results.suite import TUNING, Suite, load_suite
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,15 @@ def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
     """The suite's runs in any state, with what ``Plan.names`` reads."""
     if not runs_dir.is_dir():
         return []
-    places, name, found = Places(suite), suite_of(suite), []
     with without_collection():
         records = read_records(runs_dir)
-    for record in records:
-        if record.setting is not None:
-            places.task(record.setting)
-    for record in records:
-        setting, facts = record.setting, record.facts
-        place = places.place(setting, facts) if setting is not None else None
-        if setting is None or place is None:
-            continue
+    found = []
+    for record, setting, place in placed(records, suite):
+        facts = record.facts
         seed, path = facts["seed"], Path(facts["path"])
         seed_init = setting.keys.get("seed.init", seed)
         names = {
-            "suite": name,
+            "suite": suite.version,
             "task": place.task,
             "entry": place.entry,
             "seed": seed,
@@ -110,8 +104,8 @@ def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
 
 def why_exploratory(plan: Plan, runs: Sequence[PlanRun], suite: Suite) -> str:
     """Why the plan is none, as a sentence; empty: its runs are planned."""
-    if plan.suite != suite_of(suite):
-        return f"it is of suite {plan.suite}, and this is {suite_of(suite)}"
+    if plan.suite != suite.version:
+        return f"it is of suite {plan.suite}, and this is {suite.version}"
     unknown = [run for run in runs if run.started is None]
     before = [run for run in runs if run.started is not None and run.started < plan.time]
     reasons = [
@@ -205,7 +199,7 @@ def planned_by(runs_dir: Path) -> dict[Path, str]:
             suite = load_suite(plan.suite_name)
         except UsageError:
             continue  # of --config-dir, which is not given here
-        if plan.suite == suite_of(suite):
+        if plan.suite == suite.version:
             for run in runs_of(plan, runs_dir, suite):
                 if run.started is not None and run.started >= plan.time:
                     found.setdefault(run.path, plan.digest)

@@ -19,14 +19,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
 from pe_lab.common.files import read_file, write_new_file
-from pe_lab.results.suite import Share, Suite
+from pe_lab.results.suite import OTHER_SEEDS, SCORE, Share
 from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")
 
 FOLDER = "plans"
 """Below ``runs_dir``: where plans are written, and looked for."""
-PHASES = ("score", "other_seeds")
+PHASES = (SCORE, OTHER_SEEDS)
 """The phases of the runs that a plan is about: those of the suite's steps."""
 Test = Literal["fisher", "mann_whitney"]
 HEAD = """\
@@ -104,11 +104,6 @@ def least_p(seeds: int) -> float:
     """The smallest p-value that either test, one-sided, can give with so many seeds a side: that of
     all errors of one side below all of the other, 1 / C(2n, n)."""
     return 1 / comb(2 * seeds, seeds)
-
-
-def suite_of(suite: Suite) -> str:
-    """The suite's name and digest, as plans and the leaderboard have them."""
-    return f"{suite.name}-{suite.digest}"
 
 
 def planned(run: Mapping[str, Any], started: float | None, plans: Iterable[Plan]) -> str | None:

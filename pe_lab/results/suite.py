@@ -22,6 +22,10 @@ DEFAULT = "v1"
 DEFAULT_THRESHOLD = 0.05
 """Of splits that no suite names."""
 
+TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
+EQUAL_TIME = "equal_time"
+"""Phases: what a run of a suite is for."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
 T = TypeVar("T")
 Several = Annotated[tuple[T, ...], Field(min_length=1)]
@@ -45,9 +49,15 @@ class SuiteTask:
     generalises: dict[str, Share]
     digest: str
 
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """In domain and of each scored split, the largest error that counts as learned or
+        generalised."""
+        return {IN_DOMAIN: self.fits, **self.generalises}
+
     def threshold(self, split: str) -> float | None:
-        """The largest error that counts as learned or generalised; None: a split not scored."""
-        return self.fits if split == IN_DOMAIN else self.generalises.get(split)
+        """That of a split; None: it is not scored."""
+        return self.thresholds.get(split)
 
 
 @closed
@@ -98,6 +108,11 @@ class Suite:
     @property
     def _by_digest(self) -> dict[str, str]:
         return {task.digest: name for name, task in self.tasks.items()}
+
+    @property
+    def version(self) -> str:
+        """Name and digest, as plans and the leaderboard have them: ``v1-38c43db3``."""
+        return f"{self.name}-{self.digest}"
 
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
@@ -153,5 +168,5 @@ def _thresholds() -> dict[tuple[str, str], float]:
         for task in load_suite().tasks.values()
         for word in task.words
         if word.startswith("task=")
-        for split, value in {IN_DOMAIN: task.fits, **task.generalises}.items()
+        for split, value in task.thresholds.items()
     }

@@ -74,7 +74,7 @@ def across_table(found: Scores, tasks: Sequence[str]) -> Table:
     entries, controls = entry_order(found, tasks)
     suite = found.suite
     return Table(
-        title=f"error in that of guessing, over tasks, suite {suite.name}-{suite.digest}",
+        title=f"error in that of guessing, over tasks, suite {suite.version}",
         columns=["entry", "tasks", "IQM", f"P(lower than {BASELINE})", *(f"<= {t}" for t in TAUS)],
         words=1,
         rows=[line(entry) for entry in entries],

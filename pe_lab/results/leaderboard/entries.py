@@ -1,18 +1,25 @@
 """Which entry of a suite a run is of, and for which purpose it was made (its phase)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pe_lab.results.defaults import defaults, same
-from pe_lab.results.reader import Setting, text
+from pe_lab.results.reader import Record, Setting, text
 from pe_lab.results.relative_cost import equal_times
-from pe_lab.results.suite import Suite, task_digest
+from pe_lab.results.suite import (
+    CAPACITY,
+    EQUAL_TIME,
+    OTHER_SEEDS,
+    SCORE,
+    TUNING,
+    Suite,
+    task_digest,
+)
 
-TUNING, SCORE, OTHER, CAPACITY = "tuning", "score", "other", "capacity:"
-OTHER_SEEDS = "other_seeds"
-EQUAL_TIME = "equal_time"
+OTHER = "other"
+"""The phase of a run that the protocol does not have."""
 ENTRY_KEYS = ("pe.", "model.", "positions.")
 
 
@@ -87,6 +94,24 @@ class Places:
             task, capacity = at_split
         entry, unknown = _entry(self.suite, setting, names)
         return Place(task, entry, capacity, unknown)
+
+
+def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Setting, Place]]:
+    """The runs that are of the suite, each with its configuration and its place."""
+    places = Places(suite)
+    known = [(record, record.setting) for record in records if record.setting is not None]
+    for _, setting in known:
+        # First all runs of the tasks: they say what a run trained at a split is.
+        places.task(setting)
+    found = []
+    cache: dict[tuple[int, str, str], Place | None] = {}
+    for record, setting in known:
+        key = (id(setting), record.facts["pe"], record.facts["task"])
+        if key not in cache:
+            cache[key] = places.place(setting, record.facts)
+        if (place := cache[key]) is not None:
+            found.append((record, setting, place))
+    return found
 
 
 def _entry(

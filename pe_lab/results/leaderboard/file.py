@@ -11,7 +11,6 @@ from pe_lab.common.errors import DamagedError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
-from pe_lab.results.plans import suite_of
 from pe_lab.results.suite import Suite
 from pe_lab.store.digests import digest_of
 
@@ -35,7 +34,7 @@ def shipped_rows(suite: Suite) -> tuple[pl.DataFrame, str | None]:
     if not path.exists():
         return pl.DataFrame(schema=SCHEMA), None
     rows, digest = read(path)
-    others = rows.filter(pl.col("suite") != suite_of(suite))
+    others = rows.filter(pl.col("suite") != suite.version)
     if len(others):
         logger.warning(
             "%s: %s of %s left out, as the suite is now %s; pe-lab leaderboard to=%s writes the "
@@ -43,10 +42,10 @@ def shipped_rows(suite: Suite) -> tuple[pl.DataFrame, str | None]:
             path.name,
             counted(others["run_id"].n_unique(), "run"),
             ", ".join(sorted(others["suite"].unique())),
-            suite_of(suite),
+            suite.version,
             path.name,
         )
-    return rows.filter(pl.col("suite") == suite_of(suite)), digest
+    return rows.filter(pl.col("suite") == suite.version), digest
 
 
 def read(path: Path) -> tuple[pl.DataFrame, str]:

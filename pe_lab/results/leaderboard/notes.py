@@ -6,9 +6,10 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
-from pe_lab.results.leaderboard.entries import OTHER, OTHER_SEEDS, SCORE, TUNING
+from pe_lab.results.leaderboard.entries import OTHER
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.statistics.power import what_seeds_show
+from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING
 
 MOST = 12
 """Failures that are named one by one."""
@@ -30,7 +31,7 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
         *_planned(rows),
         *_power(found.cells.filter(pl.col("task").is_in(tasks))),
         *_made(rows),
-        f"suite {found.suite.name}-{found.suite.digest}, shipped results "
+        f"suite {found.suite.version}, shipped results "
         + (digest or "none: only the runs of runs_dir are shown"),
     ]
 

@@ -11,9 +11,9 @@ import polars as pl
 
 from pe_lab.common.files import read_file
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
-from pe_lab.results.leaderboard.entries import Place, Places, phase_of
-from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started, suite_of
-from pe_lab.results.reader import Record, read_records, without_collection
+from pe_lab.results.leaderboard.entries import Place, phase_of, placed
+from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started
+from pe_lab.results.reader import Record, Setting, read_records, without_collection
 from pe_lab.results.suite import Suite
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -61,25 +61,12 @@ def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
 
 def rows_of(records: Iterable[Record], suite: Suite, plans: Sequence[Plan] = ()) -> pl.DataFrame:
     """The rows of these runs, in the order ``ORDER``; ``plans`` may name some of them."""
-    places = Places(suite)
-    candidates = [record for record in records if record.facts["state"] in STATES]
-    for record in candidates:
-        # First all runs of the tasks: they say what a run trained at a split is.
-        if record.setting is not None:
-            places.task(record.setting)
-    found = []
-    cache: dict[tuple[int, str, str], Place | None] = {}
-    for record in candidates:
-        if record.setting is None:
-            continue
-        key = (id(record.setting), record.facts["pe"], record.facts["task"])
-        if key not in cache:
-            cache[key] = places.place(record.setting, record.facts)
-        if (place := cache[key]) is not None:
-            found.append((record, place))
-    named = _apart([place for _, place in found])
+    found = placed((one for one in records if one.facts["state"] in STATES), suite)
+    named = _apart([place for *_, place in found])
     rows = [
-        row for record, place in found for row in _rows(record, place, named[place], suite, plans)
+        row
+        for record, setting, place in found
+        for row in _rows(record, setting, place, named[place], suite, plans)
     ]
     return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
 
@@ -108,14 +95,12 @@ def _apart(places: Iterable[Place]) -> dict[Place, str]:
 
 
 def _rows(
-    record: Record, place: Place, entry: str, suite: Suite, plans: Sequence[Plan]
+    record: Record, setting: Setting, place: Place, entry: str, suite: Suite, plans: Sequence[Plan]
 ) -> Iterable[tuple[Any, ...]]:
-    facts, metrics, setting = record.facts, record.metrics, record.setting
-    assert setting is not None
-    config = setting.config
+    facts, metrics, config = record.facts, record.metrics, setting.config
     seed_init = setting.keys.get("seed.init", facts["seed"])
     run = (
-        suite_of(suite),
+        suite.version,
         place.task,
         entry,
         facts["pe"],

@@ -6,9 +6,8 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
-from pe_lab.results.leaderboard.entries import CAPACITY, SCORE, TUNING
 from pe_lab.results.statistics.proportions import rates
-from pe_lab.results.suite import Suite
+from pe_lab.results.suite import CAPACITY, SCORE, TUNING, Suite
 from pe_lab.results.tuning import FAILED, Measured, chosen_rate
 
 WORST = 1.0
@@ -50,7 +49,7 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     thresholds = {
         (task, split): value
         for task, one in suite.tasks.items()
-        for split, value in {IN_DOMAIN: one.fits, **one.generalises}.items()
+        for split, value in one.thresholds.items()
     }
     limits = pl.DataFrame(
         [(*key, value) for key, value in thresholds.items()],

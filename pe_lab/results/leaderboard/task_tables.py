@@ -6,12 +6,12 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.results.cell_text import CLUSTERS
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.entries import CAPACITY, OTHER, OTHER_SEEDS, SCORE, TUNING
+from pe_lab.results.leaderboard.entries import OTHER
 from pe_lab.results.leaderboard.families import ties
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.texts import (
-    CLUSTERS,
     GUESSING,
     cells_of_task,
     clusters_note,
@@ -24,6 +24,7 @@ from pe_lab.results.leaderboard.texts import (
     seeds_text,
     times_text,
 )
+from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING
 
 TIES = (
     "entries that share no letter differ (exact test of the share of splits that a run generalises "

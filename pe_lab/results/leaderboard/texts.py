@@ -6,15 +6,15 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.results.leaderboard.entries import TUNING
+from pe_lab.results.cell_text import CLUSTERS
 from pe_lab.results.leaderboard.families import Rate
 from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.suite import TUNING
 
 NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 PARTLY = "°"
-CLUSTERS = "‡"
 GUESSING = "guessing"
 
 

@@ -52,7 +52,7 @@ def _shipped(suite: Suite) -> Mapping[str, Measured]:
     if not path.exists():
         return {}
     rows, _ = read(path)
-    rows = rows.filter(split=IN_DOMAIN, suite=f"{suite.name}-{suite.digest}")
+    rows = rows.filter(split=IN_DOMAIN, suite=suite.version)
     found = rows.select("run_id", "error", "loss").iter_rows()
     return {run_id: _pair(error, loss) for run_id, error, loss in found}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pe_lab.results.relative_cost import BASELINE, equal_time
-from pe_lab.results.suite import Suite
+from pe_lab.results.suite import CAPACITY, EQUAL_TIME, SCORE, TUNING, Suite
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.training.plan import Plan
 
@@ -35,9 +35,8 @@ class Phase:
         return [e for e in entries if not self.some or e in chosen or e not in ours]
 
 
-TUNING = "tuning"
-NAMES = (TUNING, "score", "more_seeds", "longer", "capacity", "equal_time", "equal_parameters")
-DEFAULT = (TUNING, "score")
+NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, "equal_parameters")
+DEFAULT = (TUNING, SCORE)
 """Those that are run unless others are asked for."""
 
 
@@ -50,11 +49,11 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
         return [base.run(TUNING, lr, seed) for seed in seeds for lr in protocol.rates]
 
     def score(base: Base, lr: float) -> list[SuiteRun]:
-        return [base.run("score", lr, seed) for seed in range(protocol.seeds)]
+        return [base.run(SCORE, lr, seed) for seed in range(protocol.seeds)]
 
     def more_seeds(base: Base, lr: float) -> list[SuiteRun]:
         seeds = range(protocol.seeds, protocol.more_seeds)
-        return [base.run("score", lr, seed) for seed in seeds]
+        return [base.run(SCORE, lr, seed) for seed in seeds]
 
     def longer(base: Base, lr: float) -> list[SuiteRun]:
         return [
@@ -68,7 +67,7 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
         for split in suite.tasks[base.task].generalises:
             at = composer.base(base.task, base.entry, *trained_at(base, split))
             if at is not None:
-                phase = f"capacity:{split}"
+                phase = f"{CAPACITY}{split}"
                 found += [at.run(phase, lr, seed) for seed in range(protocol.seeds)]
         return found
 
@@ -77,7 +76,7 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
         if steps is None:
             composer.refusals[base.task, f"{base.entry}, equal_time"] = "its cost is not known"
             return []
-        return [base.run("equal_time", lr, seed, steps) for seed in range(protocol.seeds)]
+        return [base.run(EQUAL_TIME, lr, seed, steps) for seed in range(protocol.seeds)]
 
     def as_large(base: Base, lr: float) -> list[SuiteRun]:
         baseline = composer.base(base.task, BASELINE)
@@ -91,11 +90,11 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
 
     made = (
         Phase(TUNING, tuning, some=False),
-        Phase("score", score, some=False),
+        Phase(SCORE, score, some=False),
         Phase("more_seeds", more_seeds),
         Phase("longer", longer),
         Phase("capacity", capacity),
-        Phase("equal_time", as_long),
+        Phase(EQUAL_TIME, as_long),
         Phase("equal_parameters", as_large),
     )
     return {phase.name: phase for phase in made}

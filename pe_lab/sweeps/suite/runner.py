@@ -13,14 +13,14 @@ from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, 
 from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
 from pe_lab.results.relative_cost import BASELINE
-from pe_lab.results.suite import DEFAULT, Suite
+from pe_lab.results.suite import DEFAULT, TUNING, Suite
 from pe_lab.results.tuning import Measured, chosen_rate
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
 from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.known import Known
-from pe_lab.sweeps.suite.phases import TUNING, Phase, phases
+from pe_lab.sweeps.suite.phases import Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
 from pe_lab.sweeps.sweep import Sweep, check_launcher
