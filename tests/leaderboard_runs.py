@@ -42,6 +42,7 @@ def run(
         "torch": "2.13.0",
         "machine": "Linux x86_64",
         "planned": None,
+        "started": 1_000_000.0,
         **values,
     }
     if "run_id" not in values and facts["phase"] not in ("tuning", "score"):

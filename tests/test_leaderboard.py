@@ -25,6 +25,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
 from pe_lab.results.suite import Suite, task_digest
+from pe_lab.store.digests import digest_of
 
 NONE = pl.DataFrame(schema=SCHEMA)
 MISSED = [0.5] * 6
@@ -82,6 +83,35 @@ def test_a_file_read_back_is_what_was_written(tmp_path: Path) -> None:
     # Drawn losses and times do not compress, as measured ones do not.
     runs = found["run_id"].n_unique()
     assert len(content) * 10_000 / runs < 2e6
+
+
+def test_a_file_from_before_starts_were_recorded_is_read(tmp_path: Path) -> None:
+    found = rows(*flipflop("rope", 2, 1))
+    path = tmp_path / "v1.parquet"
+    content = io.BytesIO()
+    found.drop("started").write_parquet(content)
+    path.write_bytes(content.getvalue())
+    beside = path.with_name(path.name + file.SUFFIX)
+    beside.write_text(f"{digest_of(content.getvalue())}  {path.name}\n")
+    read, _ = file.read(path)
+    assert read["started"].null_count() == len(read)
+    assert read.drop("started").equals(found.drop("started"))
+    # The folders of these runs know it.
+    merged = file.merged(read, found)
+    assert merged.equals(found.sort(file.ORDER))
+
+
+def test_of_equal_runs_the_first_start_is_kept() -> None:
+    """A run made again after a plan was written is not planned by it."""
+    at = {time: flipflop("rope", 1, 1, started=time) for time in (1.0, 2.0)}
+    later = flipflop("rope", 1, 1, started=2.0, planned="a" * 64)
+    for shipped, others in ((at[1.0], later), (later, at[1.0])):
+        found = file.merged(rows(*shipped), rows(*others))
+        assert found.select("started", "planned").unique().rows() == [(1.0, None)]
+    # Shipped before the plan was in runs_dir/plans.
+    found = file.merged(rows(*at[2.0]), rows(*later))
+    assert found.select("started", "planned").unique().rows() == [(2.0, "a" * 64)]
+    assert len(found) == 7
 
 
 @pytest.mark.parametrize("part", [0, 0.3, 0.6, 1])

@@ -17,6 +17,8 @@ from pe_lab.store.digests import digest_of
 logger = logging.getLogger("pe_lab")
 
 SUFFIX = ".sha256"
+LATER = ("started",)
+"""Columns that files written before do not have: null there."""
 LEVEL = 19
 """Of zstd: written once, read often."""
 
@@ -71,6 +73,8 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
             "leaderboard to=FILE.parquet"
         )
     frame = pl.read_parquet(io.BytesIO(content))
+    absent = [name for name in LATER if name not in frame.columns]
+    frame = frame.with_columns(pl.lit(None, SCHEMA[name]).alias(name) for name in absent)
     if dict(frame.schema) != SCHEMA:
         wrong = next(n for n in {**SCHEMA, **frame.schema} if frame.schema.get(n) != SCHEMA.get(n))
         raise DamagedError(
@@ -83,8 +87,12 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
 def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """The shipped rows and those of other runs. A run that is shipped with the same results is kept
     once, one with other results (of another machine, say) beside it; a failed one is left out where
-    the same run finished."""
-    both = pl.concat([shipped.with_columns(rank=0), others.with_columns(rank=1)])
+    the same run finished. Of equal runs the earliest recorded start is kept, and the plan of the
+    run that has it."""
+    both = _first_starts(
+        pl.concat([shipped.with_columns(rank=0), others.with_columns(rank=1)]),
+        ["run_id", "machine", "revision"],
+    )
     done = both.filter(pl.col("state") == "finished").select("run_id").unique()
     failed = both.filter(pl.col("state") == "failed").join(done, on="run_id", how="anti")
     finished = both.filter(pl.col("state") == "finished").sort("rank", *ORDER)
@@ -97,6 +105,21 @@ def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     finished = finished.join(kept.drop("measured"), on=[*key, "rank"], how="semi", nulls_equal=True)
     first = failed.sort("rank").unique(["run_id", "split"], keep="first", maintain_order=True)
     return pl.concat([finished, first]).drop("rank").sort(ORDER)
+
+
+def _first_starts(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """With ``started`` and ``planned`` of the row of each run that began first, where any start is
+    known: a run shipped before starts were recorded gets that of its folder."""
+    first = (
+        rows.filter(pl.col("started").is_not_null())
+        .sort("started", pl.col("planned").is_null(), maintain_order=True)
+        .unique(key, keep="first", maintain_order=True)
+        .select(*key, "started", "planned")
+    )
+    joined = rows.drop("started", "planned").join(
+        first, on=key, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return joined.select(rows.columns)
 
 
 def check_kept(path: Path, rows: pl.DataFrame) -> None:

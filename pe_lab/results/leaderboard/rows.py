@@ -34,6 +34,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(
         ("state", "message", "run_id", "revision", "torch", "machine", "planned"), pl.String
     ),
+    "started": pl.Float64,
 }
 """``suite`` name and digest; ``task`` as the suite names it; ``entry`` the encoding or control with
 the keys in which it departs from its yaml; ``phase`` see ``phase_of``; ``lr`` the
@@ -41,7 +42,8 @@ peak rate; ``seed`` of the data, ``seed_init`` of the weights; ``error`` a share
 answers in ``n_seq`` sequences, null where the run failed or the encoding does not reach the length;
 ``guess`` the error of guessing; ``parameters`` of the model; ``train_s`` and ``measure_s`` seconds;
 ``state`` finished or failed, and why in ``message``; ``run_id`` task-encoding-seed-hash;
-``revision`` of git, with + where files were changed; ``planned`` the digest of a plan."""
+``revision`` of git, with + where files were changed; ``planned`` the digest of a plan;
+``started`` when it was first begun, in seconds since 1970."""
 ORDER = (
     *("task", "entry", "phase", "steps", "lr", "seed", "seed_init"),
     *("run_id", "machine", "revision", "split"),
@@ -113,13 +115,15 @@ def _rows(
     )
     cost = tuple(metrics.get(key) for key in ("params/total", "time/train_s", "time/measure_s"))
     folder = Path(facts["path"])
+    began = started(folder)
     names = ("suite", "task", "entry", "pe", "model", "phase", "lr", "seed", "seed_init")
     made = (
         facts["state"],
         facts.get("message"),
         "-".join(folder.parts[-3:]),
         *_environment(folder),
-        planned(dict(zip(names, run, strict=False)), started(folder), plans) if plans else None,
+        planned(dict(zip(names, run, strict=False)), began, plans),
+        began,
     )
     if facts["state"] == "finished":
         splits = facts["splits"]
