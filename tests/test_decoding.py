@@ -173,6 +173,20 @@ def test_a_prompt_is_continued(run: Path, here: Here) -> None:
     assert greedy == said("prompt=abc|", "tokens=8", "temperature=1e-9")
 
 
+def test_an_answer_ends_where_positions_do(run: Path, here: Here) -> None:
+    """The last token is generated and not read: twelve positions are for a prompt of three and ten
+    tokens."""
+    words = ("generate", f"run={run}", "prompt=ab|")
+    whole, cut = here(*words, "tokens=10"), here(*words, "tokens=11")
+    assert (whole.status, cut.status) == (0, 0)
+    assert cut.out == whole.out
+    assert len(cut.out.replace("<pad>", "p").split()) == 3 + 10
+    assert whole.err == ""
+    (line,) = cut.err.splitlines()
+    assert "ended after 10 of tokens=11: " in line
+    assert len(here(*words, "tokens=100000000000").err.splitlines()) == 1
+
+
 def test_an_answer_ends_with_eos(here: Here, tmp_path: Path) -> None:
     words = ("task=copy", "task.bos_eos=true", "task.max_letters=3", "task.n_symbols=2")
     train = ("task.splits={}", "pe=rope", "train.steps=40", "train.lr=0.01")
@@ -185,6 +199,10 @@ def test_an_answer_ends_with_eos(here: Here, tmp_path: Path) -> None:
         assert answer.count("<eos>") == 1
         assert answer[-1] == "<eos>"
         assert len(answer) < 200
+    many = here("generate", f"run={run}", "prompt=<bos> a b |", "tokens=100000000000")
+    assert many.status == 2
+    assert "tokens=100000000000 is too many" in many.err
+    assert "GiB" in many.err
 
 
 BAD = {
@@ -205,14 +223,12 @@ BAD = {
     "more than 1": (["prompt=a|", "top_p=1.1"], ["top_p=1.1", "at most 1"]),
     "a negative seed": (["prompt=a|", "seed=-1"], ["seed=-1", "from 0 to"]),
     "a seed too large": (["prompt=a|", f"seed={2**63}"], [f"seed={2**63}", "to 2^63 - 1"]),
-    "no machine": (["prompt=a|", "tokens=100000000000"], ["tokens=100000000000", "GiB", "fewer"]),
     "a key without effect": (
         ["prompt=a|", "top_k=1", "seed=1"],
         ["seed=1", "no effect", "top_k=1"],
     ),
     "an unknown key": (["prompt=a|", "token=3"], ["token", "did you mean tokens"]),
-    "too many": (["prompt=ab|", "tokens=11"], ["tokens=11", "13 positions", "12", "tokens=10"]),
-    "too long a prompt": (["prompt=abcabcabcabc|", "tokens=1"], ["13 positions", "shorten"]),
+    "too long a prompt": (["prompt=abcabcabcabc|", "tokens=1"], ["13 positions", "12", "shorten"]),
 }
 
 

@@ -11,9 +11,12 @@
     pe-lab generate .. --config-dir FOLDER        trust the classes that the yamls there name
 
 A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
-Where sequences end with <eos> (task.bos_eos), so does the continuation.
+Where sequences end with <eos> (task.bos_eos), so does the continuation. It ends earlier than after
+``tokens`` where the encoding has no position for more, as a line says.
 """
 
+import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +27,7 @@ from pydantic import Field, model_validator
 from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
+from pe_lab.common.output import printable
 from pe_lab.common.trust import trust
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ def show(words: Sequence[str]) -> None:
     """Print the prompt and its continuation.
 
     Raises:
-        UsageError: a wrong option, no finished run, a prompt outside of its vocabulary, more tokens
+        UsageError: a wrong option, no finished run, a prompt outside of its vocabulary or longer
             than its encoding can encode, or a model that cannot generate token by token.
     """
     config_dir, rest = without_config_dir(words)
@@ -80,7 +84,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.training import generate as decoding
     from pe_lab.training.measure import fixed_positions
 
-    run, tokens, top_k = load(path), options.tokens, options.top_k
+    run, top_k = load(path), options.top_k
     task = run.plan.task
     prompt_tokens = _encode(run, options.prompt)
     if top_k is not None and top_k > len(task.vocab):
@@ -88,8 +92,7 @@ def show(words: Sequence[str]) -> None:
             f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
             f"{len(task.vocab)}, or leave it out"
         )
-    # The last token is generated and not read.
-    _check_length(run, len(prompt_tokens), tokens)
+    tokens = _possible(run, len(prompt_tokens), options.tokens)
     try:
         run.model.empty_cache()
     except ValueError as error:
@@ -105,13 +108,16 @@ def show(words: Sequence[str]) -> None:
         top_k=top_k,
         top_p=options.top_p,
     )
+    end = None if task.end is None else task.vocab.index(task.end)
     with run.autocast():
-        answer = decoding.generate(
+        (answer,) = decoding.generate(
             run.model, torch.tensor([prompt_tokens]), torch.from_numpy(positions), tokens, choice,
-            source.of_tokens if source.from_tokens else None,
-            None if task.end is None else task.vocab.index(task.end),
-        )  # fmt: skip
-    print(task.decode(prompt_tokens + answer[0].tolist()))
+            source.of_tokens if source.from_tokens else None, end,
+        ).tolist()  # fmt: skip
+    print(task.decode(prompt_tokens + answer))
+    if len(answer) == tokens < options.tokens and answer[-1] != end:
+        cut = f"ended after {tokens} of tokens={options.tokens}: {path} has no position for more"
+        print(printable(cut), file=sys.stderr)
 
 
 def _encode(run: "LoadedRun", prompt: str) -> list[int]:
@@ -129,23 +135,29 @@ def _encode(run: "LoadedRun", prompt: str) -> list[int]:
     return tokens
 
 
-def _check_length(run: "LoadedRun", read: int, tokens: int) -> None:
-    """UsageError if memory or the encoding does not suffice for prompt and generated tokens."""
+def _possible(run: "LoadedRun", read: int, tokens: int) -> int:
+    """The number of tokens, at most ``tokens``, that the encoding has positions for.
+
+    Raises:
+        UsageError: there is none after the prompt, or memory does not suffice.
+    """
     from pe_lab.training.memory import min_bytes, refuse_beyond
 
-    refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + tokens, 1, 0), "give fewer")
     reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)
-    try:
-        last = run.plan.positions.limit(read + tokens - 1, training=False)
-    except ValueError as error:
-        raise UsageError(f"tokens={tokens} after a prompt of {read}: {error}") from None
-    if reach is not None and last > reach:
-        raise UsageError(
-            f"tokens={tokens} after a prompt of {read} need {last} positions, more than the "
-            f"{reach} that {run.path} can encode: "
-            + (
-                f"give tokens={reach - read + 1} or fewer"
-                if read <= reach
-                else "shorten the prompt"
-            )
-        )
+
+    def missing(n: int) -> str:
+        """Why n tokens have no positions; empty where they have."""
+        try:
+            # The last token is generated and not read.
+            last = run.plan.positions.limit(read + n - 1, training=False)
+        except ValueError as error:
+            return str(error)
+        if reach is None or last <= reach:
+            return ""
+        return f"it needs {last} positions, more than the {reach} that {run.path} can encode"
+
+    if why := missing(1):
+        raise UsageError(f"a prompt of {read} tokens is too long: {why}; shorten the prompt")
+    fit = bisect_left(range(1, tokens + 1), True, key=lambda n: missing(n) != "")
+    refuse_beyond(f"tokens={tokens} is too many", min_bytes(read + fit, 1, 0), "give fewer")
+    return fit
