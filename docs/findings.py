@@ -76,8 +76,8 @@ def measured(runs: pl.DataFrame) -> str:
     commits = sorted({(one["git_revision"] or "no commit")[:7] for one in made})
     minutes = (runs["time/train_s"] + runs["time/measure_s"]).sum() / 60
     return (
-        f"Measured {last} on {cpu_name()} at {', '.join(commits)}: {len(runs)} runs, "
-        f"{minutes:.0f} minutes of one core."
+        f"Measured {last} on {cpu_name()} at {', '.join(commits)}: {len(runs)} runs, {minutes:.0f} "
+        "minutes of training and measuring by the clock, one thread each, other work beside."
     )
 
 
