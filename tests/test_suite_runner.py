@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pe_lab.results.tuning import FAILED, chosen_rate
 from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
+from pe_lab.sweeps.suite.cost import timed
 from pe_lab.sweeps.suite.phases import trained_at
 from pe_lab.sweeps.suite.runs import Composer
 from pe_lab.training.plan import plan
@@ -198,6 +200,23 @@ def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path)
     rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
     assert [row[3] for row in rows] == ["tuning", "score"]
     assert [int(row[7]) for row in rows] == [4 * 4, 4 * 2]
+
+
+def test_the_estimate_is_for_idle_cores() -> None:
+    """By the clock a step takes eight times as long beside seven others on one core."""
+    (config,) = checked_jobs([*COMMON, *TASK, *MODEL, "pe=rope"])
+    planned, cores = plan(config), os.sched_getaffinity(0)
+    alone, _ = timed(planned)
+    os.sched_setaffinity(0, {min(cores)})
+    others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(7)]
+    try:
+        beside, _ = timed(planned)
+    finally:
+        os.sched_setaffinity(0, cores)
+        for other in others:
+            other.kill()
+            other.wait()
+    assert beside < 2 * alone
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
