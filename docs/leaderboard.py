@@ -10,19 +10,22 @@ import polars as pl
 from docs import facts
 from pe_lab.results.formats import markdown
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.across import across_table
-from pe_lab.results.leaderboard.families import rates_by
+from pe_lab.results.leaderboard.across import across_tables
+from pe_lab.results.leaderboard.families import rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
+from pe_lab.results.leaderboard.texts import entry_order, share_text
 from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 TABLES = "<!-- tables -->"
+SHOWN = 5
+"""Entries of a task that are named in short, and those with the same share as the last."""
 NOTICE = (
     "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and "
     "docs/leaderboard.text.md: edit those. -->"
@@ -48,7 +51,8 @@ def _tables() -> list[str]:
     if left := [task for task in suite.tasks if task not in scored]:
         parts.append(f"Not run yet: {', '.join(left)}.")
     if len(scored) > 1:
-        parts += ["## Over tasks", markdown(across_table(found, scored)).strip()]
+        parts.append("## Over tasks")
+        parts += [markdown(table).strip() for table in across_tables(found, scored)]
     for task in scored:
         parts += [f"## {task}", markdown(task_table(found, task)).strip()]
         if (others := phases_table(found, task)) is not None:
@@ -61,19 +65,36 @@ def _tables() -> list[str]:
 
 
 def _in_short(found: Scores, tasks: list[str]) -> list[str]:
-    """Of each task, the entries that generalise most, and cope and rope."""
+    """Of each task, the entries that generalise most, cope and rope, and what can be told apart."""
     lines = []
     for task in tasks:
         rates = rates_by(found, "generalises", {task: [task]})
-        shares = {entry: of[task] for entry, of in rates.items()}
-        ordered = sorted(shares, key=lambda entry: -shares[entry].k / shares[entry].n)
-        shown = dict.fromkeys([*ordered[:5], *(e for e in ("cope", "rope") if e in shares)])
-        parts = [f"{entry} {shares[entry].k}/{shares[entry].n}" for entry in shown]
-        runs = sorted({rate.runs for rate in shares.values()})
-        seeds = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else f"{runs[0]}"
-        what = f"- **{task}**, runs and splits that generalise, {seeds} seeds: "
-        lines.append(what + ", ".join(parts))
+        shares = {entry: of[task].share for entry, of in rates.items()}
+        entries = sorted(shares, key=lambda entry: -shares[entry])
+        last = shares[entries[min(SHOWN, len(entries)) - 1]]
+        first = [entry for entry in entries if shares[entry] >= last]
+        shown = dict.fromkeys([*first, *(e for e in ("cope", "rope") if e in shares)])
+        parts = [f"{entry} {share_text(shares[entry])}" for entry in shown]
+        seeds = sorted({of[task].runs for of in rates.values()})
+        n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+        what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds: "
+        lines.append(f"{what}{', '.join(parts)}. {_told_apart(found, task)}")
     return lines
+
+
+def _told_apart(found: Scores, task: str) -> str:
+    """Which encodings the test tells from the one that generalises most."""
+    of = ties(found, [task], entry_order(found, [task])[0])
+    test = "exact test, Holm over all pairs"
+    if of.best:
+        names = ", ".join(sorted(of.best))
+        return f"Not told from the highest encoding ({test}): {names}."
+    if of.least_p is None:
+        return "Too few seeds for a test."
+    return (
+        f"No encoding is told from the highest ({test}: the smallest p of two of the "
+        f"{of.compared} is {of.least_p:.2g})."
+    )
 
 
 def main() -> None:

@@ -19,11 +19,14 @@ from docs import leaderboard
 from pe_lab.common.errors import DamagedError
 from pe_lab.config.choices import choices
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.across import normalised
-from pe_lab.results.leaderboard.families import rates_by, ties
+from pe_lab.results.leaderboard.across import across_tables, normalised
+from pe_lab.results.leaderboard.families import Rate, rates_by, ties
+from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
+from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 
@@ -174,8 +177,99 @@ def test_a_run_counts_once() -> None:
 def test_an_interval_counts_runs_not_splits() -> None:
     found = scored(*flipflop("rope", 8, 4))
     rate = rates_by(found, "generalises", {"recall": ["flipflop", "recall"]})["rope"]["recall"]
-    assert (rate.k, rate.n, rate.runs, rate.tasks, rate.of) == (24, 48, 8, 1, 2)
+    assert (rate.share, rate.runs, rate.tasks, rate.of) == (0.5, 8, 1, 2)
     assert (rate.low, rate.high) == pytest.approx((0.2152, 0.7848), abs=1e-4)  # 4 of 8
+
+
+def on_recall(entry: str, n: int, k: int) -> list[list[dict[str, object]]]:
+    """n runs of recall, of which the first k generalise to all of its three splits."""
+    return [run(entry, "recall", seed, [0.0, *[0.5 * (seed >= k)] * 3]) for seed in range(n)]
+
+
+def test_tasks_of_a_family_weigh_the_same() -> None:
+    """Flipflop has six splits, recall three; and here twenty runs and eight."""
+    found = scored(*flipflop("rope", 20, 20), *on_recall("rope", 8, 0))
+    rate = rates_by(found, "generalises", {"recall": ["flipflop", "recall"]})["rope"]["recall"]
+    assert (rate.share, rate.runs, rate.tasks, rate.of) == (0.5, 28, 2, 2)
+    # Wilson: 20 of 20 from 0.839, 0 of 8 up to 0.324; each of weight 1/2.
+    assert (rate.low, rate.high) == pytest.approx((0.5 - 0.161 / 2, 0.5 + 0.324 / 2), abs=1e-3)
+    # Splits of a task too: half of the seeds at one of three.
+    one = [run("cope", "recall", seed, [0.0, 0.0, 0.5, 0.5]) for seed in range(4)]
+    mixed = scored(*one, *(run("cope", "recall", seed, [0.0] + [0.5] * 3) for seed in range(4, 8)))
+    share = rates_by(mixed, "generalises", {"recall": ["recall"]})["cope"]["recall"].share
+    assert share == pytest.approx(1 / 6)
+
+
+def test_entries_of_other_tasks_do_not_look_better() -> None:
+    """cope has both tasks of the family, path the easier one alone, none of them other families."""
+    ran = [*flipflop("cope", 8, 8), *on_recall("cope", 8, 4), *flipflop("path", 8, 8)]
+    found = scored(*ran, *flipflop("rope", 8, 0), *on_recall("rope", 8, 0))
+    table = overview(found, by_family(SUITE, SUITE.tasks), "all")
+    assert table.columns == ["entry", "tasks", "fits", "recall", "time"]
+    lines = [[cell.text for cell in row[1:4]] for row in table.rows[:3]]
+    assert [row[0].text.partition(" ")[0] for row in table.rows[:3]] == ["cope", "rope", "path"]
+    assert lines == [
+        ["2/12", "100 (77..100)", "75 (53..89)"],
+        ["2/12", "100 (77..100)", "0 (0..23)"],
+        ["1/12", "100 (68..100)", "100 (68..100) 1/2"],
+    ]
+    assert overview_notes(found, by_family(SUITE, SUITE.tasks)) == [
+        "not run: count, state, copy and address, arithmetic, text"
+    ]
+    over_both, over_one = across_tables(found, ["flipflop", "recall"])
+    assert [row[0].text.partition(" ")[0] for row in over_both.rows] == ["cope", "rope"]
+    assert "1 others have not run all" in over_both.caption
+    assert {row[0].text.partition(" ")[0] for row in over_one.rows} == {"cope", "rope", "path"}
+
+
+def test_what_the_seeds_cannot_tell_apart_is_said() -> None:
+    """With eight seeds a side p is at least 2 / C(16, 8), times the pairs of entries."""
+    names = [name for name in SUITE.encodings if name != "none"][:30]
+    found = scored(*(one for n, name in enumerate(names) for one in flipflop(name, 8, 8 * (n > 9))))
+    (note,) = (n for n in overview_notes(found, {"recall": ["flipflop"]}) if "told" in n)
+    assert note.startswith("recall: no encoding is told from the highest; the smallest p of two")
+    assert ties(found, ["flipflop"], names).least_p == pytest.approx(30 * 29 / 2 * 2 / 12870)
+
+
+def test_the_order_of_entries() -> None:
+    """The most tasks, then the weakest column, then the next; ties as in the suite."""
+
+    def of(**shares: float) -> dict[str, Rate]:
+        return {name: Rate(share, 0.0, 1.0, 8, 1, 2) for name, share in shares.items()}
+
+    rates = {
+        "one": of(count=1.0), "even": of(count=0.5, recall=0.5), "best": of(count=0.5, recall=0.6),
+        "high": of(count=1.0, recall=0.4), "same": of(count=0.5, recall=0.5),
+    }  # fmt: skip
+    names = [*rates, "none"]
+    assert ordered(names, rates) == ["best", "even", "same", "high", "one", "none"]
+    assert ordered(names, rates, "count") == ["one", "high", "even", "best", "same", "none"]
+    assert ordered(names, rates, "suite") == names
+
+
+def test_sorted_by_a_column(here: Here, shipped: Path) -> None:
+    def first(*words: str) -> list[str]:
+        ended = here("leaderboard", *words, "format=markdown")
+        assert ended.status == 0, ended.err
+        rows = [line.split("|")[1].split()[0] for line in ended.out.splitlines() if "|" in line]
+        return [name for name in rows if name in ("rope", "cope", "learned")]
+
+    assert first() == first("sort=recall") == first("family=recall", "sort=flipflop")
+    assert first() == ["cope", "rope", "learned"]
+    assert first("sort=suite") == ["learned", "rope", "cope"]
+    assert first("task=flipflop") == first("task=flipflop", "sort=long_x4")
+    assert first("task=flipflop")[0] == "cope"
+    assert first("task=flipflop", "sort=suite") == ["learned", "rope", "cope"]
+    assert_refused(here("leaderboard", "sort=recal"), "sort=recal: did you mean recall?")
+    assert_refused(here("leaderboard", "task=flipflop", "sort=recall"), "sort=recall", "long_x4")
+    assert_refused(here("leaderboard", "family=recall", "sort=count"), "sort=count", "flipflop")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0"), (0.001, "<1"), (0.692, "69"), (0.998, ">99"), (1, "100")]
+)
+def test_none_and_all_are_not_rounded_to(share: float, text: str) -> None:
+    assert share_text(share) == text
 
 
 def test_entries_that_share_no_letter_differ() -> None:
@@ -289,13 +383,15 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "format=markdown")
     assert ended.status == 0
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
-    assert "| 12/120° (3..30)" in lines["rope"]
-    assert "**114/120° (76..99)**" in lines["cope"]
-    assert lines["shaw"].count("not run") == 7
+    assert "| 10 (3..30) 1/2" in lines["rope"]
+    assert "**95 (76..99) 1/2**" in lines["cope"]
+    assert lines["shaw"].count("not run") == 2
     assert list(lines).index("none") == len(SUITE.encodings) + 1
-    assert "48/48°" in lines["lstm"]
-    assert "0/6° " in lines["alibi (not tuned)"]
-    assert "| 0/1 |  | 0/6 |" in lines["guessing"]
+    assert "| 1/12 | 100 (68..100) | 100 (68..100) 1/2 |" in lines["lstm"]
+    assert "0 (0..79) 1/2" in lines["alibi (not tuned)"]
+    assert "|  | 0 | 0 |  |" in lines["guessing"]
+    assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
+    assert "not run, of the columns shown: recall\n" in ended.err
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
     assert "20 seeds a side can tell P(generalises) 0.9 from" in ended.err
     assert "exploratory: no plan" in ended.err
@@ -353,11 +449,13 @@ def test_yours_that_are_tuned_only_have_a_row() -> None:
     table = task_table(scored(*flipflop("rope", 2, 1), yours=rows(*tuned)), "flipflop")
     row = next(row for row in table.rows if row[0].text == "mine (yours)")
     assert [cell.text for cell in row][:3] == ["mine (yours)", "", "not scored"]
-    assert table.rows[2][0].text == "rope (not tuned)"
+    assert table.rows[0][0].text == "rope (not tuned)"
     assert [row[0].text for row in table.closing] == ["none", "lstm", "guessing"]
 
 
 def test_keys_without_effect(here: Here, shipped: Path) -> None:
+    for words in (["view=across", "sort=recall"], ["split=long_x4", "sort=long_x4"]):
+        assert_refused(here("leaderboard", *words), "sort= has no effect here, as ", "leave it")
     for key, words in {
         "split": ["view=across", "split=long_x4"],
         "family": ["to=a.parquet", "family=recall"],
@@ -392,7 +490,8 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     text = leaderboard.page()
     for part in ("## By family", "## flipflop", "Not run yet: majority, ", "failed: alibi"):
         assert part in text
-    assert "seeds: lstm 48/48, cope 114/120, rope 12/120" in text
+    assert "of 4 entries with 1 to 20 seeds: lstm 100, cope 95, rope 10, alibi 0. Not told" in text
+    assert "Holm over all pairs): cope." in text
     shipped.unlink()
     assert "No results are shipped yet." in leaderboard.page()
 
@@ -414,9 +513,9 @@ def test_over_tasks(here: Here, shipped: Path) -> None:
     assert ended.status == 0, ended.err
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
     # 2 of 20 runs without an error, 18 at that of guessing; 19 of 20 for cope.
-    assert "| 1 | 1.00 (1.00..1.00) |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
-    assert "| 1 | 0.00 (0.00..0.00) | 0.93 (" in lines["cope"]
-    assert "not run" in lines["shaw"]
+    assert "| 20 | 1.00 (1.00..1.00) |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
+    assert "| 20 | 0.00 (0.00..0.00) | 0.93 (" in lines["cope"]
+    assert "shaw" not in lines
 
 
 def test_the_error_in_that_of_guessing() -> None:
@@ -457,9 +556,10 @@ def test_the_page_of_the_leaderboard(
     page = Page(text)
     titles = [element["text"] for element in page.all("h2")]
     assert titles[:3] == ["P(generalises) by family", "Over tasks", "flipflop"]
-    (cope,) = (e for e in page.all("tr") if e["text"].startswith("cope114") or ("cope" in e["text"]
-               and "114/120" in e["text"]))  # fmt: skip
-    assert "style" in [e for e in page.all("td") if cope in e["parents"]][2]["attributes"]
+    cope = next(e for e in page.all("tr") if "cope" in e["text"])
+    (shade,) = (e for e in page.all("td") if cope in e["parents"])
+    assert shade["text"].split() == ["95", "76..99"]
+    assert "style" in shade["attributes"]
     (data,) = (e["text"] for e in page.elements if e["attributes"].get("id") == "data")
     specs = json.loads(data)
     assert set(specs) == {"seeds-flipflop", "cost-flipflop", "profile"}

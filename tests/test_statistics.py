@@ -28,7 +28,7 @@ from pe_lab.results.statistics.power import (
     smallest_difference,
     what_seeds_show,
 )
-from pe_lab.results.statistics.proportions import rates, two_clusters
+from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], NDArray[np.float64]]
@@ -164,6 +164,37 @@ def test_rates_of_a_frame() -> None:
     assert (a["p_low"], a["p_high"]) == wilson(2, 3)
     assert (b["k"], b["p_generalises"], b["p_low"], b["clusters"]) == (0, 0.0, 0.0, False)
     assert (c["n"], c["k"], c["p_generalises"], c["p_low"], c["median"]) == (1, *[None] * 3, 0.1)
+
+
+@pytest.mark.parametrize("sizes", [(8, 8), (20, 8), (8, 5, 3)])
+def test_the_mean_of_several_rates_is_covered_as_stated(sizes: tuple[int, ...]) -> None:
+    """Every outcome with its probability, at rates drawn over the whole range and near its ends."""
+    outcomes = list(itertools.product(*(range(n + 1) for n in sizes)))
+    found = [stratified_interval([(k / n, n) for k, n in zip(o, sizes, strict=True)])
+             for o in outcomes]  # fmt: skip
+    lows, highs = np.array(found).T
+    ways = np.array([[math.comb(n, k) for k, n in zip(o, sizes, strict=True)] for o in outcomes])
+    counts, ns = np.array(outcomes), np.array(sizes)
+    rng = np.random.default_rng(0)
+    covered = []
+    for number in range(600):
+        p = rng.random(len(sizes))
+        if number % 3 == 0:
+            p = rng.choice([0.0, 0.02, 0.98, 1.0], len(sizes))
+        chances = (ways * p**counts * (1 - p) ** (ns - counts)).prod(1)
+        inside = (lows <= p.mean() + 1e-9) & (p.mean() <= highs + 1e-9)
+        covered.append(float(chances[inside].sum()))
+    assert np.mean(covered) >= 0.95
+    assert min(covered) >= 0.83
+
+
+def test_the_interval_of_several_rates() -> None:
+    assert stratified_interval([(0.75, 8)]) == pytest.approx(wilson(6, 8))
+    # All alike: it still has a width.
+    low, high = stratified_interval([(1.0, 8), (1.0, 8)])
+    assert (low, high) == pytest.approx((1 - (1 - wilson(8, 8)[0]) / 2**0.5, 1))
+    # Runs that reach half of the splits are no more certain than half of the runs.
+    assert stratified_interval([(0.5, 8)]) == pytest.approx(wilson(4, 8))
 
 
 def test_interquartile_mean() -> None:

@@ -4,6 +4,8 @@
     pe-lab leaderboard family=recall                   the tasks of a family, several by commas
     pe-lab leaderboard task=flipflop                   a column for each split
     pe-lab leaderboard split=long_x4                   medians and means on one split
+    pe-lab leaderboard sort=recall                     by this family (of family=.. a task, of
+                                                       task=.. a split); sort=suite: as its yaml
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
@@ -24,17 +26,24 @@ share no letter differ.
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
+from pe_lab.cli.leaderboard_options import (
+    MARK,
+    PARQUET,
+    LeaderboardOptions,
+    check_file,
+    check_sort,
+    check_together,
+    columns,
+    selected_tasks,
+)
 from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.files import replace_file
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
@@ -42,34 +51,15 @@ from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import by_family, overview
+from pe_lab.results.leaderboard.tables import overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import (
     phases_table,
     split_table,
     task_table,
     tuning_table,
 )
-from pe_lab.results.output import Format, print_tables
-from pe_lab.results.suite import DEFAULT, Suite, load_suite
-
-PARQUET = ".parquet"
-MARK = '<meta name="generator" content="pe-lab leaderboard">'
-
-
-class LeaderboardOptions(Options):
-    """The keys of ``pe-lab leaderboard``."""
-
-    command = "leaderboard"
-
-    suite: str = DEFAULT
-    family: CommaSeparated[str] | None = None
-    task: CommaSeparated[str] | None = None
-    split: CommaSeparated[str] | None = None
-    runs_dir: str = "runs"
-    shipped: Flag = True
-    view: Literal["families", "across", "published", "tuning"] = "families"
-    format: Format = "table"
-    to: Path | None = None
+from pe_lab.results.output import print_tables
+from pe_lab.results.suite import Suite, load_suite
 
 
 def show(words: Sequence[str]) -> None:
@@ -81,10 +71,11 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(LeaderboardOptions, rest)
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    tasks = _tasks(suite, options)
-    _check_together(options)
+    tasks = selected_tasks(suite, options)
+    check_together(options)
+    check_sort(suite, tasks, options)
     if options.to is not None:
-        _check_file(options.to)
+        check_file(options.to)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
         raise UsageError(
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
@@ -111,40 +102,9 @@ def show(words: Sequence[str]) -> None:
         "interval": "95 %, Wilson, of k of n seeds",
     }
     notes = closing_notes(found, tasks, digest)
+    if options.view == "families" and options.task is None and options.split is None:
+        notes = [*overview_notes(found, columns(suite, tasks, options)), *notes]
     print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
-
-
-def _check_together(options: LeaderboardOptions) -> None:
-    """UsageError for keys of which one would have no effect."""
-    chosen = options.model_fields_set
-    without: tuple[str, ...] = ()
-    why = ""
-    if options.to is not None:
-        parquet = options.to.suffix == PARQUET
-        without = ("split", "view", "format", *(("family", "task") if parquet else ()))
-        why = f"to={options.to} writes {'all runs' if parquet else 'the whole page'}"
-    elif options.view != "families":
-        without, why = ("split",), f"view={options.view} is of all scored splits"
-        if options.format in ("csv", "json"):
-            without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
-    for key in without:
-        if key in chosen:
-            raise UsageError(f"{key}= has no effect here, as {why}: leave it out")
-
-
-def _check_file(path: Path) -> None:
-    """UsageError if ``to`` is neither kind of file, or would overwrite what is not ours."""
-    if path.suffix not in (PARQUET, ".html"):
-        raise UsageError(f"to={path}: give FILE.html for the page, FILE.parquet for the runs")
-    if not path.parent.is_dir():
-        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
-    head = path.read_bytes()[:1000] if path.is_file() else b""
-    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
-    if path.is_dir() or (head and not ours):
-        raise UsageError(
-            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
-            "name"
-        )
 
 
 def _write_page(
@@ -182,43 +142,13 @@ def _rows(
     return shipped, yours, digest
 
 
-def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
-    """The tasks that the options select.
-
-    Raises:
-        UsageError: the suite has no such family, task or split, or not together.
-    """
-    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
-    splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
-    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
-    for key, known in wanted.items():
-        for value in getattr(options, key) or ():
-            if value not in known:
-                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
-    found = [
-        name
-        for name, task in suite.tasks.items()
-        if (options.family is None or task.family in options.family)
-        and (options.task is None or name in options.task)
-        and (
-            options.split is None
-            or any(task.threshold(split) is not None for split in options.split)
-        )
-    ]
-    if not found:
-        words = {key: getattr(options, key) for key in wanted if getattr(options, key)}
-        line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
-        raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
-    return found
-
-
 def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> list[Table]:
     suite = found.suite
     if options.view == "across":
         # Imported here: scipy takes a second.
-        from pe_lab.results.leaderboard.across import across_table
+        from pe_lab.results.leaderboard.across import across_tables
 
-        return [across_table(found, tasks)]
+        return across_tables(found, tasks)
     if options.view == "published":
         from pe_lab.results.leaderboard.vs_published import published_table
 
@@ -233,14 +163,16 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
             if suite.tasks[task].threshold(split) is not None
         ]
     if options.task is not None:
-        found_tables = (f(found, task) for task in tasks for f in (task_table, phases_table))
-        return [table for table in found_tables if table is not None]
-    named = suite.version
-    if options.family is not None:
-        title = f"{', '.join(options.family)}: P(generalises) by task, suite {named}"
-        return [overview(found, {task: [task] for task in tasks}, title)]
-    return [
-        overview(
-            found, by_family(suite, tasks), f"P(generalises) by family of tasks, suite {named}"
+        found_tables = (
+            table
+            for task in tasks
+            for table in (task_table(found, task, options.sort), phases_table(found, task))
         )
-    ]
+        return [table for table in found_tables if table is not None]
+    return [overview(found, columns(suite, tasks, options), _title(suite, options), options.sort)]
+
+
+def _title(suite: Suite, options: LeaderboardOptions) -> str:
+    if options.family is not None:
+        return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.version}"
+    return f"P(generalises) by family of tasks, suite {suite.version}"

@@ -15,12 +15,18 @@ from pe_lab.report.charts import CONFIG
 from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
 from pe_lab.report.page import DEEP, script_hash, templates
 from pe_lab.results.formats import Table
-from pe_lab.results.leaderboard.across import across_table
+from pe_lab.results.leaderboard.across import across_tables
 from pe_lab.results.leaderboard.families import Rate, rates_by
+from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.texts import entry_order, missing_text
+from pe_lab.results.leaderboard.texts import (
+    entry_order,
+    interval_text,
+    missing_text,
+    share_text,
+)
 from pe_lab.results.leaderboard.vs_published import published_table
 
 
@@ -45,9 +51,12 @@ def leaderboard_page(
         command: that made it.
     """
     run = [task for task in tasks if task in set(found.cells["task"])]
+    families = by_family(found.suite, run)
+    columns = [task for several in families.values() for task in several]
     entries, controls = entry_order(found, tasks)
+    entries = ordered(entries, rates_by(found, "generalises", families))
     shown = [*entries, *controls]
-    rates = rates_by(found, "generalises", {task: [task] for task in tasks})
+    rates = rates_by(found, "generalises", {task: [task] for task in columns})
     parts = [
         TaskPart(
             task,
@@ -70,14 +79,14 @@ def leaderboard_page(
             suite=found.suite.version,
             made=datetime.now().astimezone(),
             command=command,
-            families=by_family(found.suite, tasks),
-            lines=[(entry, _cells(found, rates, entry, tasks)) for entry in entries],
-            controls=[(entry, _cells(found, rates, entry, tasks)) for entry in controls],
+            families=families,
+            lines=[(entry, _cells(found, rates, entry, columns)) for entry in entries],
+            controls=[(entry, _cells(found, rates, entry, columns)) for entry in controls],
             yours=set(found.cells.filter("yours")["entry"]),
             missing=[task for task in tasks if task not in run],
             parts=parts,
             profile=profile,
-            across=across_table(found, run) if run else None,
+            across=across_tables(found, run) if run else None,
             published=published_table(found, tasks),
             notes=notes,
             style=Markup((source / "page.css").read_text("utf-8")),
@@ -112,8 +121,8 @@ def _cells(
         if rate is None:
             cells.append(HeatCell(missing_text(found, entry, [task])))
         else:
-            interval = f"{100 * rate.low:.0f}..{100 * rate.high:.0f}"
-            cells.append(HeatCell(f"{rate.k}/{rate.n}", interval, round(1 - rate.k / rate.n, 3)))
+            shade = round(1 - rate.share, 3)
+            cells.append(HeatCell(share_text(rate.share), interval_text(rate), shade))
     return cells
 
 

@@ -125,8 +125,9 @@ def _scatter(points: list[dict[str, Any]]) -> Spec:
 
 
 def profile_chart(found: Scores, tasks: Sequence[str], order: Sequence[str]) -> Chart:
-    """Performance profiles over these tasks, the suite's ten encodings in colour."""
-    values = normalised(found, tasks)
+    """Performance profiles over these tasks of the entries that have run them all, the suite's ten
+    encodings in colour."""
+    values = {e: of for e, of in normalised(found, tasks).items() if set(tasks) <= set(of)}
     rows = [
         {"entry": entry, "tau": tau, "share": round(share, 4)}
         for entry in order
@@ -158,5 +159,8 @@ def profile_chart(found: Scores, tasks: Sequence[str], order: Sequence[str]) -> 
             },
         ],
     }
-    caption = "The share of runs whose error, in that of guessing, is at most x: higher is better."
+    caption = (
+        f"The share of runs whose error, in that of guessing, is at most x: higher is better. Of "
+        f"the {len(values)} entries that have run {', '.join(tasks)}."
+    )
     return Chart("profile", "Performance profiles", caption, spec)

@@ -1,13 +1,13 @@
 """Entries over all tasks: the error in that of guessing, and how often it is lower than rope's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import WORST, Scores
-from pe_lab.results.leaderboard.texts import NOT_RUN, PARTLY, display_name, entry_order
+from pe_lab.results.leaderboard.texts import display_name, entry_order
 from pe_lab.results.statistics.across_tasks import (
     ByTask,
     improvement_interval,
@@ -45,50 +45,62 @@ def normalised(found: Scores, tasks: Sequence[str]) -> dict[str, ByTask]:
     return dict(table)
 
 
-def across_table(found: Scores, tasks: Sequence[str]) -> Table:
-    """A row an entry: interquartile mean, probability of improvement over rope, profile."""
+def across_tables(found: Scores, tasks: Sequence[str]) -> list[Table]:
+    """A table for each set of tasks that some entry has run, the largest first, with a row for
+    every entry that has all of them: numbers over other tasks would not compare.
+
+    An entry whose tasks are fewer than those of others stands in the table of its tasks, beside
+    the others over the same tasks.
+    """
     values = normalised(found, tasks)
-    run = sorted({task for of in values.values() for task in of}, key=list(tasks).index)
-    baseline = values.get(BASELINE, {})
+    sets = sorted({frozenset(of) for of in values.values()}, key=len, reverse=True)
+    return [_table(found, values, [task for task in tasks if task in one]) for one in sets]
+
+
+def _table(found: Scores, values: Mapping[str, ByTask], tasks: Sequence[str]) -> Table:
+    """A row an entry: interquartile mean, probability of improvement over rope, profile; those
+    with the lowest interquartile mean first."""
+    chosen = {
+        entry: {task: of[task] for task in tasks}
+        for entry, of in values.items()
+        if set(tasks) <= set(of)
+    }
+    baseline = chosen.get(BASELINE)
 
     def line(entry: str) -> list[Cell]:
-        name, of = Cell(display_name(found, entry, tasks)), values.get(entry)
-        if not of:
-            return [name, Cell(NOT_RUN), *[Cell("")] * (2 + len(TAUS))]
-        mean, interval = iqm(of), stratified_bootstrap(of)
+        of = chosen[entry]
         better = ""
-        if entry != BASELINE and set(of) & set(baseline):
+        if entry != BASELINE and baseline is not None:
             chance = improvement_interval(of, baseline)
             better = f"{probability_of_improvement(of, baseline):.2f}{_interval(chance)}"
-        profile = performance_profile(of, TAUS)
-        covered = f"{len(of)}{PARTLY if len(of) < len(run) else ''}"
-        shares = [Cell(f"{share:.2f}") for share in profile]
         return [
-            name,
-            Cell(covered),
-            Cell(f"{mean:.2f}{_interval(interval)}"),
+            Cell(display_name(found, entry, tasks)),
+            Cell(str(sum(map(len, of.values())))),
+            Cell(f"{iqm(of):.2f}{_interval(stratified_bootstrap(of))}"),
             Cell(better),
-            *shares,
+            *(Cell(f"{share:.2f}") for share in performance_profile(of, TAUS)),
         ]
 
     entries, controls = entry_order(found, tasks)
-    suite = found.suite
+    listed = sorted((e for e in entries if e in chosen), key=lambda e: iqm(chosen[e]))
+    left = len(set(values) - set(chosen))
+    others = f"; {left} others have not run all of these" if left else ""
     return Table(
-        title=f"error in that of guessing, over tasks, suite {suite.version}",
-        columns=["entry", "tasks", "IQM", f"P(lower than {BASELINE})", *(f"<= {t}" for t in TAUS)],
+        title=f"error in that of guessing over {', '.join(tasks)}, suite {found.suite.version}",
+        columns=["entry", "runs", "IQM", f"P(lower than {BASELINE})", *(f"<= {t}" for t in TAUS)],
         words=1,
-        rows=[line(entry) for entry in entries],
+        rows=[line(entry) for entry in listed],
         caption=(
-            f"of the tasks {', '.join(run) or 'none'} ({PARTLY}: an entry without some of them is "
-            "not comparable with the others): IQM, the interquartile mean over runs of the error "
-            "in that of guessing, at most 1, the mean over scored splits (95 % interval, "
-            "stratified bootstrap; of few seeds it is too narrow: it covers about 86 % with 3, "
-            f"91 % with 8); P(lower than {BASELINE}), the probability that a run of the entry has "
-            "the lower error, ties half; <= 0.1, the share of runs whose error is at most a tenth "
-            "of guessing (performance profile). A run that failed has the error of guessing. This "
-            "is no ranking: tasks of a family count as several."
+            f"{len(chosen)} entries with all of these tasks{others}. IQM: the interquartile mean "
+            "over runs of the error in that of guessing, at most 1, the mean over scored splits "
+            "(95 % interval, stratified bootstrap; of few seeds it is too narrow: it covers about "
+            "86 % with 3, 91 % with 8, and has no width where all runs are alike); "
+            f"P(lower than {BASELINE}): the probability that a run of the entry has the lower "
+            "error, ties half; <= 0.1: the share of runs whose error is at most a tenth of "
+            "guessing (performance profile). A run that failed has the error of guessing. This is "
+            "no ranking: tasks of a family count as several."
         ),
-        closing=[line(entry) for entry in controls],
+        closing=[line(entry) for entry in controls if entry in chosen],
     )
 
 

@@ -5,31 +5,34 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN, wilson
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.letters import compact_letters
 from pe_lab.results.statistics.pairs import pairs
+from pe_lab.results.statistics.proportions import stratified_interval
 
 FITS = "fits"
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How often an entry fits or generalises, over the splits of several tasks.
+    """How often an entry fits or generalises, over several tasks.
 
     Args:
-        k: of n runs and splits.
-        runs: that these are of. Splits of one run are not independent: the 95 % Wilson interval
-            ``low`` to ``high`` of k / n is that of as many observations as there are runs.
+        share: the mean over tasks of the mean over their scored splits of the share of runs.
+            Every task weighs the same, and every split of a task.
+        low, high: its 95 % interval (``stratified_interval``), which speaks of other seeds of the
+            same tasks. Runs are its observations: splits of one run are not independent, and a
+            run counts as the share of splits that it generalises to.
+        runs: of all tasks.
         tasks: with runs, of ``of`` tasks.
     """
 
-    k: int
-    n: int
-    runs: int
+    share: float
     low: float
     high: float
+    runs: int
     tasks: int
     of: int
 
@@ -42,14 +45,22 @@ def rates_by(
     table: dict[str, dict[str, Rate]] = {}
     runs = _runs(found, column)
     for group, tasks in groups.items():
-        part = runs.filter(pl.col("task").is_in(tasks))
-        summed = part.group_by("entry", maintain_order=True).agg(
-            pl.col("k").sum(), pl.col("n").sum(), pl.len(), tasks=pl.col("task").n_unique()
+        of_task = (
+            runs.filter(pl.col("task").is_in(tasks))
+            .group_by("entry", "task", maintain_order=True)
+            .agg((pl.col("k") / pl.col("n")).mean().alias("share"), pl.len())
         )
-        for entry, k, n, count, covered in summed.iter_rows():
-            low, high = wilson(k / n * count, count)
-            rate = Rate(k, n, count, low, high, covered, len(tasks))
-            table.setdefault(entry, {})[group] = rate
+        strata: dict[str, list[tuple[float, int]]] = {}
+        for entry, share, count in of_task.select("entry", "share", "len").iter_rows():
+            strata.setdefault(entry, []).append((share, count))
+        for entry, several in strata.items():
+            table.setdefault(entry, {})[group] = Rate(
+                sum(share for share, _ in several) / len(several),
+                *stratified_interval(several),
+                runs=sum(n for _, n in several),
+                tasks=len(several),
+                of=len(tasks),
+            )
     return table
 
 
@@ -74,10 +85,14 @@ class Ties:
             has the one that generalises most. Empty where nothing differs.
         best: the entry that generalises most and those that do not differ from it; empty where
             nothing differs from it.
+        compared: how many entries these are.
+        least_p: the smallest corrected p of two of them; None where there are no two.
     """
 
     letters: dict[str, str]
     best: frozenset[str]
+    compared: int = 0
+    least_p: float | None = None
 
 
 def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
@@ -91,12 +106,15 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     values = {entry: of for entry, of in values.items() if covered <= set(of)}
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
     ordered = sorted(values, key=lambda entry: means[entry])
-    letters = compact_letters(ordered, pairs({entry: values[entry] for entry in ordered}))
+    tested = pairs({entry: values[entry] for entry in ordered})
+    letters = compact_letters(ordered, tested)
     first = set(letters[ordered[0]]) if ordered else set()
     best = frozenset(entry for entry in ordered if first & set(letters[entry]))
     if len(best) == len(ordered):
         best = frozenset()
-    return Ties({entry: mark for entry, mark in letters.items() if mark}, best)
+    least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
+    marks = {entry: mark for entry, mark in letters.items() if mark}
+    return Ties(marks, best, len(ordered), least)
 
 
 def _runs(found: Scores, column: str) -> pl.DataFrame:

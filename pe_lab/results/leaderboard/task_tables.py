@@ -1,5 +1,7 @@
 """The tables of ``pe-lab leaderboard`` of one task: by split, on one split, and other phases."""
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import polars as pl
@@ -10,6 +12,7 @@ from pe_lab.results.cell_text import CLUSTERS
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.entries import OTHER
 from pe_lab.results.leaderboard.families import ties
+from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.texts import (
     GUESSING,
@@ -32,8 +35,12 @@ TIES = (
 )
 
 
-def task_table(found: Scores, task: str) -> Table:
-    """A row an entry, a column a split: how many seeds generalise to it."""
+def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
+    """A row an entry, a column a split: how many seeds generalise to it.
+
+    Args:
+        sort: a split, or ``suite``; see ``_by_split``.
+    """
     one = found.suite.tasks[task]
     splits = [IN_DOMAIN, *one.generalises]
     entries, controls = entry_order(found, [task])
@@ -54,7 +61,7 @@ def task_table(found: Scores, task: str) -> Table:
 
     columns = ["entry", "tie", "rate", f"fits <= {percent(one.fits)}"]
     columns += [f"{split} <= {percent(limit)}" for split, limit in one.generalises.items()]
-    rows = [line(entry) for entry in entries]
+    rows = [line(entry) for entry in _by_split(entries, cells, [*one.generalises], sort)]
     shown = [n for n, name in enumerate(columns) if name != "tie" or marks]
     shown.append(len(columns))
     columns.append("time")
@@ -71,7 +78,8 @@ def task_table(found: Scores, task: str) -> Table:
     caption = (
         "k/n seeds with an error at or below the threshold of the column (95 % Wilson interval in "
         "%), and the median error in %; rate: the learning rate that tuning chose; time: of "
-        "training, in that of rope on the same kind of machine"
+        "training, in that of rope on the same kind of machine; order: by "
+        + ("the mean of k/n over the scored splits" if sort is None else sort)
     )
     if marks:
         caption += f"; tie: {TIES}"
@@ -85,15 +93,34 @@ def task_table(found: Scores, task: str) -> Table:
     )
 
 
+def _by_split(
+    entries: Sequence[str],
+    cells: Mapping[tuple[str, str], Mapping[str, Any]],
+    splits: Sequence[str],
+    sort: str | None,
+) -> list[str]:
+    """The entries, those first whose seeds generalise most: to the split ``sort``, else on average
+    over these splits; on a tie those with the lower median error there."""
+    if sort == SUITE:
+        return list(entries)
+    of = splits if sort is None else [sort]
+
+    def key(entry: str) -> tuple[float, float]:
+        rows = [cells[entry, split] for split in of if (entry, split) in cells]
+        if not rows:
+            return 1, 0
+        return -fmean(row["p_generalises"] for row in rows), fmean(row["median"] for row in rows)
+
+    return sorted(entries, key=key)
+
+
 def split_table(found: Scores, task: str, split: str) -> Table:
     """A row an entry: all that is known of its errors on one split."""
     limit = found.suite.tasks[task].threshold(split)
     entries, controls = entry_order(found, [task])
     cells = {row["entry"]: row for row in cells_of_task(found, task) if row["split"] == split}
-    ranked = sorted(
-        entries,
-        key=lambda e: (-cells[e]["p_generalises"], cells[e]["median"]) if e in cells else (1, 0),
-    )
+    placed = {(entry, split): row for entry, row in cells.items()}
+    ranked = _by_split(entries, placed, [split], None)
 
     def line(entry: str) -> list[Cell]:
         row = cells.get(entry)

@@ -14,7 +14,6 @@ from pe_lab.results.suite import TUNING
 NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
-PARTLY = "°"
 GUESSING = "guessing"
 
 
@@ -71,11 +70,23 @@ def missing_text(found: Scores, entry: str, tasks: Iterable[str]) -> str:
 
 
 def rate_text(rate: Rate | None, missing: str) -> str:
-    """``12/120° (3..30)``."""
+    """``69 (40..88) 1/2``: in %, the interval, and the tasks run of all, unless these are all."""
     if rate is None:
         return missing
-    partly = PARTLY if rate.tasks < rate.of else ""
-    return f"{rate.k}/{rate.n}{partly} ({100 * rate.low:.0f}..{100 * rate.high:.0f})"
+    partly = f" {rate.tasks}/{rate.of}" if rate.tasks < rate.of else ""
+    return f"{share_text(rate.share)} ({interval_text(rate)}){partly}"
+
+
+def interval_text(rate: Rate) -> str:
+    """``40..88``, in %."""
+    return f"{100 * rate.low:.0f}..{100 * rate.high:.0f}"
+
+
+def share_text(share: float) -> str:
+    """In %; 0 and 100 stand for none and all."""
+    if 0 < share < 1:
+        return "<1" if share < 0.005 else ">99" if share > 0.995 else f"{100 * share:.0f}"
+    return f"{100 * share:.0f}"
 
 
 def k_of_n(row: Mapping[str, Any]) -> str:

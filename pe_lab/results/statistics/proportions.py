@@ -1,5 +1,6 @@
 """How many seeds fit or generalise, and whether the seeds of a cell fall into two clusters."""
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean
@@ -56,6 +57,31 @@ def two_clusters(values: Sequence[float | None], threshold: float | None = None)
 def _apart(ordered: Sequence[float], threshold: float) -> bool:
     above = [value for value in ordered if value > threshold]
     return 0 < len(above) < len(ordered) and above[0] >= FACTOR * threshold
+
+
+def stratified_interval(strata: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """The 95 % interval of the mean of several independent proportions, each of the same weight.
+
+    With proportions p_i of n_i and their Wilson intervals l_i to u_i, it reaches from p - sqrt(sum
+    of (w (p_i - l_i))^2) to p + sqrt(sum of (w (u_i - p_i))^2), where p is the mean of the p_i and
+    w is 1 / their number: the method of variance estimates recovery (Zou and Donner 2008,
+    doi:10.1002/sim.3095). For one proportion it is the Wilson interval. The strata stay as they
+    are: it speaks of other draws within them, not of other strata. Unlike a bootstrap it has a
+    width where all draws are alike.
+
+    Drawn proportions (tests/test_statistics.py) are covered in 96 % of cases on average, and, as
+    by Wilson's interval, in 83 % at worst, where all are near 0 or near 1.
+
+    Args:
+        strata: of each p_i and n_i. A p_i may be the mean of draws between 0 and 1: their variance
+            is at most that of as many draws of 0 or 1, so that the interval is then too wide.
+    """
+    weight = 1 / len(strata)
+    share = sum(p for p, _ in strata) * weight
+    pairs = [(p, *wilson(p * n, n)) for p, n in strata]
+    below = math.hypot(*(weight * (p - low) for p, low, _ in pairs))
+    above = math.hypot(*(weight * (high - p) for p, _, high in pairs))
+    return max(0.0, share - below), min(1.0, share + above)
 
 
 def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
