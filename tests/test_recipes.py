@@ -124,6 +124,37 @@ def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
                 assert summary["config"][group][key] == value
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        one if one == "paper/copy_unique" else pytest.param(one, marks=pytest.mark.extended)
+        for one in RECIPES
+    ],
+)
+def test_every_key_that_a_recipe_writes_reaches_its_runs(recipe: str) -> None:
+    """The keys of conf/config.yaml (eval, seed) must not be composed after the recipe."""
+    swept = params(recipe)
+    last = [f"{key}={values[-1]}" for key, values in swept.items()]
+    (job,) = checked_jobs([f"experiment={recipe}", *last])
+    own = ROOT / "conf" / "preset" / "pe" / f"{recipe}_{swept['pe'][-1]}.yaml"
+    of_one: dict[str, Any] = yaml.safe_load(own.read_text()) if own.exists() else {}
+    written: dict[str, Any] = yaml.safe_load(text(recipe))
+    composed: dict[str, Any] = plain(job)
+    for group in ("task", "positions", "model", "train", "eval"):
+        for key, value in written.get(group, {}).items():
+            swept_or_set = f"{group}.{key}" in swept or key in of_one.get(group, {})
+            if key != "optimizer" and not isinstance(value, dict) and not swept_or_set:
+                # PyYAML reads 1e-3 as a string.
+                assert composed[group][key] in (value, _number(value)), (group, key)
+
+
+def _number(value: object) -> object:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def test_a_recipe_alone_is_its_whole_table() -> None:
     found = [(job["seed"], job["pe"]) for job in jobs("experiment=small/flipflop_yang")]
     encodings = ["rope", "stick_breaking", "fox", "path"]
