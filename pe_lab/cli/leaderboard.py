@@ -26,40 +26,49 @@ share no letter differ.
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
-from pe_lab.cli.leaderboard_options import (
-    MARK,
-    PARQUET,
-    LeaderboardOptions,
-    check_file,
-    check_sort,
-    check_together,
-    columns,
-    selected_tasks,
-)
-from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError, cannot_write
-from pe_lab.common.files import replace_file
-from pe_lab.common.options import parse, without_config_dir
-from pe_lab.common.output import counted
+from pe_lab.cli.leaderboard_files import PARQUET, check_file, write_page, write_runs
+from pe_lab.common.errors import UsageError
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
+from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import overview, overview_notes
+from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import (
     phases_table,
     split_table,
     task_table,
     tuning_table,
 )
-from pe_lab.results.output import print_tables
-from pe_lab.results.suite import Suite, load_suite
+from pe_lab.results.output import Format, print_tables
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
+
+
+class LeaderboardOptions(Options):
+    """The keys of ``pe-lab leaderboard``."""
+
+    command = "leaderboard"
+
+    suite: str = DEFAULT
+    family: CommaSeparated[str] | None = None
+    task: CommaSeparated[str] | None = None
+    split: CommaSeparated[str] | None = None
+    runs_dir: str = "runs"
+    shipped: Flag = True
+    view: Literal["families", "across", "published", "tuning"] = "families"
+    sort: str | None = None
+    format: Format = "table"
+    to: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -71,9 +80,9 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(LeaderboardOptions, rest)
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    tasks = selected_tasks(suite, options)
-    check_together(options)
-    check_sort(suite, tasks, options)
+    tasks = _tasks(suite, options)
+    _check_together(options)
+    _check_sort(suite, tasks, options)
     if options.to is not None:
         check_file(options.to)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
@@ -82,14 +91,12 @@ def show(words: Sequence[str]) -> None:
         )
     shipped, yours, digest = _rows(suite, options)
     if options.to is not None and options.to.suffix == PARQUET:
-        rows = file.merged(shipped, yours)
-        file.check_kept(options.to, rows)
-        written = file.write(rows, options.to)
-        _say_written(options.to, f"{_runs(rows)}, SHA-256 {written}..")
+        write_runs(options.to, shipped, yours)
         return
     found = scores(suite, shipped, yours)
     if options.to is not None:
-        _write_page(found, tasks, options, digest, shlex.join(["pe-lab", "leaderboard", *words]))
+        notes = closing_notes(found, tasks, digest)
+        write_page(options.to, found, tasks, notes, shlex.join(["pe-lab", "leaderboard", *words]))
         return
     tables = _tables(found, tasks, options)
     rows = found.cells.filter(pl.col("task").is_in(tasks))
@@ -103,31 +110,8 @@ def show(words: Sequence[str]) -> None:
     }
     notes = closing_notes(found, tasks, digest)
     if options.view == "families" and options.task is None and options.split is None:
-        notes = [*overview_notes(found, columns(suite, tasks, options)), *notes]
+        notes = [*overview_notes(found, _columns(suite, tasks, options)), *notes]
     print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
-
-
-def _write_page(
-    found: Scores, tasks: list[str], options: LeaderboardOptions, digest: str | None, command: str
-) -> None:
-    # Imported here: scipy and the charts take a second.
-    from pe_lab.report.leaderboard import leaderboard_page
-
-    assert options.to is not None
-    text = leaderboard_page(found, tasks, closing_notes(found, tasks, digest), MARK, command)
-    try:
-        replace_file(options.to, text.encode())
-    except OSError as error:
-        raise cannot_write(options.to, error) from None
-    _say_written(options.to, f"{_runs(found.rows)}; open it in a browser")
-
-
-def _runs(rows: pl.DataFrame) -> str:
-    return counted(rows["run_id"].n_unique(), "run")
-
-
-def _say_written(path: Path, what: str) -> None:
-    console().print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, {what}", soft_wrap=True)
 
 
 def _rows(
@@ -169,10 +153,81 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
             for table in (task_table(found, task, options.sort), phases_table(found, task))
         )
         return [table for table in found_tables if table is not None]
-    return [overview(found, columns(suite, tasks, options), _title(suite, options), options.sort)]
+    return [overview(found, _columns(suite, tasks, options), _title(suite, options), options.sort)]
 
 
 def _title(suite: Suite, options: LeaderboardOptions) -> str:
     if options.family is not None:
         return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.version}"
     return f"P(generalises) by family of tasks, suite {suite.version}"
+
+
+def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
+    """The tasks that the options select.
+
+    Raises:
+        UsageError: the suite has no such family, task or split, or not together.
+    """
+    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
+    splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
+    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
+    for key, known in wanted.items():
+        for value in getattr(options, key) or ():
+            if value not in known:
+                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
+    found = [
+        name
+        for name, task in suite.tasks.items()
+        if (options.family is None or task.family in options.family)
+        and (options.task is None or name in options.task)
+        and (
+            options.split is None
+            or any(task.threshold(split) is not None for split in options.split)
+        )
+    ]
+    if not found:
+        words = {key: getattr(options, key) for key in wanted if getattr(options, key)}
+        line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
+        raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
+    return found
+
+
+def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dict[str, list[str]]:
+    """The tasks of each column of the overview."""
+    if options.family is not None:
+        return {task: [task] for task in tasks}
+    return by_family(suite, tasks)
+
+
+def _check_together(options: LeaderboardOptions) -> None:
+    """UsageError for keys of which one would have no effect."""
+    chosen = options.model_fields_set
+    without: tuple[str, ...] = ()
+    why = ""
+    if options.to is not None:
+        parquet = options.to.suffix == PARQUET
+        without = ("split", "view", "format", "sort", *(("family", "task") if parquet else ()))
+        why = f"to={options.to} writes {'all runs' if parquet else 'the whole page'}"
+    elif options.view != "families":
+        without, why = ("split", "sort"), f"view={options.view} is of all scored splits"
+        if options.format in ("csv", "json"):
+            without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
+    elif options.format in ("csv", "json"):
+        without, why = ("sort",), f"format={options.format} has a row for each cell"
+    elif options.split is not None:
+        without, why = ("sort",), f"split={','.join(options.split)} is ordered by that split"
+    for key in without:
+        if key in chosen:
+            raise UsageError(f"{key}= has no effect here, as {why}: leave it out")
+
+
+def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> None:
+    """UsageError if ``sort`` is no column of every table."""
+    if options.sort in (None, SUITE):
+        return
+    names = list(_columns(suite, tasks, options))
+    if options.task is not None:
+        first = [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
+        names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
+    if options.sort not in names:
+        raise UsageError(f"sort={options.sort}: {did_you_mean(options.sort, [*names, SUITE])}")
