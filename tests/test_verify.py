@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from edited import edit_summary
 from program import Here, assert_refused, the_run, tiny
 
 from pe_lab.common.errors import RunError
-from pe_lab.evaluation.again import chosen, compared
+from pe_lab.evaluation.again import Again, chosen, compared
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.verify import problems
 from pe_lab.results.evaluation_tables import evaluation_tables
@@ -293,10 +294,65 @@ def test_when_a_repetition_agrees() -> None:
 
 def test_which_runs_are_done_again() -> None:
     paths = [(entry, Path(f"{entry}/seed{n}-01234567")) for entry in "ab" for n in range(9)]
-    found = chosen(paths, 2)
+    found = chosen(paths, 2, 7)
     assert [path.parts[0] for path in found] == ["a", "a", "b", "b"]
-    assert chosen(reversed(paths), 2) == found[2:] + found[:2]
-    assert len(chosen(paths[:1], 2)) == 1
+    assert len(set(found)) == 4
+    # A seed draws the same, in whichever order and folder they are found, and beside others.
+    assert chosen(reversed(paths), 2, 7) == found[2:] + found[:2]
+    assert chosen(paths[:9], 2, 7) == found[:2]
+    moved = [(entry, Path("x/y/runs/flipflop") / path) for entry, path in paths]
+    here = [(entry, Path("runs/flipflop") / path) for entry, path in paths]
+    of_moved = [path.parts[-2:] for path in chosen(moved, 2, 7)]
+    assert of_moved == [path.parts[-2:] for path in chosen(here, 2, 7)]
+    # Each run is drawn about as often as any other.
+    counts = Counter(path for pick in range(900) for path in chosen(paths[:9], 2, pick))
+    assert all(140 < counts[path] < 260 for _, path in paths[:9])
+    assert len(chosen(paths[:1], 2, 7)) == 1
+
+
+def test_a_false_run_among_others_is_found(
+    here: Here, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No submitter can know which are drawn: over several draws it is the false one."""
+    false = "seed3"
+    for seed in range(1, 6):
+        copied = shutil.copytree(run, run.with_name(f"seed{seed}-{run.name[-8:]}"))
+        edit_summary(copied, lambda summary, seed=seed: summary.update(seed=seed))
+    seen = []
+
+    def again(path: Path, folder: Path, limits: dict[str, float]) -> Again:
+        seen.append(path.name)
+        wrong = path.name.startswith(false)
+        changed = {"in_domain/error": (0.0, 0.5)} if wrong else {}
+        return Again(path, [], changed, [], "differs" if wrong else "equal")
+
+    monkeypatch.setattr("pe_lab.evaluation.again.again", again)
+    picks = set()
+    for _ in range(40):
+        seen.clear()
+        ended = here("verify", "runs/flipflop", "again=2", "format=json")
+        content = json.loads(ended.out)
+        picks.add(content["pick"])
+        drawn = list(seen)
+        assert len(set(drawn)) == 2
+        if ended.status:
+            break
+    else:
+        pytest.fail("forty draws of two of six runs missed one")  # (4 / 6)^40 is 1e-7
+    assert any(name.startswith(false) for name in drawn)
+    assert "differs" in ended.out
+    # The same draw, by its seed.
+    seen.clear()
+    repeated = here("verify", "runs/flipflop", "again=2", f"pick={content['pick']}")
+    assert (repeated.status, seen) == (1, drawn)
+    assert f"2 of 6 finished runs drawn; pick={content['pick']} draws them again" in repeated.out
+    more = here("verify", "runs/flipflop", "again=2", "format=json")
+    assert json.loads(more.out)["pick"] not in picks
+
+
+def test_a_draw_without_runs_to_do_again_is_refused(here: Here, run: Path) -> None:
+    assert_refused(here("verify", "pick=3"), "pick=3", "give again=2 too")
+    assert_refused(here("verify", "again=2", "pick=-1"), "pick=-1", "a whole number from 0")
 
 
 def test_nothing_to_do_again(here: Here, run: Path) -> None:

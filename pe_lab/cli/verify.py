@@ -3,7 +3,8 @@
     pe-lab verify                                all of runs/
     pe-lab verify FOLDER                         run=FOLDER: a folder of a run or of several
     pe-lab verify run=FOLDER,FOLDER              several by commas, or a part of a name
-    pe-lab verify FOLDER again=2                 two runs of each entry done again, and compared
+    pe-lab verify FOLDER again=2                 two runs of each entry, drawn at random, done again
+                                                 and compared; pick=SEED repeats a draw
     pe-lab verify task=flipflop where=".."       filters as in pe-lab results
     pe-lab verify set_aside=true                 rename the folders of damaged runs, as force=true
                                                  does: the same commands then make them again
@@ -20,9 +21,10 @@ again= trains runs a second time, from their recorded configuration, in a tempor
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
+from pydantic import Field
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -58,6 +60,7 @@ class VerifyOptions(RunOptions):
     run: str | None = None
     set_aside: Flag = False
     again: AtLeastOne | None = None
+    pick: Annotated[int, Field(ge=0, description="a whole number from 0")] | None = None
     format: Format = "table"
 
 
@@ -76,6 +79,11 @@ def show(words: Sequence[str]) -> None:
             f"set_aside=true does nothing with again={options.again}, which compares numbers, not "
             "files: give one of them"
         )
+    if options.pick is not None and options.again is None:
+        raise UsageError(
+            f"pick={options.pick} draws the runs that are done again: give again=2 too, or leave "
+            "it out"
+        )
     if options.run is None:
         runs = selected(options)
     else:
@@ -86,7 +94,7 @@ def show(words: Sequence[str]) -> None:
     if options.again is not None:
         from pe_lab.cli.verify_again import verify_again
 
-        verify_again(runs, options.again, options.format)
+        verify_again(runs, options.again, options.pick, options.format)
         return
     # Imported here: torch takes a second.
     from pe_lab.evaluation.verify import problems

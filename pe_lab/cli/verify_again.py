@@ -1,6 +1,7 @@
 """``pe-lab verify again=2``: some runs of each entry done again, and compared with what they
 recorded."""
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +25,13 @@ SHOWN = 3
 """Changed metrics that are named."""
 
 
-def verify_again(runs: pl.DataFrame, n: int, form: Format) -> None:
+def verify_again(runs: pl.DataFrame, n: int, pick: int | None, form: Format) -> None:
     """Do n finished runs of each entry (encoding, model and positions) again and print how they
     compare.
+
+    Args:
+        pick: the seed by which they are drawn; None: one of the system's entropy, so that whoever
+            made the runs cannot know which are done again.
 
     Raises:
         UsageError: none of these runs is finished.
@@ -43,7 +48,14 @@ def verify_again(runs: pl.DataFrame, n: int, form: Format) -> None:
     names = [key for key in ENTRY if key in finished.columns]
     rows = finished.select("path", "task", "splits", *names).to_dicts()
     of = {row["path"]: row for row in rows}
-    paths = chosen(((_entry(row, names), Path(row["path"])) for row in rows), n)
+    pick = secrets.randbits(32) if pick is None else pick
+    paths = chosen(((_entry(row, names), Path(row["path"])) for row in rows), n, pick)
+    drawn = (
+        f"{len(paths)} of {counted(len(rows), 'finished run')} drawn; pick={pick} draws them again"
+    )
+    if form == "table":
+        # Before the first, as they take time and may be interrupted.
+        console().print(drawn, soft_wrap=True)
     lines: list[dict[str, Any]] = []
     for number, path in enumerate(paths, 1):
         row = of[str(path)]
@@ -84,7 +96,8 @@ def verify_again(runs: pl.DataFrame, n: int, form: Format) -> None:
             "and every split on the same side of its threshold; differs: anything else."
         ),
     )
-    print_tables(form, [table], pl.DataFrame(lines), frame_of([], FACTS), [], {})
+    notes = [] if form == "table" else [drawn]
+    print_tables(form, [table], pl.DataFrame(lines), frame_of([], FACTS), notes, {"pick": pick})
     if wrong := [line for line in lines if line["verdict"] in ("differs", "failed")]:
         raise RunError(
             f"{len(wrong)} of {counted(len(lines), 'run')} done again "

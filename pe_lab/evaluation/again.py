@@ -1,6 +1,6 @@
 """Finished runs done again: whether they come to the same numbers."""
 
-import hashlib
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +39,24 @@ class Again:
     verdict: Verdict
 
 
-def chosen(paths: Iterable[tuple[str, Path]], n: int) -> list[Path]:
-    """Of each entry n of its runs, always the same: those with the lowest SHA-256 of their names.
+def chosen(paths: Iterable[tuple[str, Path]], n: int, pick: int) -> list[Path]:
+    """Of each entry n of its runs, drawn without replacement; all where there are no more.
 
     Args:
         paths: entry and folder of each run.
+        pick: the seed of the draw. The same one draws the same runs of an entry, in whichever
+            folder they are and whatever other entries there are.
     """
     found: dict[str, list[Path]] = {}
     for entry, path in paths:
         found.setdefault(entry, []).append(path)
-    return [path for several in found.values() for path in sorted(several, key=_hash)[:n]]
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256("/".join(path.parts[-3:]).encode()).hexdigest()
+    return [
+        path
+        for entry, several in found.items()
+        for path in random.Random(f"{pick} {entry}").sample(
+            sorted(several, key=lambda path: path.parts[-3:]), min(n, len(several))
+        )
+    ]
 
 
 def again(path: Path, runs_dir: Path, thresholds: Mapping[str, float]) -> Again:
