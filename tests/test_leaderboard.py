@@ -167,7 +167,7 @@ def test_a_run_counts_once() -> None:
     row = cell(found, "rope")
     assert (row["n"], row["k"], row["yours"]) == (1, 0, False)
     (note,) = found.notes
-    assert "1 run with two results, of which the first counts: flipflop-rope-seed0" in note
+    assert "1 run with two results, of which the shipped one counts: flipflop-rope-seed0" in note
     # A run that failed elsewhere and was made again.
     failed = run("rope", "flipflop", 0, [None] * 7, state="failed")
     found = scored(failed, yours=rows(first))

@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import leaderboard_runs
 import pytest
 import yaml
+from made import made
 from program import Here, start
 from sweeps import folders, written
 
@@ -20,6 +22,7 @@ from pe_lab.common.metrics import metric_names
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.once import once
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.relative_cost import equal_time, relative_cost
 from pe_lab.results.suite import load_suite, task_digest
@@ -28,8 +31,9 @@ from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.suite.cost import timed
+from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import trained_at
-from pe_lab.sweeps.suite.runs import Composer
+from pe_lab.sweeps.suite.runs import Composer, SuiteRun
 from pe_lab.training.plan import plan
 
 
@@ -281,6 +285,53 @@ def test_shipped_runs_are_not_run_again(
     assert not folders(tmp_path)
     assert here(*line, "shipped=false").status == 0
     assert rates(tmp_path, "none", tuning=False) == chosen
+
+
+def test_suite_and_leaderboard_take_the_same_result_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished before failed, shipped before made here: else the suite would score a rate that the
+    leaderboard does not count."""
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "v1.parquet"
+    monkeypatch.setattr(file, "shipped", lambda name: there)
+    suite = load_suite("v1")
+    run_id = "-".join(made("rope", 1000).path.parts[-3:])
+
+    def shipped(*errors: float | None) -> None:
+        found = [
+            one
+            for number, error in enumerate(errors)
+            for one in leaderboard_runs.run(
+                "rope", "flipflop", 1000, [error] * 7, run_id=run_id,
+                state="failed" if error is None else "finished", revision=f"{number}", loss=0.0,
+            )
+        ]  # fmt: skip
+        file.write(leaderboard_runs.rows(found), there)
+
+    def both(local: float | None) -> tuple[float | None, float | None]:
+        """Of the suite and of the leaderboard."""
+        folder = made("rope", 1000, errors={"in_domain": local or 0.0}, loss=0.0)
+        if local is None:
+            (folder.path / "summary.json").unlink()
+            folder.set_status("failed", 4, 400)
+        run = SuiteRun("flipflop", "rope", "tuning", 0.003, 1000, 400, (), folder)
+        measured = Known(suite, shipped=True).measured(run)
+        state = "failed" if local is None else "finished"
+        here = leaderboard_runs.run(
+            "rope", "flipflop", 1000, [local] * 7, run_id=run.run_id, state=state
+        )
+        rows, _ = once(file.shipped_rows(suite)[0], leaderboard_runs.rows(here))
+        (error,) = rows.filter(split="in_domain")["error"]
+        assert measured is not None
+        return (None if math.isinf(measured[0]) else measured[0]), error
+
+    for of_shipped, local, counts in (
+        ((0.25,), 0.5, 0.25), ((0.25, 0.125), 0.5, 0.25), ((0.25,), None, 0.25),
+        ((None,), 0.5, 0.5), ((None,), None, None),
+    ):  # fmt: skip
+        shipped(*of_shipped)
+        assert both(local) == (counts, counts), (of_shipped, local)
 
 
 def test_another_task_is_refused(here: Here, tmp_path: Path) -> None:

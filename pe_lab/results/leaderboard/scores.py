@@ -6,6 +6,7 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
+from pe_lab.results.leaderboard.once import once
 from pe_lab.results.statistics.proportions import rates
 from pe_lab.results.suite import CAPACITY, SCORE, TUNING, Suite
 from pe_lab.results.tuning import FAILED, Measured, chosen_rate
@@ -13,7 +14,6 @@ from pe_lab.results.tuning import FAILED, Measured, chosen_rate
 WORST = 1.0
 """The error of a run that failed, and on a split that the encoding does not reach."""
 CELL = ("task", "entry", "split")
-_RUN = ("task", "entry", "phase", "lr", "steps", "seed", "seed_init")
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,7 @@ class Scores:
 
 def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     """The scores of shipped runs and those of the reader together."""
-    rows, notes = _once(
-        pl.concat(
-            [shipped.with_columns(shipped=pl.lit(True)), yours.with_columns(shipped=pl.lit(False))]
-        )
-    )
+    rows, notes = once(shipped, yours)
     thresholds = {
         (task, split): value
         for task, one in suite.tasks.items()
@@ -105,34 +101,6 @@ def chosen_rates(rows: pl.DataFrame, seeds: int) -> pl.DataFrame:
         .agg(chosen=pl.col("lr").first(), rates=pl.lit(0, pl.Int64))
     )
     return pl.concat([tuned, untuned])
-
-
-def _once(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Each run once: the finished one before one that failed, then the shipped one; and what was
-    left out because it has other results."""
-    notes = []
-    ranked = rows.with_columns(finished=pl.col("state") == "finished").sort(
-        "finished", "shipped", descending=[True, True], maintain_order=True
-    )
-    first = ranked.unique(["run_id", "split"], keep="first", maintain_order=True)
-    again = ranked.filter("finished").join(
-        first.filter("finished").select("run_id", "split", first_error="error"),
-        on=["run_id", "split"],
-    )
-    other = again.filter(pl.col("error").ne_missing(pl.col("first_error")))["run_id"].unique()
-    if len(other):
-        notes.append(
-            f"{counted(len(other), 'run')} with two results, of which the first counts: "
-            + ", ".join(sorted(other)[:3])
-            + (", .." if len(other) > 3 else "")
-        )
-    several = first.unique(["run_id"], keep="first", maintain_order=True)
-    kept = several.unique([*_RUN], keep="first", maintain_order=True)
-    if len(kept) < len(several):
-        n = len(several) - len(kept)
-        notes.append(f"{counted(n, 'run')} of an entry and seed that another run has: not counted")
-        first = first.join(kept.select("run_id"), on="run_id", how="semi")
-    return first.drop("finished"), notes
 
 
 def cells_of(found: Scores, phase: str) -> pl.DataFrame:

@@ -5,6 +5,8 @@ from typing import Any
 
 from pe_lab.common.errors import PeLabError
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.results.leaderboard.file import shipped_rows
+from pe_lab.results.leaderboard.once import precedence
 from pe_lab.results.suite import Suite
 from pe_lab.results.tuning import FAILED, Measured
 from pe_lab.sweeps.suite.runs import SuiteRun
@@ -35,26 +37,28 @@ class Known:
             return None
 
     def measured(self, run: SuiteRun) -> Measured | None:
-        """Error and loss in domain; None: the run is not over."""
+        """Error and loss in domain, of the result that counts (``precedence``); None: the run is
+        not over."""
+        found = dict(self._shipped.get(run.run_id, {}))
         summary = self.summary(run)
         if summary is not None:
             metrics = summary["metrics"]
-            return _pair(*(metrics[metric_name(IN_DOMAIN, key)] for key in ("error", "loss")))
-        if run.run_id in self._shipped:
-            return self._shipped[run.run_id]
-        return FAILED if run.job(0).status().get("state") == "failed" else None
+            pair = _pair(*(metrics[metric_name(IN_DOMAIN, key)] for key in ("error", "loss")))
+            found[precedence(True, False)] = pair
+        elif run.job(0).status().get("state") == "failed":
+            found[precedence(False, False)] = FAILED
+        return found[min(found)] if found else None
 
 
-def _shipped(suite: Suite) -> Mapping[str, Measured]:
-    from pe_lab.results.leaderboard.file import read, shipped
-
-    path = shipped(suite.name)
-    if not path.exists():
-        return {}
-    rows, _ = read(path)
-    rows = rows.filter(split=IN_DOMAIN, suite=suite.version)
-    found = rows.select("run_id", "error", "loss").iter_rows()
-    return {run_id: _pair(error, loss) for run_id, error, loss in found}
+def _shipped(suite: Suite) -> Mapping[str, Mapping[int, Measured]]:
+    """Of each shipped run its results by ``precedence``."""
+    rows, _ = shipped_rows(suite)
+    found: dict[str, dict[int, Measured]] = {}
+    rows = rows.filter(split=IN_DOMAIN)
+    for run_id, state, error, loss in rows.select("run_id", "state", "error", "loss").iter_rows():
+        place = precedence(state == "finished", True)
+        found.setdefault(run_id, {}).setdefault(place, _pair(error, loss))
+    return found
 
 
 def _pair(error: float | None, loss: float | None) -> Measured:
