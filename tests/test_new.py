@@ -54,6 +54,18 @@ def test_a_task_and_a_model_are_checked_and_trained(
     assert names[kind] == name
 
 
+def test_a_new_task_reads_the_files_that_data_writes(here: Here) -> None:
+    """data ends with the key to read the file with, so the yaml must have that key."""
+    here("new", "task", "lookback", "to=mine")
+    few = ["train.steps=1", "eval.sequences=4", "eval.quick_sequences=4"]
+    rest = [word for word in tiny(*few) if not word.startswith("task")]
+    words = ["--config-dir", "mine", "task=lookback"]
+    written = here("data", *words, "n=4", "to=few.jsonl")
+    (key,) = re.findall(r"task\.files=\{.*\}", written.out)
+    done = here(*words, *rest, key)
+    assert done.status == 0, done.err
+
+
 @pytest.mark.extended
 def test_the_tests_that_it_writes_pass(here: Here, tmp_path: Path) -> None:
     for kind, name in (("encoding", "fading"), ("task", "lookback"), ("model", "averages")):
