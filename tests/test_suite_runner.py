@@ -243,6 +243,21 @@ def test_an_encoding_of_the_users_is_an_entry(here: Here, tmp_path: Path) -> Non
 
 
 @pytest.mark.extended
+def test_runs_from_before_a_change_of_the_encoding_are_named(here: Here, tmp_path: Path) -> None:
+    """They count, as the code is not part of a run's identity."""
+    line = tiny_suite(tmp_path)
+    assert here("new", "encoding", "fading", "to=mine").status == 0
+    line.append("pe=fading")
+    assert here(*line, "phases=tuning").status == 0
+    with (tmp_path / "mine" / "fading.py").open("a") as file:
+        file.write("# another version\n")
+    assert (
+        "4 finished runs made before the file of fading.Fading changed: their numbers are those "
+        "of that code, and count; runs_dir=ANOTHER begins with none"
+    ) in " ".join(here(*line, "dry=true").out.split())
+
+
+@pytest.mark.extended
 def test_capacity_is_trained_on_what_the_split_measures(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path), "pe=none"]
     assert here(*line, "phases=tuning,capacity").status == 0

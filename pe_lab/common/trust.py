@@ -32,7 +32,7 @@ def trust(config_dir: str | None) -> None:
     importable(config_dir)
     for path in sorted(Path(config_dir).rglob("*.yaml")):
         try:
-            _named.update(_classes(yaml.safe_load(path.read_text("utf-8"))))
+            _named.update(classes(yaml.safe_load(path.read_text("utf-8"))))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"{path} is no yaml ({error}): correct or remove it") from None
 
@@ -49,7 +49,7 @@ def importable(folder: str) -> None:
 
 def refuse_foreign(config: Any, path: Path) -> None:
     """UsageError if the configuration of the run in ``path`` names a class that is not allowed."""
-    for name in _classes(config):
+    for name in classes(config):
         module, _, last = name.rpartition(".")
         # Not by hasattr, with which a module may import another one.
         loaded = last in vars(sys.modules.get(module, object))
@@ -61,13 +61,13 @@ def refuse_foreign(config: Any, path: Path) -> None:
             )
 
 
-def _classes(value: Any, key: str = "") -> Iterator[str]:
+def classes(value: Any, key: str = "") -> Iterator[str]:
     """The values of ``_target_``, and dotted ones of ``optimizer``, at any depth."""
     if isinstance(value, dict):
         for name, part in value.items():
-            yield from _classes(part, str(name))
+            yield from classes(part, str(name))
     elif isinstance(value, list):
         for part in value:
-            yield from _classes(part)
+            yield from classes(part)
     elif isinstance(value, str) and (key == "_target_" or (key == "optimizer" and "." in value)):
         yield value

@@ -1,10 +1,13 @@
 """How a run was made: recorded at every start, compared when it is resumed or found finished."""
 
+import hashlib
 import json
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ from omegaconf import OmegaConf
 
 from pe_lab.common.errors import PeLabError, cannot_write
 from pe_lab.common.files import replace_file
+from pe_lab.common.trust import classes
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
 from pe_lab.store.read_back import read_json
@@ -33,6 +37,8 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     attention = backends(trainer.model)
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, attention)
     facts = {"time": time.time()} | _settings(config) | facts
+    if code := _code(trainer.plan.resolved):
+        facts["code"] = code
     starts = folder.starts()
     if not starts:
         resolved = plain(trainer.plan.resolved)
@@ -42,6 +48,12 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
         logger.warning(
             "%s changed since this run began: its numbers may differ in the last digits",
             ", ".join(changed),
+        )
+    if changed_classes := changed_code(folder, trainer.plan.resolved):
+        logger.warning(
+            "the file of %s changed since this run began: its numbers are those of neither; "
+            "force=true begins it again",
+            changed_classes,
         )
     if diff:
         # Bytes: the changed files may be in any encoding.
@@ -65,6 +77,19 @@ def made_otherwise(folder: RunFolder, config: Config) -> str:
         f"{key}={_word(made[key])} (requested: {key}={_word(requested[key])})"
         for key in _differing(ROUNDING, made, requested)
     )
+
+
+def changed_code(folder: RunFolder, resolved: Config) -> str:
+    """The classes outside of pe_lab whose files have changed since a start of a run, like
+    ``mine.Mine``; empty if there are none. The code is not part of a run's identity."""
+    if not (now := _code(resolved)):
+        return ""
+    starts: list[Any] = []
+    with suppress(PeLabError):
+        starts += folder.starts()
+    recorded = [item for start in starts for item in start.get("code", {}).items()]
+    changed = {name for name, digest in recorded if now.get(name, digest) != digest}
+    return ", ".join(sorted(changed))
 
 
 def made_before(folder: RunFolder, config: Config) -> str:
@@ -102,6 +127,17 @@ def _lacking(
         elif before[name] != now.get(name):
             return None
     return sorted(found)
+
+
+def _code(resolved: Config) -> dict[str, str]:
+    """Class of a configuration that is not of pe_lab -> the start of the SHA-256 of its file."""
+    found = {}
+    for name in classes(plain(resolved)):
+        file = getattr(sys.modules.get(name.rpartition(".")[0]), "__file__", None)
+        if file and not name.startswith("pe_lab."):
+            with suppress(OSError):
+                found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    return found
 
 
 def _settings(config: Config) -> dict[str, Any]:

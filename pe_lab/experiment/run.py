@@ -13,7 +13,12 @@ from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare
-from pe_lab.experiment.provenance import made_before, made_otherwise, record_start
+from pe_lab.experiment.provenance import (
+    changed_code,
+    made_before,
+    made_otherwise,
+    record_start,
+)
 from pe_lab.experiment.summary import evaluation_sets, summarize
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
 from pe_lab.pe.positions import Sequential
@@ -98,6 +103,8 @@ def run(
         found = f"{folder.path} is finished already"
         if otherwise := made_otherwise(folder, plan.config):
             found += f", made with {otherwise}, so the last digits may differ"
+        if changed := changed_code(folder, plan.resolved):
+            found += f", before the file of {changed} changed: its numbers are those of that code"
         logger.info("%s; force=true runs it again", found)
     track_rest(plan, folder)
     return summary

@@ -15,7 +15,7 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.output import counted
 from pe_lab.config.overrides import as_typed
-from pe_lab.experiment.provenance import made_otherwise
+from pe_lab.experiment.provenance import changed_code, made_otherwise
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
 from pe_lab.store.sweep_name import swept
@@ -68,16 +68,21 @@ def _every_combination(
     for job, plan in zip(jobs, plans, strict=True):
         if job.finished_before:
             track_rest(plan, job.folder)
-    otherwise = Counter(
-        made_otherwise(job.folder, plan.config)
-        for job, plan in zip(jobs, plans, strict=True)
-        if job.finished_before
-    )
+    before = [(job, plan) for job, plan in zip(jobs, plans, strict=True) if job.finished_before]
+    otherwise = Counter(made_otherwise(job.folder, plan.config) for job, plan in before)
     for found, n in otherwise.items():
         if found:
             console().print(
                 f"{n} of the finished runs made with {found}, so the last digits may differ; "
                 "force=true runs them again",
+                soft_wrap=True,
+            )
+    changed = Counter(changed_code(job.folder, plan.resolved) for job, plan in before)
+    for found, n in changed.items():
+        if found:
+            console().print(
+                f"{n} of the finished runs made before the file of {found} changed: their numbers "
+                "are those of that code; force=true runs them again",
                 soft_wrap=True,
             )
     ended: Exception | Interrupted | None = None

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
@@ -12,6 +12,7 @@ from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
 from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
+from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.relative_cost import BASELINE
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
 from pe_lab.results.tuning import Measured, chosen_rate
@@ -22,7 +23,7 @@ from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
-from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
+from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, notes, plan_table
 from pe_lab.sweeps.sweep import Sweep, check_launcher
 
 
@@ -62,13 +63,9 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     with busy(f"composing {pairs} pairs of task and entry, timing"):
         rows = runner.planned()
     console().print(plan_table(suite, rows, runner.workers))
-    for (task, entry), reason in runner.composer.refusals.items():
-        console().print(f"not run: {entry} on {task}: {reason}", soft_wrap=True)
-    for phase in dict.fromkeys(row.phase for row in rows if not row.runs):
-        some = ", ".join(suite.protocol.more_seeds_for)
-        console().print(f"no runs: {phase} is for {some} and for yours", soft_wrap=True)
-    for label, reason in (damaged := runner.known.damaged).items():
-        console().print(f"damaged: {label}: {reason}", soft_wrap=True)
+    damaged = runner.known.damaged
+    for note in notes(suite, rows, runner.composer.refusals, damaged, runner.changed):
+        console().print(note, soft_wrap=True)
     if not any(row.missing for row in rows):
         if damaged:
             raise PeLabError(
@@ -106,6 +103,8 @@ class Runner:
         alone = "BasicLauncher" in launcher._target_
         # Ray's and SLURM's depend on others.
         self.workers = launcher.n_jobs if launcher._target_ == JOBLIB else 1 if alone else None
+        self.changed: Counter[str] = Counter()
+        """Classes whose file changed since (empty: none) -> finished runs of before."""
         self._rates: dict[tuple[str, str], float] = {}
         self._left_s: dict[tuple[str, str], float] = {}
 
@@ -133,6 +132,7 @@ class Runner:
                 here = not run.job(0).missing
                 if chosen and here:
                     self.known.summary(run)
+                    self.changed[changed_code(run.folder, base.plan.resolved)] += 1
                 if not (chosen and (here or self.known.is_shipped(run))):
                     missing, missing_s = missing + 1, missing_s + seconds
         self._left_s[task, phase.name] = missing_s

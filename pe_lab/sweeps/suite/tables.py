@@ -1,7 +1,7 @@
 """The tables of a suite: what is to be done and what it costs, and how it ended."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +9,7 @@ from functools import cached_property
 from rich.table import Table
 
 from pe_lab.common.errors import PeLabError
+from pe_lab.common.output import counted
 from pe_lab.results.suite import Suite
 from pe_lab.sweeps.jobs import UNFINISHED, Job, Outcome
 from pe_lab.sweeps.progress import duration
@@ -53,6 +54,35 @@ def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None) -> Table:
         at_once = f"{duration(seconds / workers)} with {workers} at a time"
         table.caption, table.caption_justify = at_once, "left"
     return table
+
+
+def notes(
+    suite: Suite,
+    rows: Sequence[Row],
+    refusals: Mapping[tuple[str, str], str],
+    damaged: Mapping[str, str],
+    changed: Mapping[str, int],
+) -> Iterator[str]:
+    """What stands below the plan.
+
+    Args:
+        refusals: task and entry -> why it cannot be trained.
+        damaged: run -> why its results cannot be read.
+        changed: classes whose file has changed -> finished runs from before.
+    """
+    for (task, entry), reason in refusals.items():
+        yield f"not run: {entry} on {task}: {reason}"
+    some = ", ".join(suite.protocol.more_seeds_for)
+    for phase in dict.fromkeys(row.phase for row in rows if not row.runs):
+        yield f"no runs: {phase} is for {some} and for yours"
+    for label, reason in damaged.items():
+        yield f"damaged: {label}: {reason}"
+    for names, n in changed.items():
+        if names:
+            yield (
+                f"{counted(n, 'finished run')} made before the file of {names} changed: their "
+                "numbers are those of that code, and count; runs_dir=ANOTHER begins with none"
+            )
 
 
 @dataclass
