@@ -16,7 +16,9 @@ from program import Here, assert_refused
 
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import suite_rows
+from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.plan_runs import planned_by
 from pe_lab.results.plan_tests import (
     NOT_ENOUGH,
@@ -327,6 +329,71 @@ def test_seeds_and_rates_of_shipped_runs(
     decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
     assert (decided["planned"], decided["verdict"]) == (True, "not supported")
     assert [row["p"] for row in decided["rows"]] == [1.0]
+
+
+def ship(monkeypatch: pytest.MonkeyPatch, runs_dir: str = "runs") -> None:
+    """The runs of a folder as the shipped file; the folder is then gone."""
+    rows = suite_rows(Path(runs_dir), suite_of_made())
+    Path(runs_dir).rename("elsewhere")
+    file.write(rows, Path("v1.parquet"))
+    monkeypatch.setattr(file, "shipped", lambda _: Path("v1.parquet"))
+
+
+def test_a_plan_is_decided_by_the_shipped_runs_alone(
+    here: Here, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a fresh clone, which has no run folders."""
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    write_plan(plan, Path("runs/plans/plan.yaml"))
+    for pe, error in (("path", 0.0), ("rope", 0.5)):
+        tuned(pe)
+        for seed in range(8):
+            run_at(plan.time + 1, pe, seed, error)
+    ship(monkeypatch)
+    checked = here("plan", "check=plan.yaml")
+    assert checked.status == 0, checked.err
+    assert re.search(r"flipflop +path +8 of 8", checked.out)
+    assert "planned: supported" in here("plan", "result=plan.yaml").out
+    # The same runs beside them count once.
+    Path("elsewhere").rename("runs")
+    decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
+    assert [(row["k_a"], row["n_a"], row["k_b"], row["n_b"]) for row in decided["rows"]] == [
+        (8, 8, 0, 8)
+    ]
+    assert (decided["planned"], decided["verdict"]) == (True, "supported")
+    states = json.loads(here("plan", "check=plan.yaml", "format=json").out)["rows"]
+    assert len(states) == 16
+    # What the leaderboard says of the shipped runs, in the words of compare.
+    rows = file.shipped_rows(suite_of_made())[0]
+    found = scores(suite_of_made(), rows, rows.clear())
+    note = next(n for n in closing_notes(found, ["flipflop"], None) if "planned" in n)
+    assert note.startswith(f"planned: 16 of 16 runs, by {plan.digest[:12]}. The planned test")
+    # With the tuning runs.
+    of_compare = note.replace("16 of 16", "16 of 32")
+    compared = here("compare", "a=path", "b=rope").out.replace("; the rest is exploratory", "")
+    assert of_compare in compared
+
+
+@pytest.mark.parametrize("began", [-60.0, None])
+def test_a_shipped_run_from_before_the_plan_makes_it_exploratory(
+    here: Here, small: None, monkeypatch: pytest.MonkeyPatch, began: float | None
+) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    for pe in ("path", "rope"):
+        tuned(pe)
+        for seed in range(8):
+            early = pe == "rope" and seed == 3
+            time = plan.time + 1 if not early else None if began is None else plan.time + began
+            run_at(time, pe, seed, 0.5 * (pe == "rope"))
+    ship(monkeypatch)
+    checked = here("plan", "check=plan.yaml")
+    assert checked.status == 1
+    why = "did not record when they began" if began is None else "began before it was written"
+    assert f"1 run {why}, such as flipflop-rope-seed3-" in checked.err
+    decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
+    assert not decided["planned"]
 
 
 def test_what_is_missing_is_named(here: Here, small: None) -> None:

@@ -20,7 +20,7 @@ from pe_lab.common.options import parse
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.paired_tables import paired_tables
-from pe_lab.results.plan_runs import planned_note
+from pe_lab.results.plan_runs import planned_runs_note
 from pe_lab.results.published import published
 from pe_lab.results.published_tables import RULE, commands, comparison_tables
 from pe_lab.results.selection import RunOptions, selected
@@ -90,4 +90,4 @@ def _planned(options: CompareOptions, runs: pl.DataFrame, tests: pl.DataFrame) -
     """Whether a plan named the runs of the settings that were paired before they began."""
     settings = [*tests["setting_a"], *tests["setting_b"]]
     sides = runs.filter(pl.col("state") == "finished", pl.col("setting").is_in(settings))
-    return planned_note(sides["path"], Path(options.runs_dir))
+    return planned_runs_note(sides["path"], Path(options.runs_dir))

@@ -12,8 +12,9 @@
                                                        the suite's for each split
     pe-lab plan .. to=FILE.yaml suite=v1               the file, else in runs/plans/
     pe-lab plan .. --config-dir mine pe=mine,rope      an encoding of your own
-    pe-lab plan check=FILE.yaml                        which of its runs there are; exit status 1 if
-                                                       any began before the plan was written
+    pe-lab plan check=FILE.yaml                        which of its runs there are, shipped ones
+                                                       too; exit status 1 if any began before the
+                                                       plan was written
     pe-lab plan result=FILE.yaml                       supported, not supported or not enough runs;
                                                        format=table, csv, json, markdown or latex
 
@@ -161,7 +162,7 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
     facts = {"hypothesis": plan.hypothesis, "digest": plan.digest, "planned": not reason}
     nothing = frame_of([], FACTS)
     if options.check is not None:
-        states = pl.DataFrame([{**asdict(run), "path": str(run.path)} for run in runs])
+        states = pl.DataFrame([asdict(run) for run in runs])
         notes = [f"digest {plan.digest}", f"written {plan.written}", said]
         print_tables(options.format, [state_table(plan, runs)], states, nothing, notes, facts)
         if reason:

@@ -12,18 +12,25 @@ from pe_lab.common.output import counted
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.entries import phase_of, placed
+from pe_lab.results.leaderboard.once import once
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import chosen_rates
-from pe_lab.results.plans import FOLDER, Plan, plans_in, started
+from pe_lab.results.plans import FOLDER, Plan, planned_note, plans_in, started
 from pe_lab.results.reader import read_records, without_collection
-from pe_lab.results.suite import TUNING, Suite, load_suite
+from pe_lab.results.suite import Suite, load_suite
 
 
 @dataclass(frozen=True)
 class PlanRun:
-    """A run that a plan names, in any state and at any rate."""
+    """A run that a plan names, in any state and at any rate.
 
-    path: Path
+    Args:
+        place: its folder, or its run id and ``(shipped)``.
+        run_id: its name among all runs.
+    """
+
+    place: str
+    run_id: str
     state: str
     task: str
     entry: str
@@ -32,21 +39,19 @@ class PlanRun:
 
 
 def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
-    """The runs below ``runs_dir`` that the plan names, finished or not."""
-    return [run for names, run in _runs(runs_dir, suite) if plan.names(names)]
+    """The runs below ``runs_dir`` that the plan names, finished or not, and those that are shipped:
+    one that is both, and began at the same time, once."""
+    here = [run for names, run in _runs(runs_dir, suite) if plan.names(names)]
+    seen = {(run.run_id, run.started) for run in here}
+    there = [run for names, run in _shipped_runs(suite) if plan.names(names)]
+    return here + [run for run in there if (run.run_id, run.started) not in seen]
 
 
 def known_seeds(plan: Plan, runs_dir: Path, suite: Suite) -> dict[int, str]:
     """The seeds at which a run of the plan's tasks and encodings began or is shipped, each with
     such a run. A run is deterministic: made again, it has the same numbers."""
-    shipped = shipped_rows(suite).unique("run_id", maintain_order=True)
-    found = {
-        row["seed"]: f"{row['run_id']} (shipped)"
-        for row in shipped.iter_rows(named=True)
-        if plan.is_about(row)
-    }
-    runs = _runs(runs_dir, suite)
-    return found | {run.seed: str(run.path) for names, run in runs if plan.is_about(names)}
+    runs = [*_shipped_runs(suite), *_runs(runs_dir, suite)]
+    return {run.seed: run.place for names, run in runs if plan.is_about(names)}
 
 
 def with_fresh_seeds(plan: Plan, first_seed: int | None, runs_dir: Path, suite: Suite) -> Plan:
@@ -73,9 +78,18 @@ def with_fresh_seeds(plan: Plan, first_seed: int | None, runs_dir: Path, suite: 
 
 
 def rows_of_plans(runs_dir: Path, suite: Suite) -> pl.DataFrame:
-    """The runs of the folder and the tuning runs that are shipped, a row for each run and split."""
-    tuning = shipped_rows(suite).filter(phase=TUNING)
-    return pl.concat([suite_rows(runs_dir, suite), tuning])
+    """The runs of the folder and those that are shipped, each once, a row for each split."""
+    return once(shipped_rows(suite), suite_rows(runs_dir, suite))[0]
+
+
+def _shipped_runs(suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
+    """The shipped runs, one of several results each, with what ``Plan.names`` reads."""
+    rows = shipped_rows(suite).unique(["run_id", "machine", "revision"], maintain_order=True)
+    keys = ("run_id", "state", "task", "entry", "seed", "started")
+    return [
+        (row, PlanRun(f"{row['run_id']} (shipped)", **{key: row[key] for key in keys}))
+        for row in rows.iter_rows(named=True)
+    ]
 
 
 def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
@@ -97,7 +111,9 @@ def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
             "seed_init": seed_init,
             "phase": phase_of(suite, place, seed, seed_init, setting.config["train"]),
         }
-        run = PlanRun(path, facts["state"], place.task, place.entry, seed, started(path))
+        run_id = "-".join(path.parts[-3:])
+        of = (place.task, place.entry, seed, started(path))
+        run = PlanRun(str(path), run_id, facts["state"], *of)
         found.append((names, run))
     return found
 
@@ -109,7 +125,7 @@ def why_exploratory(plan: Plan, runs: Sequence[PlanRun], suite: Suite) -> str:
     unknown = [run for run in runs if run.started is None]
     before = [run for run in runs if run.started is not None and run.started < plan.time]
     reasons = [
-        f"{counted(len(those), 'run')} {what}, such as {those[0].path}"
+        f"{counted(len(those), 'run')} {what}, such as {those[0].place}"
         for those, what in (
             (before, "began before it was written"),
             (unknown, "did not record when they began"),
@@ -119,19 +135,10 @@ def why_exploratory(plan: Plan, runs: Sequence[PlanRun], suite: Suite) -> str:
     return "; ".join(reasons)
 
 
-def planned_note(paths: Iterable[str], runs_dir: Path) -> str:
-    """Whether the runs of a comparison are planned, as a sentence."""
-    runs = [Path(path) for path in paths]
+def planned_runs_note(paths: Iterable[str], runs_dir: Path) -> str:
+    """``planned_note`` of these folders of runs."""
     found = planned_by(runs_dir)
-    digests = sorted({found[run][:12] for run in runs if run in found})
-    if not digests:
-        return f"exploratory: no plan (pe-lab plan) names any of these {counted(len(runs), 'run')}"
-    n = sum(run in found for run in runs)
-    rest = "" if n == len(runs) else "; the rest is exploratory"
-    return (
-        f"planned: {n} of {counted(len(runs), 'run')}, by {', '.join(digests)}{rest}. The planned "
-        "test is that of pe-lab plan result=FILE, not one of these"
-    )
+    return planned_note([found.get(Path(path)) for path in paths])
 
 
 def shipped_rows(suite: Suite) -> pl.DataFrame:
@@ -200,7 +207,8 @@ def planned_by(runs_dir: Path) -> dict[Path, str]:
         except UsageError:
             continue  # of --config-dir, which is not given here
         if plan.suite == suite.version:
-            for run in runs_of(plan, runs_dir, suite):
-                if run.started is not None and run.started >= plan.time:
-                    found.setdefault(run.path, plan.digest)
+            for names, run in _runs(runs_dir, suite):
+                began = run.started is not None and run.started >= plan.time
+                if began and plan.names(names):
+                    found.setdefault(Path(run.place), plan.digest)
     return found

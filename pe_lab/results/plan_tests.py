@@ -49,8 +49,7 @@ def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     ``threshold``, ``p``, ``verdict`` and ``missing`` (which runs are).
 
     Args:
-        rows: of the leaderboard's columns: of the runs in a folder (``suite_rows``), and tuning
-            runs that are shipped.
+        rows: of the leaderboard's columns (``rows_of_plans``).
     """
     a, *others = plan.encodings
     rates = tuned_rates(rows, suite)

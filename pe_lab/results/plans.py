@@ -7,7 +7,7 @@ fits names its suite, task, entry and seed and was written before the run began.
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from math import comb
@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
 from pe_lab.common.files import read_file, write_new_file
+from pe_lab.common.output import counted
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, Share
 from pe_lab.store.run_folder import RunFolder
 
@@ -132,6 +133,24 @@ def started(path: Path) -> float | None:
             times.append(RunFolder(folder).starts()[0]["time"])
         return min(times)
     return None
+
+
+def planned_note(digests: Sequence[str | None]) -> str:
+    """How many of these runs are planned, as a sentence.
+
+    Args:
+        digests: of each run's plan; None: exploratory.
+    """
+    n = sum(digest is not None for digest in digests)
+    runs = counted(len(digests), "run")
+    if not n:
+        return f"exploratory: no plan (pe-lab plan) names any of these {runs}"
+    names = sorted({digest[:12] for digest in digests if digest is not None})
+    rest = "" if n == len(digests) else "; the rest is exploratory"
+    return (
+        f"planned: {n} of {runs}, by {', '.join(names)}{rest}. The planned test is that of pe-lab "
+        "plan result=FILE, not one of these"
+    )
 
 
 def write_plan(plan: Plan, path: Path) -> None:

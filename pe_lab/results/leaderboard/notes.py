@@ -8,6 +8,7 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.entries import OTHER
 from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.plans import planned_note
 from pe_lab.results.statistics.power import what_seeds_show
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING
 
@@ -53,13 +54,7 @@ def _failures(rows: pl.DataFrame) -> Iterator[str]:
 def _planned(rows: pl.DataFrame) -> Iterator[str]:
     runs = rows.filter("counts").unique("run_id")
     if len(runs):
-        planned = runs.filter(pl.col("planned").is_not_null())
-        if planned.is_empty():
-            yield f"exploratory: no plan (pe-lab plan) names any of these {len(runs)} runs"
-        else:
-            names = ", ".join(sorted(planned["planned"].unique()))
-            count = f"{len(planned)} of {len(runs)} scored runs"
-            yield f"planned: {count}, by {names}; the rest is exploratory"
+        yield planned_note(runs["planned"].to_list())
 
 
 def _power(cells: pl.DataFrame) -> Iterator[str]:
