@@ -591,6 +591,39 @@ def test_other_phases_stand_beside_the_score() -> None:
     assert phases_table(scored(*flipflop("rope", 2, 1)), "flipflop") is None
 
 
+def test_runs_of_equal_parameters_are_a_phase_of_their_entry() -> None:
+    """At the rate of the entry; a unit of d_ff is 2 (2 x 64 + 1) = 258 parameters."""
+    tuned = [
+        run("cope", "flipflop", seed, [0.0 if lr == 0.006 else 0.1, *MISSED], lr=lr)
+        for seed in SUITE.protocol.tuning_seeds
+        for lr in SUITE.protocol.rates
+    ]
+    ran = [*flipflop("rope", 8, 0), *tuned, *flipflop("cope", 8, 8, lr=0.006)]
+
+    def narrow(width: int, parameters: int, lr: float = 0.006) -> list[list[dict[str, object]]]:
+        return flipflop(f"cope model.d_ff={width}", 4, 3, parameters=parameters, lr=lr)
+
+    found = scored(*ran, *narrow(251, 100_129), *narrow(100, 60_000))
+    table = phases_table(found, "flipflop")
+    assert table is not None
+    lines = [[cell.text for cell in row[:4]] for row in table.rows]
+    assert lines == [
+        ["cope", "score", "8/8 (68..100) 0.0", "8/8 (68..100) 0.0"],
+        ["cope", "equal_parameters", "4/4 (51..100) 0.0", "3/4 (30..95) 0.0‡"],
+    ]
+    names = {row[0].text for row in task_table(found, "flipflop").rows}
+    # One that is merely narrower is an entry, which nobody tuned.
+    assert {name for name in names if "d_ff" in name} == {"cope model.d_ff=100 (not tuned)"}
+    assert cell(found, "cope")["n"] == 8
+    # Further than half a unit, and at another rate than the entry's.
+    far = scored(*ran, *narrow(251, 100_130))
+    assert phases_table(far, "flipflop") is None
+    assert phases_table(scored(*ran, *narrow(251, 100_000, lr=0.001)), "flipflop") is None
+    # Without rope nothing is known to be equal to it.
+    alone = scored(*flipflop("cope", 8, 8), *narrow(251, 100_000))
+    assert "cope model.d_ff=251" in set(alone.rows["entry"])
+
+
 def test_the_shipped_runs() -> None:
     """Small, by the protocol, and without a path of a machine; there may be none yet."""
     path = file.shipped("v1")
@@ -600,9 +633,9 @@ def test_the_shipped_runs() -> None:
     assert path.stat().st_size < 2e6
     found, _ = file.shipped_rows(SUITE)
     assert set(found["task"]) <= set(SUITE.tasks)
-    assert set(found["entry"]) <= {*SUITE.encodings, *SUITE.controls}
     assert not found["message"].str.contains("/").any()
     of = scores(SUITE, found, NONE)
+    assert set(of.rows["entry"]) <= {*SUITE.encodings, *SUITE.controls}
     assert set(of.cells["lr"]) <= set(SUITE.protocol.rates)
     runs = of.rows.filter("counts").select("task", "entry", "seed", "split")
     assert runs.is_duplicated().sum() == 0

@@ -23,7 +23,7 @@ DEFAULT_THRESHOLD = 0.05
 """Of splits that no suite names."""
 
 TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
-EQUAL_TIME = "equal_time"
+EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
 """Phases: what a run of a suite is for."""
 
 Share = Annotated[float, Field(ge=0, le=1)]

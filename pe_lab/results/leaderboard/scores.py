@@ -6,6 +6,7 @@ import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
+from pe_lab.results.leaderboard.equal_parameters import with_equal_parameters
 from pe_lab.results.leaderboard.once import once
 from pe_lab.results.statistics.proportions import rates
 from pe_lab.results.suite import CAPACITY, SCORE, TUNING, Suite
@@ -42,6 +43,7 @@ class Scores:
 def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     """The scores of shipped runs and those of the reader together."""
     rows, notes = once(shipped, yours)
+    rows = with_equal_parameters(rows, suite)
     thresholds = {
         (task, split): value
         for task, one in suite.tasks.items()

@@ -156,7 +156,8 @@ def split_table(found: Scores, task: str, split: str) -> Table:
 
 def phases_table(found: Scores, task: str) -> Table | None:
     """A row for each entry and phase beside the score: error at 2 and 4 times the steps, trained at
-    the split; None where there are none."""
+    the split, in equal time or with equal parameters; of these entries the score too. None where
+    there are none."""
     splits = [IN_DOMAIN, *found.suite.tasks[task].generalises]
     entries, controls = entry_order(found, [task])
     of_task = found.rows.filter(pl.col("task") == task)
@@ -169,6 +170,11 @@ def phases_table(found: Scores, task: str) -> Table | None:
             cells.setdefault((row["entry"], shown), {})[row["split"]] = row
     if not cells:
         return None
+    scored = [row for row in cells_of_task(found, task) if row["entry"] in {e for e, _ in cells}]
+    of_score: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in scored:
+        of_score.setdefault((row["entry"], SCORE), {})[row["split"]] = row
+    cells = of_score | cells
     rows = []
     for entry in (*entries, *controls):
         for phase in dict.fromkeys(phase for name, phase in cells if name == entry):
@@ -182,10 +188,12 @@ def phases_table(found: Scores, task: str) -> Table | None:
         words=2,
         rows=rows,
         caption=(
-            "steps_x2, steps_x4: at so many times the steps; capacity: trained on what the split "
-            "measures; equal_time: as many steps as take the time of rope's. k/n seeds with an "
-            "error at or below the threshold (95 % Wilson interval in %), and the median error in "
-            "%."
+            "All at the rate that tuning chose for the entry. score: at the steps of the task; "
+            "steps_x2, steps_x4: at so many times these; capacity: trained on what the split "
+            "measures; equal_time: as many steps as take the time of rope's; equal_parameters: "
+            "with the d_ff at which the model has as many parameters as with rope. k/n seeds with "
+            "an error at or below the threshold (95 % Wilson interval in %), and the median error "
+            "in %."
         ),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pe_lab.results.relative_cost import BASELINE, equal_time
-from pe_lab.results.suite import CAPACITY, EQUAL_TIME, SCORE, TUNING, Suite
+from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, EQUAL_TIME, SCORE, TUNING, Suite
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.training.plan import Plan
 
@@ -35,7 +35,7 @@ class Phase:
         return [e for e in entries if not self.some or e in chosen or e not in ours]
 
 
-NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, "equal_parameters")
+NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, EQUAL_PARAMETERS)
 DEFAULT = (TUNING, SCORE)
 """Those that are run unless others are asked for."""
 
@@ -82,11 +82,11 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
         baseline = composer.base(base.task, BASELINE)
         if baseline is None or base.plan.config.model.get("d_ff", 0) is not None:
             reason = "its model has no d_ff to change"
-            composer.refusals[base.task, f"{base.entry}, equal_parameters"] = reason
+            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
             return []
         at = composer.base(base.task, base.entry, f"model.d_ff={equal_width(base, baseline)}")
         seeds = range(protocol.seeds)
-        return [] if at is None else [at.run("equal_parameters", lr, seed) for seed in seeds]
+        return [] if at is None else [at.run(EQUAL_PARAMETERS, lr, seed) for seed in seeds]
 
     made = (
         Phase(TUNING, tuning, some=False),
@@ -95,7 +95,7 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
         Phase("longer", longer),
         Phase("capacity", capacity),
         Phase(EQUAL_TIME, as_long),
-        Phase("equal_parameters", as_large),
+        Phase(EQUAL_PARAMETERS, as_large),
     )
     return {phase.name: phase for phase in made}
 
