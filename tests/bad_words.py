@@ -12,6 +12,10 @@ ALWAYS = [
 # The words, and what the sentence must hold: value, key, limit, remedy.
 BAD = {
     "typo in a choice": (["pe=coep"], ["pe=coep", "did you mean cope", "choices: "]),
+    "an encoding of one's own without its folder": (
+        ["pe=mine"],
+        ["unknown encoding pe=mine", "for one of yours give --config-dir FOLDER"],
+    ),
     "typo in an optimizer's yaml": (
         ["train/optimizer=sgd"],
         ["unknown optimizer train/optimizer=sgd", "choose from adam, adamw"],

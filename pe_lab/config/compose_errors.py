@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import CHOICES
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
 from pe_lab.config.unknown_key import unknown_key
@@ -29,9 +30,11 @@ def missing(hydra: Hydra, error: MissingConfigException) -> str:
     found = [group for group in ALL_GROUPS if file.startswith(f"{group}/")]
     group = max(found, key=len, default=file.rpartition("/")[0])
     name = file.removeprefix(f"{group}/")
-    return f"unknown {NOUNS.get(group, group)} {group}={name}: " + did_you_mean(
-        name, _options(hydra, group)
-    )
+    meant = did_you_mean(name, _options(hydra, group))
+    path = hydra.config_loader.get_search_path().get_path()
+    if group in CHOICES and all(part.provider != "command-line" for part in path):
+        meant += "; for one of yours give --config-dir FOLDER"
+    return f"unknown {NOUNS.get(group, group)} {group}={name}: {meant}"
 
 
 def check_presets(hydra: Hydra, overrides: Iterable[Override]) -> None:

@@ -47,7 +47,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
     counts = [(row[f"k_{side}"], row["n"]) for row in part.iter_rows(named=True) for side in "ab"]
     splits = part["p_flips"].count()
-    corrected = first["p_least"] * splits
+    corrected = min(1.0, first["p_least"] * splits)
     reach = ""
     if n <= EXACT and corrected > LEVEL:
         reach = (
