@@ -10,9 +10,9 @@ from typing import Any
 
 import leaderboard_runs
 import pytest
-import yaml
 from made import made
 from program import Here, start
+from suites import COMMON, MODEL, TASK, tiny_suite
 from sweeps import folders, written
 
 from pe_lab.cli.main import main
@@ -86,47 +86,8 @@ def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFi
     assert message in capsys.readouterr().err
 
 
-MODEL = ["model=transformer", "model.n_layers=1", "model.n_heads=2", "model.d_model=16"]
-COMMON = ["train.warmup=2", "eval.sequences=16", "eval.quick_sequences=8"]
-TASK = ["task=flipflop", "task.length=16", "train.steps=3", "train.batch_size=8"]
-SPLITS = {"sparse": 0.02, "long_x2": 0.02}
 RUNS = 4 + 2
 """Of an entry: rates and score seeds."""
-
-
-def tiny_suite(folder: Path, rates: list[float] | None = None, **task: Any) -> list[str]:
-    """A suite of one task and three entries in a folder; the words that run it."""
-    words = task.pop("words", TASK)
-    common = [*COMMON, *task.pop("common", [])]
-    (job,) = checked_jobs([*common, *words, *MODEL, "pe=none"])
-    suite = {
-        "protocol": {
-            "rates": rates or [0.001, 0.003, 0.006, 0.012],
-            "tuning_seeds": [1000],
-            "seeds": 2,
-            "more_seeds": 3,
-            "more_seeds_for": task.pop("more_seeds_for", ["none"]),
-            "longer": [2],
-        },
-        "encodings": ["none", "alibi", "learned"],
-        "controls": {"lstm": ["model=lstm", "pe=none", "model.d_model=16", "model.n_layers=1"]},
-        "model": MODEL,
-        "common": common,
-        "tasks": {
-            "flipflop": {
-                "family": "recall",
-                "words": words,
-                "fits": 0.01,
-                "generalises": SPLITS,
-                "digest": task_digest(plain(job)),
-            }
-            | task
-        },
-    }
-    path = folder / "mine" / "suite" / "tiny.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump(suite))
-    return ["suite", "tiny", "--config-dir", str(folder / "mine"), "hydra/launcher=basic"]
 
 
 def summaries(cwd: Path) -> list[dict[str, Any]]:

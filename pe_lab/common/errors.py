@@ -24,6 +24,10 @@ class RunError(PeLabError):
     """The work was begun and could not be finished (exit status 1)."""
 
 
+class MachineError(RunError):
+    """The machine refused, for want of room on a disk or of memory: the same may succeed later."""
+
+
 class DamagedError(RunError):
     """A file that was read back is not as it was written; it is left as it is."""
 
@@ -36,14 +40,14 @@ class HeldError(RunError):
     """Another process is writing the run's folder."""
 
 
-def cannot_write(path: Path, error: OSError) -> RunError:
+def cannot_write(path: Path, error: OSError) -> MachineError:
     """The error for a file that cannot be written."""
     if error.errno == errno.ELOOP:
-        return RunError(
+        return MachineError(
             f"{path} is a link, and nothing is written through links: remove it, then run the same "
             "command again"
         )
-    return RunError(
+    return MachineError(
         f"{path} cannot be written ({error.strerror}): make room there or choose another "
         "runs_dir, then run the same command again"
     )

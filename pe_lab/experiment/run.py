@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pe_lab.common.console import StepProgress, busy, console, split_table
-from pe_lab.common.errors import Interrupted, RunError, sentence
+from pe_lab.common.errors import Interrupted, MachineError, RunError, sentence
 from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
@@ -26,6 +26,7 @@ from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
 from pe_lab.training.threads import set_threads
 from pe_lab.training.trainer import Trainer
@@ -142,7 +143,14 @@ def _execute(
                 failure = RunError(f"the run called sys.exit({error.code}), see {folder.log}")
             # A full disk refuses this too; the first failure is the one to report.
             with suppress(RunError):
-                folder.set_status("failed", trainer.step, config.train.steps, sentence(failure))
+                folder.set_status(
+                    "failed",
+                    trainer.step,
+                    config.train.steps,
+                    sentence(failure),
+                    by_machine=isinstance(error, (MachineError, OSError))
+                    or is_out_of_memory(error),
+                )
             if failure is error:
                 raise
             raise failure from error

@@ -132,9 +132,17 @@ class RunFolder:
         """A JSON file in the folder, atomically."""
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
-    def set_status(self, state: State, step: int, steps: int, error: str | None = None) -> None:
+    def set_status(
+        self,
+        state: State,
+        step: int,
+        steps: int,
+        error: str | None = None,
+        by_machine: bool = False,
+    ) -> None:
         """Record the run's state and step."""
-        status = {"state": state, "step": step, "steps": steps, "error": error}
+        status: dict[str, Any] = {"state": state, "step": step, "steps": steps, "error": error}
+        status |= {"by_machine": True} if by_machine else {}
         host = {"pid": os.getpid(), "host": socket.gethostname()}
         self.write_json("status.json", {**status, **host, "time": time.time()})
 

@@ -51,12 +51,13 @@ Metrics = Annotated[dict[str, Number], AfterValidator(_plausible)]
 
 @with_config(STRICT)
 class Status(TypedDict):
-    """status.json."""
+    """status.json; ``by_machine``: it failed for want of room or memory, not by its numbers."""
 
     state: Literal["running", "interrupted", "failed", "finished"]
     step: Whole
     steps: Whole
     error: NotRequired[str | None]
+    by_machine: NotRequired[bool]
     pid: NotRequired[int]
     host: NotRequired[str]
     time: NotRequired[float]

@@ -45,7 +45,7 @@ def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
         try:
             return run(rows), rows
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         # Outside of the handler, whose traceback holds on to tensors.
         if rows == 1:
@@ -55,7 +55,7 @@ def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
             torch.cuda.empty_cache()
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether PyTorch or NumPy failed to allocate memory, on a GPU or on a CPU."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True

@@ -45,8 +45,10 @@ class Known:
             metrics = summary["metrics"]
             pair = _pair(*(metrics[metric_name(IN_DOMAIN, key)] for key in ("error", "loss")))
             found[precedence(True, False)] = pair
-        elif run.job(0).status().get("state") == "failed":
-            found[precedence(False, False)] = FAILED
+        else:
+            status = run.job(0).status()
+            if status.get("state") == "failed" and not status.get("by_machine"):
+                found[precedence(False, False)] = FAILED
         return found[min(found)] if found else None
 
 

@@ -11,6 +11,8 @@ from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, EQUAL_TIME, SCORE, 
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.training.plan import Plan
 
+EQUAL = 0.01
+"""The most by which numbers of parameters may differ to be equal."""
 Runs = Callable[[Base, float], list[SuiteRun]]
 """From a task with an entry, and its rate, to runs."""
 
@@ -85,8 +87,14 @@ def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
             composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
             return []
         at = composer.base(base.task, base.entry, f"model.d_ff={equal_width(base, baseline)}")
-        seeds = range(protocol.seeds)
-        return [] if at is None else [at.run(EQUAL_PARAMETERS, lr, seed) for seed in seeds]
+        if at is None:
+            return []
+        wanted, found = _parameters(baseline.plan), _parameters(at.plan)
+        if abs(found - wanted) > EQUAL * wanted:
+            reason = f"{found} parameters are the nearest to {wanted}, those of {BASELINE}"
+            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
+            return []
+        return [at.run(EQUAL_PARAMETERS, lr, seed) for seed in range(protocol.seeds)]
 
     made = (
         Phase(TUNING, tuning, some=False),

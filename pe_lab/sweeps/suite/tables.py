@@ -153,7 +153,7 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
         failed = sum(counts[state] for state in FAILED)
         left = str(stage.left())
         if stage.untuned:
-            left += f", {len(stage.untuned)} entries not tuned"
+            left += f", untuned entries: {len(stage.untuned)}"
         wall = duration(stage.wall_s) if stage.wall_s else ""
         counted = (stage.shipped, counts["finished before"], counts["finished"], failed)
         share = _share([stage], workers)
