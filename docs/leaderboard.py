@@ -19,10 +19,14 @@ from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import entry_order, share_text
 from pe_lab.results.leaderboard.vs_published import published_table
-from pe_lab.results.suite import DEFAULT, load_suite
+from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
+from pe_lab.results.plan_tests import evaluate, result_table, verdict
+from pe_lab.results.plans import read_plan
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
+PLANS = facts.ROOT / "docs" / "plans"
 TABLES = "<!-- tables -->"
 SHOWN = 5
 """Entries of a task that are named in short, and those with the same share as the last."""
@@ -45,7 +49,8 @@ def _tables() -> list[str]:
         return ["No results are shipped yet."]
     found = scores(suite, rows, pl.DataFrame(schema=SCHEMA))
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
-    parts = ["## In short", "\n".join(_in_short(found, scored)), "## By family"]
+    parts = ["## In short", "\n".join(_in_short(found, scored))]
+    parts += ["## Plans", *_plans(suite), "## By family"]
     families = by_family(suite, list(suite.tasks))
     parts.append(markdown(overview(found, families, "P(generalises) by family of tasks")).strip())
     if left := [task for task in suite.tasks if task not in scored]:
@@ -65,7 +70,7 @@ def _tables() -> list[str]:
 
 
 def _in_short(found: Scores, tasks: list[str]) -> list[str]:
-    """Of each task, the entries that generalise most, cope and rope, and what can be told apart."""
+    """Of each task, the entries that generalise most, cope and rope, and which differ."""
     lines = []
     for task in tasks:
         rates = rates_by(found, "generalises", {task: [task]})
@@ -78,23 +83,46 @@ def _in_short(found: Scores, tasks: list[str]) -> list[str]:
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds: "
-        lines.append(f"{what}{', '.join(parts)}. {_told_apart(found, task)}")
+        lines.append(f"{what}{', '.join(parts)}. {_differences(found, task)}")
     return lines
 
 
-def _told_apart(found: Scores, task: str) -> str:
-    """Which encodings the test tells from the one that generalises most."""
+def _differences(found: Scores, task: str) -> str:
+    """Which encodings do not differ significantly from the one that generalises most."""
     of = ties(found, [task], entry_order(found, [task])[0])
     test = "exact test, Holm over all pairs"
     if of.best:
         names = ", ".join(sorted(of.best))
-        return f"Not told from the highest encoding ({test}): {names}."
+        return f"The highest encoding and those that do not differ from it ({test}): {names}."
     if of.least_p is None:
         return "Too few seeds for a test."
     return (
-        f"No encoding is told from the highest ({test}: the smallest p of two of the "
-        f"{of.compared} is {of.least_p:.2g})."
+        f"No encoding differs significantly from the highest ({test}: the smallest corrected p of "
+        f"two of the {of.compared} is {of.least_p:.2g})."
     )
+
+
+def _plans(suite: Suite) -> list[str]:
+    """What the shipped runs say of each plan, and whether they began after it was written."""
+    found, waiting = [], []
+    for path in sorted(PLANS.glob("*.yaml")):
+        plan = read_plan(path)
+        link = f"[{path.stem}](plans/{path.name})"
+        if not (runs := runs_of(plan, None, suite)):
+            waiting.append(link)
+            continue
+        rows = evaluate(plan, rows_of_plans(None, suite), suite)
+        reason = why_exploratory(plan, runs, suite)
+        said = f"exploratory, since {reason}" if reason else "planned"
+        missing = dict.fromkeys(rows["missing"].drop_nulls())
+        parts = [f"{said}: **{verdict(rows)}**", *missing]
+        found += [
+            f"{link}, written {plan.written[:16]} UTC, {len(runs)} runs; {'; '.join(parts)}.",
+            markdown(result_table(plan, rows)).strip(),
+        ]
+    if waiting:
+        found.append(f"None of their runs is shipped yet: {', '.join(waiting)}.")
+    return found
 
 
 def main() -> None:

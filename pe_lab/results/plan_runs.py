@@ -38,9 +38,9 @@ class PlanRun:
     started: float | None
 
 
-def runs_of(plan: Plan, runs_dir: Path, suite: Suite) -> list[PlanRun]:
+def runs_of(plan: Plan, runs_dir: Path | None, suite: Suite) -> list[PlanRun]:
     """The runs below ``runs_dir`` that the plan names, finished or not, and those that are shipped:
-    one that is both, and began at the same time, once."""
+    one that is both, and began at the same time, once. None: shipped ones alone."""
     here = [run for names, run in _runs(runs_dir, suite) if plan.names(names)]
     seen = {(run.run_id, run.started) for run in here}
     there = [run for names, run in _shipped_runs(suite) if plan.names(names)]
@@ -77,9 +77,12 @@ def with_fresh_seeds(plan: Plan, first_seed: int | None, runs_dir: Path, suite: 
     return plan.model_copy(update={"seeds": seeds})
 
 
-def rows_of_plans(runs_dir: Path, suite: Suite) -> pl.DataFrame:
-    """The runs of the folder and those that are shipped, each once, a row for each split."""
-    return once(shipped_rows(suite), suite_rows(runs_dir, suite))[0]
+def rows_of_plans(runs_dir: Path | None, suite: Suite) -> pl.DataFrame:
+    """The runs of the folder and those that are shipped, each once, a row for each split. None:
+    shipped ones alone."""
+    shipped = shipped_rows(suite)
+    others = shipped.clear() if runs_dir is None else suite_rows(runs_dir, suite)
+    return once(shipped, others)[0]
 
 
 def _shipped_runs(suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
@@ -92,9 +95,9 @@ def _shipped_runs(suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
     ]
 
 
-def _runs(runs_dir: Path, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
+def _runs(runs_dir: Path | None, suite: Suite) -> list[tuple[dict[str, Any], PlanRun]]:
     """The suite's runs in any state, with what ``Plan.names`` reads."""
-    if not runs_dir.is_dir():
+    if runs_dir is None or not runs_dir.is_dir():
         return []
     with without_collection():
         records = read_records(runs_dir)

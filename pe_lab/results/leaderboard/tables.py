@@ -90,8 +90,8 @@ def overview(
 
 
 def overview_notes(found: Scores, columns: Mapping[str, list[str]]) -> list[str]:
-    """One line each: the columns and tasks that no entry has run, and the columns in which the
-    seeds tell no entry from the highest."""
+    """One line each: the columns and tasks that no entry has run, and the columns in which no
+    entry differs significantly from the highest."""
     run = set(found.cells["task"])
     left = [name for name, several in columns.items() if not run & set(several)]
     some = [t for n, several in columns.items() if n not in left for t in several if t not in run]
@@ -102,8 +102,9 @@ def overview_notes(found: Scores, columns: Mapping[str, list[str]]) -> list[str]
         of = ties(found, several, entry_order(found, several)[0])
         if of.least_p is not None and not of.best:
             notes.append(
-                f"{name}: no encoding is told from the highest; the smallest p of two of the "
-                f"{of.compared} is {of.least_p:.2g} (exact test, Holm over all pairs)"
+                f"{name}: no encoding differs significantly from the highest; the smallest "
+                f"corrected p of two of the {of.compared} is {of.least_p:.2g} (exact test, Holm "
+                "over all pairs)"
             )
     return notes
 
