@@ -299,9 +299,11 @@ def test_cost_is_of_the_same_machine() -> None:
         *flipflop("rope", 2, 1, train_s=10.0),
         *flipflop("cope", 2, 1, train_s=15.0),
         *flipflop("path", 2, 1, train_s=2.0, machine="another"),
+        # More seeds of rope, made later on an idle machine, change no entry's cost.
+        *flipflop("rope", 20, 1, train_s=5.0)[8:],
     ]
     found = scored(*ran)
-    assert cell(found, "cope")["cost"] == 1.5
+    assert (cell(found, "cope")["cost"], cell(found, "rope")["cost"]) == (1.5, 1)
     assert cell(found, "path")["cost"] is None
 
 

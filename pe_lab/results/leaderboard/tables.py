@@ -11,6 +11,7 @@ from pe_lab.results.leaderboard.order import ORDER, SUITE, ordered
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.texts import (
     GUESSING,
+    TIME,
     display_name,
     entry_order,
     interval_text,
@@ -27,7 +28,6 @@ RATE = (
     "a run being one observation); 1/2: of one of the family's two tasks, which compares with the "
     "same task only; fits: the same in domain, of all tasks that the entry has run"
 )
-TIME = "time: of training, in that of rope on the same kind of machine"
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
     "of splits that a run generalises to, Holm over all pairs; of entries with all tasks that were "

@@ -16,6 +16,7 @@ from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.texts import (
     GUESSING,
+    TIME,
     cells_of_task,
     clusters_note,
     display_name,
@@ -77,9 +78,8 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
         )
     caption = (
         "k/n seeds with an error at or below the threshold of the column (95 % Wilson interval in "
-        "%), and the median error in %; rate: the learning rate that tuning chose; time: of "
-        "training, in that of rope on the same kind of machine; order: by "
-        + ("the mean of k/n over the scored splits" if sort is None else sort)
+        f"%), and the median error in %; rate: the learning rate that tuning chose; {TIME}; order: "
+        "by " + ("the mean of k/n over the scored splits" if sort is None else sort)
     )
     if marks:
         caption += f"; tie: {TIES}"
@@ -147,8 +147,8 @@ def split_table(found: Scores, task: str, split: str) -> Table:
         closing.append([Cell(GUESSING), Cell(""), Cell(""), Cell(percent(guess)), *[Cell("")] * 4])
     caption = (
         f"k/n seeds with an error of at most {percent(limit or 0)} % (95 % Wilson interval in %), "
-        "errors in %; rate: the learning rate that tuning chose; time: of training, in that of "
-        "rope on the same kind of machine" + clusters_note(list(cells.values())) + "."
+        f"errors in %; rate: the learning rate that tuning chose; {TIME}"
+        f"{clusters_note(list(cells.values()))}."
     )
     rows = [line(entry) for entry in ranked]
     return Table(f"{task}, {split}", columns, 2, rows, caption, closing=closing)

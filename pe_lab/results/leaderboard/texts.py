@@ -15,6 +15,7 @@ NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
+TIME = "time: of training, in that of rope with the same seed on the same kind of machine"
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
