@@ -4,6 +4,7 @@ tests/slurm runs a real SLURM.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 from program import Here, assert_refused, rows, state, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
+from suites import tiny_suite
+from sweeps import equal
 
 from pe_lab.common.errors import Interrupted, RunError
 from pe_lab.sweeps import slurm
@@ -234,6 +237,45 @@ def test_through_submitit(here: Here) -> None:
     assert [rows(folder) for folder in folders] == [rows(folder) for folder in alone]
 
 
+def suite_on(launcher: str, folder: Path) -> list[str]:
+    """A suite of six runs: four rates, then two seeds at the chosen one."""
+    words = [word for word in tiny_suite(folder) if "launcher" not in word]
+    return [*words, f"hydra/launcher={launcher}", "pe=alibi"]
+
+
+def test_what_slurm_refuses_of_a_suite(here: Here, tmp_path: Path, fake: Fake) -> None:
+    for name in ("srun", "squeue", "scancel", "sacct"):
+        fake(name, "")
+    fake("sbatch", f'cp "$1" {tmp_path}/script; echo "sbatch: error: No account" >&2; exit 1')
+    done = here(*suite_on("slurm", tmp_path))
+    assert done.status == 1
+    (line,) = [line for line in done.err.splitlines() if line.startswith("pe-lab: ")]
+    assert "the launcher failed: SLURM takes no jobs (sbatch: error: No account)" in line
+    # The score waits for the tuning.
+    assert "#SBATCH --array=0-3%4\n" in (tmp_path / "script").read_text()
+    assert not list(tmp_path.glob("runs/flipflop/*/*"))
+
+
+def assert_a_suite_runs(here: Here, tmp_path: Path, launcher: str) -> None:
+    """A suite without one tuning run and its score, finished through the launcher: jobs of two
+    launches, the second at the rate that the first one chose."""
+    line = suite_on("basic", tmp_path)
+    assert here(*line, "runs_dir=alone/runs").status == 0
+    shutil.copytree("alone/runs", "runs")
+    tuned, scored = (list(Path().glob(f"runs/*/*/seed{n}-*")) for n in ("1000", "?"))
+    assert (len(tuned), len(scored)) == (4, 2)
+    for folder in (tuned[0], *scored):
+        shutil.rmtree(folder)
+    done = here(*(word.replace("=basic", f"={launcher}") for word in line))
+    assert done.status == 0, done.err
+    equal(Path(), Path("alone"))
+
+
+@pytest.mark.extended
+def test_a_suite_through_submitit(here: Here, tmp_path: Path) -> None:
+    assert_a_suite_runs(here, tmp_path, "submitit_local")
+
+
 @pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
 )
@@ -244,3 +286,11 @@ def test_through_ray(here: Here) -> None:
     assert done.status == 0, done.err
     folders = sorted(Path("runs").glob("*/*/seed*"))
     assert [state(folder)["state"] for folder in folders] == ["finished"] * 2
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
+)
+def test_a_suite_through_ray(here: Here, tmp_path: Path) -> None:
+    assert_a_suite_runs(here, tmp_path, "ray")
