@@ -11,8 +11,9 @@
 
 Of each task and entry every rate of the suite is trained on the tuning seeds (tuning); the one
 with the lowest in-domain error, on a tie loss, is trained on seeds 0 to 7 (score). more_seeds: up
-to seed 19; longer: 2 and 4 times the steps; capacity: trained on what a split measures. These three
-are run for the suite's ten encodings and for yours. Finished runs are kept: the same command does
+to seed 19; longer: 2 and 4 times the steps; capacity: trained on what a split measures; equal_time,
+equal_parameters: as long as rope, as large as with rope. These five are run for the suite's ten
+encodings and for yours. Finished runs are kept: the same command does
 what is missing, after Ctrl-C too. Runs are those of ``pe-lab``, in the same folders. As many are
 trained at once as there are cores (hydra/launcher=basic: one; slurm, ray: docs/clusters.md).
 docs/suite.md has the protocol.

@@ -21,6 +21,7 @@ from pe_lab.experiment.tracking import track_rest
 from pe_lab.store.sweep_name import swept
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
+    Job,
     best,
     closing_table,
     make_jobs,
@@ -68,23 +69,8 @@ def _every_combination(
     for job, plan in zip(jobs, plans, strict=True):
         if job.finished_before:
             track_rest(plan, job.folder)
-    before = [(job, plan) for job, plan in zip(jobs, plans, strict=True) if job.finished_before]
-    otherwise = Counter(made_otherwise(job.folder, plan.config) for job, plan in before)
-    for found, n in otherwise.items():
-        if found:
-            console().print(
-                f"{n} of the finished runs made with {found}, so the last digits may differ; "
-                "force=true runs them again",
-                soft_wrap=True,
-            )
-    changed = Counter(changed_code(job.folder, plan.resolved) for job, plan in before)
-    for found, n in changed.items():
-        if found:
-            console().print(
-                f"{n} of the finished runs made before the file of {found} changed: their numbers "
-                "are those of that code; force=true runs them again",
-                soft_wrap=True,
-            )
+    pairs = zip(jobs, plans, strict=True)
+    _note_other_conditions([(job, plan) for job, plan in pairs if job.finished_before])
     ended: Exception | Interrupted | None = None
     if missing:
         sweep = Sweep(args, composed[0], plans[0].config.runs_dir)
@@ -116,3 +102,23 @@ def _every_combination(
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
+
+
+def _note_other_conditions(finished: Sequence[tuple[Job, Plan]]) -> None:
+    """Print how many finished runs were made with other settings, or before their code changed."""
+    otherwise = Counter(made_otherwise(job.folder, plan.config) for job, plan in finished)
+    for found, n in otherwise.items():
+        if found:
+            console().print(
+                f"{n} of the finished runs made with {found}, so the last digits may differ; "
+                "force=true runs them again",
+                soft_wrap=True,
+            )
+    changed = Counter(changed_code(job.folder, plan.resolved) for job, plan in finished)
+    for found, n in changed.items():
+        if found:
+            console().print(
+                f"{n} of the finished runs made before the file of {found} changed: their numbers "
+                "are those of that code; force=true runs them again",
+                soft_wrap=True,
+            )
