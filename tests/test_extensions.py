@@ -98,19 +98,19 @@ def test_a_run_from_before_a_change_of_the_class_says_so(
     add: Add, here: Here, tmp_path: Path
 ) -> None:
     """The code is not part of a run's identity, so the run of the old code is found."""
-    add("edited", WAVES, "pe/edited", "_target_: edited.Waves\nperiod: 8\n")
-    line = ["--config-dir", "mine", *tiny("pe=edited", "train.steps=2")]
+    add("reworked", WAVES, "pe/reworked", "_target_: reworked.Waves\nperiod: 8\n")
+    line = ["--config-dir", "mine", *tiny("pe=reworked", "train.steps=2")]
     assert here(*line).status == 0
     assert "changed" not in here(*line).out
-    with (tmp_path / "lib" / "edited.py").open("a") as file:
+    with (tmp_path / "lib" / "reworked.py").open("a") as file:
         file.write("# another version\n")
     found = " ".join(here(*line).out.split())
     assert (
-        "is finished already, before the file of edited.Waves changed: its numbers are those of "
+        "is finished already, before the file of reworked.Waves changed: its numbers are those of "
         "that code; force=true runs it again"
     ) in found
     swept = " ".join(here("-m", *line, "seed=0,1").out.split())
-    assert "1 of the finished runs made before the file of edited.Waves changed" in swept
+    assert "1 of the finished runs made before the file of reworked.Waves changed" in swept
     assert here(*line, "force=true").status == 0
     assert "changed" not in here(*line).out
 
