@@ -17,7 +17,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.texts import entry_order, share_text
+from pe_lab.results.leaderboard.texts import cells_of_task, entry_order, share_text
 from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
@@ -88,10 +88,17 @@ def _in_short(found: Scores, tasks: list[str]) -> list[str]:
 
 
 def _differences(found: Scores, task: str) -> str:
-    """Which encodings do not differ significantly from the one that generalises most."""
-    of = ties(found, [task], entry_order(found, [task])[0])
+    """Which encodings differ significantly from the one that generalises most, or which do not:
+    the shorter list."""
+    listed = entry_order(found, [task])[0]
+    of = ties(found, [task], listed)
     test = "exact test, Holm over all pairs"
     if of.best:
+        run = {cell["entry"] for cell in cells_of_task(found, task)}
+        others = [entry for entry in listed if entry in run and entry not in of.best]
+        if len(others) < len(of.best):
+            names = ", ".join(others)
+            return f"What differs from the highest encoding ({test}, of {of.compared}): {names}."
         names = ", ".join(sorted(of.best))
         return f"The highest encoding and those that do not differ from it ({test}): {names}."
     if of.least_p is None:

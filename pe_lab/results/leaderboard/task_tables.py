@@ -25,6 +25,7 @@ from pe_lab.results.leaderboard.texts import (
     letter_ranges,
     missing_text,
     rate_chosen,
+    run_or_not,
     seeds_text,
     times_text,
 )
@@ -47,6 +48,7 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
     entries, controls = entry_order(found, [task])
     cells = {(row["entry"], row["split"]): row for row in cells_of_task(found, task)}
     marks = ties(found, [task], entries).letters
+    run, not_run = run_or_not(found, entries, task)
 
     def line(entry: str) -> list[Cell]:
         first = cells.get((entry, IN_DOMAIN))
@@ -62,7 +64,7 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
 
     columns = ["entry", "tie", "rate", f"fits <= {percent(one.fits)}"]
     columns += [f"{split} <= {percent(limit)}" for split, limit in one.generalises.items()]
-    rows = [line(entry) for entry in _by_split(entries, cells, [*one.generalises], sort)]
+    rows = [line(entry) for entry in _by_split(run, cells, [*one.generalises], sort)]
     shown = [n for n, name in enumerate(columns) if name != "tie" or marks]
     shown.append(len(columns))
     columns.append("time")
@@ -88,7 +90,7 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
         columns=[columns[n] for n in shown],
         words=len(shown) - len(splits) - 1,
         rows=[[row[n] for n in shown] for row in rows],
-        caption=caption + clusters_note(cells_of_task(found, task)) + ".",
+        caption=f"{caption}{clusters_note(cells_of_task(found, task))}.{not_run}",
         closing=[[row[n] for n in shown] for row in closing],
     )
 
@@ -120,7 +122,8 @@ def split_table(found: Scores, task: str, split: str) -> Table:
     entries, controls = entry_order(found, [task])
     cells = {row["entry"]: row for row in cells_of_task(found, task) if row["split"] == split}
     placed = {(entry, split): row for entry, row in cells.items()}
-    ranked = _by_split(entries, placed, [split], None)
+    run, not_run = run_or_not(found, entries, task)
+    ranked = _by_split(run, placed, [split], None)
 
     def line(entry: str) -> list[Cell]:
         row = cells.get(entry)
@@ -148,7 +151,7 @@ def split_table(found: Scores, task: str, split: str) -> Table:
     caption = (
         f"k/n seeds with an error of at most {percent(limit or 0)} % (95 % Wilson interval in %), "
         f"errors in %; rate: the learning rate that tuning chose; {TIME}"
-        f"{clusters_note(list(cells.values()))}."
+        f"{clusters_note(list(cells.values()))}.{not_run}"
     )
     rows = [line(entry) for entry in ranked]
     return Table(f"{task}, {split}", columns, 2, rows, caption, closing=closing)

@@ -70,6 +70,13 @@ def missing_text(found: Scores, entry: str, tasks: Iterable[str]) -> str:
     return "not scored" if (rows["state"] == "finished").any() else "failed"
 
 
+def run_or_not(found: Scores, entries: Sequence[str], task: str) -> tuple[list[str], str]:
+    """The entries with a run of the task, all where there is none, and a sentence on the rest."""
+    run = [entry for entry in entries if missing_text(found, entry, [task]) != NOT_RUN]
+    left = [entry for entry in entries if entry not in run]
+    return (run, f" Not run: {', '.join(left)}." if left else "") if run else (list(entries), "")
+
+
 def rate_text(rate: Rate | None, missing: str) -> str:
     """``69 (40..88) 1/2``: in %, the interval, and the tasks run of all, unless these are all."""
     if rate is None:
