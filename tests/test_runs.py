@@ -174,10 +174,10 @@ def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
 
     record = RunFolder.set_status
 
-    def refusing(folder: RunFolder, state: State, *facts: Any) -> None:
+    def refusing(folder: RunFolder, state: State, *facts: Any, **others: Any) -> None:
         if state == "failed":
             raise RunError("status.json cannot be written (Disk quota exceeded)")
-        record(folder, state, *facts)
+        record(folder, state, *facts, **others)
 
     def full(log: MetricsLog, row: dict[str, Any]) -> None:
         raise RunError("metrics.jsonl cannot be written (Disk quota exceeded)")
