@@ -136,7 +136,8 @@ def test_every_key_that_a_recipe_writes_reaches_its_runs(recipe: str) -> None:
     swept = params(recipe)
     last = [f"{key}={values[-1]}" for key, values in swept.items()]
     (job,) = checked_jobs([f"experiment={recipe}", *last])
-    own = ROOT / "conf" / "preset" / "pe" / f"{recipe}_{swept['pe'][-1]}.yaml"
+    swept_pe = swept.get("pe", ["none of its own"])[-1]
+    own = ROOT / "conf" / "preset" / "pe" / f"{recipe}_{swept_pe}.yaml"
     of_one: dict[str, Any] = yaml.safe_load(own.read_text()) if own.exists() else {}
     written: dict[str, Any] = yaml.safe_load(text(recipe))
     composed: dict[str, Any] = plain(job)
