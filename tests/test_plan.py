@@ -244,6 +244,7 @@ CLAIM = ("plan", "pe=path,rope", "hypothesis=path generalises", "splits=sparse",
 
 def test_a_plan_that_came_before_its_runs_is_checked_and_decided(here: Here, small: None) -> None:
     assert here(*CLAIM).status == 0
+    assert "planned: none of its runs is here yet" in here("plan", "check=plan.yaml").out
     plan = read_plan(Path("plan.yaml"))
     for pe, errors in {"path": [0.0] * 8, "rope": [0.0] * 2 + [0.3] * 6}.items():
         tuned(pe)

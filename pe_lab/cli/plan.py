@@ -163,6 +163,7 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
     nothing = frame_of([], FACTS)
     if options.check is not None:
         states = pl.DataFrame([asdict(run) for run in runs])
+        said += "" if runs else ": none of its runs is here yet"
         notes = [f"digest {plan.digest}", f"written {plan.written}", said]
         print_tables(options.format, [state_table(plan, runs)], states, nothing, notes, facts)
         if reason:
