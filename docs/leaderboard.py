@@ -17,7 +17,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.texts import cells_of_task, entry_order, share_text
+from pe_lab.results.leaderboard.texts import entry_order, share_text
 from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
@@ -94,8 +94,7 @@ def _differences(found: Scores, task: str) -> str:
     of = ties(found, [task], listed)
     test = "exact test, Holm over all pairs"
     if of.best:
-        run = {cell["entry"] for cell in cells_of_task(found, task)}
-        others = [entry for entry in listed if entry in run and entry not in of.best]
+        others = [entry for entry in listed if entry in of.letters and entry not in of.best]
         if len(others) < len(of.best):
             names = ", ".join(others)
             return f"What differs from the highest encoding ({test}, of {of.compared}): {names}."
@@ -112,13 +111,14 @@ def _differences(found: Scores, task: str) -> str:
 def _plans(suite: Suite) -> list[str]:
     """What the shipped runs say of each plan, and whether they began after it was written."""
     found, waiting = [], []
+    shipped = rows_of_plans(None, suite)
     for path in sorted(PLANS.glob("*.yaml")):
         plan = read_plan(path)
         link = f"[{path.stem}](plans/{path.name})"
         if not (runs := runs_of(plan, None, suite)):
             waiting.append(link)
             continue
-        rows = evaluate(plan, rows_of_plans(None, suite), suite)
+        rows = evaluate(plan, shipped, suite)
         reason = why_exploratory(plan, runs, suite)
         said = f"exploratory, since {reason}" if reason else "planned"
         missing = dict.fromkeys(rows["missing"].drop_nulls())

@@ -204,13 +204,16 @@ def state_table(plan: Plan, runs: Sequence[PlanRun]) -> Table:
 def planned_by(runs_dir: Path) -> dict[Path, str]:
     """The folders of the planned runs below ``runs_dir``, each with the digest of its plan."""
     found: dict[Path, str] = {}
+    runs: dict[str, list[tuple[dict[str, Any], PlanRun]]] = {}
     for plan in sorted(plans_in(runs_dir / FOLDER), key=lambda plan: plan.time):
         try:
             suite = load_suite(plan.suite_name)
         except UsageError:
             continue  # of --config-dir, which is not given here
         if plan.suite == suite.version:
-            for names, run in _runs(runs_dir, suite):
+            if plan.suite not in runs:
+                runs[plan.suite] = _runs(runs_dir, suite)
+            for names, run in runs[plan.suite]:
                 began = run.started is not None and run.started >= plan.time
                 if began and plan.names(names):
                     found.setdefault(Path(run.place), plan.digest)

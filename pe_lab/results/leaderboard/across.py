@@ -53,8 +53,8 @@ def across_tables(found: Scores, tasks: Sequence[str]) -> list[Table]:
     the others over the same tasks.
     """
     values = normalised(found, tasks)
-    sets = sorted({frozenset(of) for of in values.values()}, key=len, reverse=True)
-    return [_table(found, values, [task for task in tasks if task in one]) for one in sets]
+    sets = {tuple(task for task in tasks if task in of) for of in values.values()}
+    return [_table(found, values, one) for one in sorted(sets, key=lambda one: (-len(one), one))]
 
 
 def _table(found: Scores, values: Mapping[str, ByTask], tasks: Sequence[str]) -> Table:
