@@ -106,19 +106,13 @@ def _every_combination(
 
 def _note_other_conditions(finished: Sequence[tuple[Job, Plan]]) -> None:
     """Print how many finished runs were made with other settings, or before their code changed."""
-    otherwise = Counter(made_otherwise(job.folder, plan.config) for job, plan in finished)
-    for found, n in otherwise.items():
-        if found:
-            console().print(
-                f"{n} of the finished runs made with {found}, so the last digits may differ; "
-                "force=true runs them again",
-                soft_wrap=True,
-            )
-    changed = Counter(changed_code(job.folder, plan.resolved) for job, plan in finished)
-    for found, n in changed.items():
-        if found:
-            console().print(
-                f"{n} of the finished runs made before the file of {found} changed: their numbers "
-                "are those of that code; force=true runs them again",
-                soft_wrap=True,
-            )
+    notes: Counter[str] = Counter()
+    for job, plan in finished:
+        if found := made_otherwise(job.folder, plan.config):
+            notes[f"with {found}, so the last digits may differ"] += 1
+        if found := changed_code(job.folder, plan.resolved):
+            notes[f"before the file of {found} changed: their numbers are those of that code"] += 1
+    for note, n in notes.items():
+        console().print(
+            f"{n} of the finished runs made {note}; force=true runs them again", soft_wrap=True
+        )
