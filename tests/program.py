@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -32,6 +35,15 @@ TINY = {
     "eval.quick_sequences": "8",
     "tracker.wandb.mode": "disabled",
 }
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """``main`` in a fixture of a module: from this folder, under the program's name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["pe-lab"])
+        yield
 
 
 def tiny(*words: str) -> list[str]:

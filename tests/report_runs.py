@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from html_page import Page
-from program import command, the_run, tiny
+from program import command, the_run, tiny, working_in
 
 from pe_lab.cli.main import main
 from pe_lab.store.digests import sealed
@@ -36,9 +36,7 @@ def shared_runs(factory: pytest.TempPathFactory) -> Path:
 def make_runs(folder: Path) -> Path:
     """``folder``/runs: flipflop with ENCODINGS and SEEDS beside a real cope, selective_copy with a
     real cope only, one failed run and one not begun."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["pe-lab"])
+    with working_in(folder):
         assert main(tiny("pe=cope")) == 0
         real = the_run(folder / "runs")
         assert main(tiny("pe=cope", "task=selective_copy", "task.n_copy=4", "task.n_blank=4")) == 0

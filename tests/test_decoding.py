@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import Here, the_run, tiny
+from program import Here, the_run, tiny, working_in
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
@@ -150,9 +150,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("generate")
     words = ("pe=learned", "pe.max_len=12", "train.steps=60", "train.lr=0.01", "eval.generate=true")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["pe-lab"])
+    with working_in(folder):
         assert main(tiny(*COPY, *words)) == 0
     return the_run(folder / "runs")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import ENCODINGS, Here, rows, summary, the_run, tiny
+from program import ENCODINGS, Here, rows, summary, the_run, tiny, working_in
 
 from pe_lab.cli.main import main
 from pe_lab.training.trainer import Trainer
@@ -19,9 +19,7 @@ SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequen
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of one sweep over all encodings, in one process."""
     folder = tmp_path_factory.mktemp("sweep")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["pe-lab"])
+    with working_in(folder):
         assert main(["-m", *tiny("pe=glob(*)", *SMALL)]) == 0
     return folder / "runs"
 

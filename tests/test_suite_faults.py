@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import Here, Process, start
+from program import Here, Process, start, working_in
 from suites import TASK, tiny_suite
 from sweeps import equal, folders, workers, written
 
@@ -40,9 +40,7 @@ def in_workers(line: list[str]) -> list[str]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The suite, undisturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["pe-lab"])
+    with working_in(folder):
         assert main(suite(folder)) == 0
     assert len(folders(folder)) == RUNS
     return folder
