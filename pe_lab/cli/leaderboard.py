@@ -39,9 +39,9 @@ from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.notes import closing_notes
+from pe_lab.results.leaderboard.notes import closing_notes, lacking_note
 from pe_lab.results.leaderboard.order import SUITE
-from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.rows import SCHEMA, rows_and_lacking
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import (
@@ -89,14 +89,18 @@ def show(words: Sequence[str]) -> None:
         raise UsageError(
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
-    shipped, yours, digest = _rows(suite, options)
+    shipped, digest = pl.DataFrame(schema=SCHEMA), None
+    if options.shipped:
+        shipped, digest = file.shipped_rows(suite)
+    yours, lacking = rows_and_lacking(Path(options.runs_dir), suite)
+    closing = [lacking_note(lacking, suite)] if lacking else []
     if options.to is not None and options.to.suffix == PARQUET:
-        write_runs(options.to, shipped, yours)
+        write_runs(options.to, shipped, yours, closing)
         return
     found = scores(suite, shipped, yours)
+    closing += closing_notes(found, tasks, digest)
     if options.to is not None:
-        notes = closing_notes(found, tasks, digest)
-        write_page(options.to, found, tasks, notes, shlex.join(["pe-lab", "leaderboard", *words]))
+        write_page(options.to, found, tasks, closing, shlex.join(["pe-lab", "leaderboard", *words]))
         return
     tables = _tables(found, tasks, options)
     rows = found.cells.filter(pl.col("task").is_in(tasks))
@@ -108,22 +112,9 @@ def show(words: Sequence[str]) -> None:
         "shipped_digest": digest,
         "interval": "95 %, Wilson, of k of n seeds",
     }
-    notes = closing_notes(found, tasks, digest)
     if options.view == "families" and options.task is None and options.split is None:
-        notes = [*overview_notes(found, _columns(suite, tasks, options)), *notes]
-    print_tables(options.format, tables, rows, frame_of([], FACTS), notes, facts)
-
-
-def _rows(
-    suite: Suite, options: LeaderboardOptions
-) -> tuple[pl.DataFrame, pl.DataFrame, str | None]:
-    """The shipped runs, those of ``runs_dir``, and the digest of the shipped file if there is
-    one."""
-    shipped, digest = pl.DataFrame(schema=SCHEMA), None
-    if options.shipped:
-        shipped, digest = file.shipped_rows(suite)
-    yours = suite_rows(Path(options.runs_dir), suite)
-    return shipped, yours, digest
+        closing = [*overview_notes(found, _columns(suite, tasks, options)), *closing]
+    print_tables(options.format, tables, rows, frame_of([], FACTS), closing, facts)
 
 
 def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> list[Table]:

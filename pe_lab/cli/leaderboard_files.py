@@ -1,5 +1,6 @@
 """The files that ``pe-lab leaderboard to=FILE`` writes: the page and the runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -30,8 +31,10 @@ def check_file(path: Path) -> None:
         )
 
 
-def write_runs(path: Path, shipped: pl.DataFrame, others: pl.DataFrame) -> None:
-    """Write all runs to a file.
+def write_runs(
+    path: Path, shipped: pl.DataFrame, others: pl.DataFrame, notes: Sequence[str]
+) -> None:
+    """Write all runs to a file; the notes are printed.
 
     Raises:
         UsageError: runs that are in it would be lost.
@@ -41,6 +44,8 @@ def write_runs(path: Path, shipped: pl.DataFrame, others: pl.DataFrame) -> None:
     file.check_kept(path, rows)
     digest = file.write(rows, path)
     _say_written(path, f"{_runs(rows)}, SHA-256 {digest}..")
+    for note in notes:
+        console().print(note, soft_wrap=True)
 
 
 def write_page(path: Path, found: Scores, tasks: list[str], notes: list[str], command: str) -> None:

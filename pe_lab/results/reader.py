@@ -171,6 +171,7 @@ class _Reader:
         if status := folder.status():
             facts |= {key: status[key] for key in ("state", "step", "steps")}
             facts["message"] = status.get("error")
+            facts["by_machine"] = status.get("by_machine", False)
         # Finished without a summary: killed between writing the two.
         if facts["state"] == "finished" or folder.killed():
             facts["state"] = "killed"

@@ -10,7 +10,7 @@ from pe_lab.results.leaderboard.entries import OTHER
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.plans import planned_note
 from pe_lab.results.statistics.power import what_seeds_show
-from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING
+from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING, Suite
 
 MOST = 12
 """Failures that are named one by one."""
@@ -35,6 +35,14 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
         f"suite {found.suite.version}, shipped results "
         + (digest or "none: only the runs of runs_dir are shown"),
     ]
+
+
+def lacking_note(runs: int, suite: Suite) -> str:
+    """Of so many runs that failed for want of memory or room."""
+    return (
+        f"not counted, since memory or room was missing: {counted(runs, 'run')}; "
+        f"pe-lab suite {suite.name} trains what is missing"
+    )
 
 
 def _failures(rows: pl.DataFrame) -> Iterator[str]:

@@ -54,11 +54,20 @@ STATES = ("finished", "failed")
 def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
     """The finished and failed runs below ``runs_dir`` that are of the suite; empty where there is
     no such folder. Columns: ``SCHEMA``."""
+    return rows_and_lacking(runs_dir, suite)[0]
+
+
+def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, int]:
+    """The rows, and how many runs failed for want of memory or room: these say nothing of their
+    entry and are not among the rows."""
     if not runs_dir.is_dir():
-        return pl.DataFrame(schema=SCHEMA)
+        return pl.DataFrame(schema=SCHEMA), 0
     with without_collection():
         records = [record for record in read_records(runs_dir) if record.setting is not None]
-        return rows_of(records, suite, plans_in(runs_dir / FOLDER))
+        over = (record for record in records if not record.facts.get("by_machine"))
+        rows = rows_of(over, suite, plans_in(runs_dir / FOLDER))
+        lacking = (record for record in records if record.facts.get("by_machine"))
+        return rows, len(placed(lacking, suite))
 
 
 def rows_of(records: Iterable[Record], suite: Suite, plans: Sequence[Plan] = ()) -> pl.DataFrame:
