@@ -38,7 +38,7 @@ def verify_again(runs: pl.DataFrame, n: int, pick: int | None, form: Format) -> 
         RunError: a run differs from what it recorded, or could not be done again.
     """
     # Imported here: torch takes a second.
-    from pe_lab.evaluation.again import TOLERANCE, again, chosen
+    from pe_lab.evaluation.again import chosen
 
     finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
     if finished.is_empty():
@@ -56,54 +56,59 @@ def verify_again(runs: pl.DataFrame, n: int, pick: int | None, form: Format) -> 
     if form == "table":
         # Before the first, as they take time and may be interrupted.
         console().print(drawn, soft_wrap=True)
-    lines: list[dict[str, Any]] = []
+    lines: list[dict[str, str]] = []
     for number, path in enumerate(paths, 1):
         row = of[str(path)]
         if form == "table":
             console().print(f"{number} of {len(paths)}: {path}", soft_wrap=True)
-        limits = {split: threshold(row["task"], split) for split in row["splits"]}
         line = {"run": "/".join(path.parts[-3:]), "entry": _entry(row, names)}
-        with TemporaryDirectory(prefix="pe-lab-again-") as folder:
-            try:
-                found = again(path, Path(folder), limits)
-            except PeLabError as error:
-                lines.append({**line, "verdict": "failed", "changed": str(error)})
-                continue
-        inside = found.changed.get(metric_name(IN_DOMAIN, "error"))
-        lines.append(
-            {
-                **line,
-                "verdict": found.verdict,
-                "inside": "" if inside is None else " to ".join(map(percent, inside)),
-                "other": ", ".join(found.other),
-                "changed": _changed(found.changed, found.splits),
-            }
-        )
-    table = Table(
-        title=f"{counted(len(lines), 'run')} done again",
-        columns=COLUMNS,
-        words=len(COLUMNS),
-        rows=[
-            [
-                Cell(line.get(k, ""))
-                for k in ("run", "entry", "verdict", "inside", "other", "changed")
-            ]
-            for line in lines
-        ],
-        caption=(
-            "equal: every number but the times; agrees: what the last digits depend on is other "
-            f"than recorded, the in-domain error is within {100 * TOLERANCE:.0f} percentage points "
-            "and every split on the same side of its threshold; differs: anything else."
-        ),
-    )
+        lines.append(line | _outcome(path, row))
     notes = [] if form == "table" else [drawn]
-    print_tables(form, [table], pl.DataFrame(lines), frame_of([], FACTS), notes, {"pick": pick})
+    print_tables(
+        form, [_table(lines)], pl.DataFrame(lines), frame_of([], FACTS), notes, {"pick": pick}
+    )
     if wrong := [line for line in lines if line["verdict"] in ("differs", "failed")]:
         raise RunError(
             f"{len(wrong)} of {counted(len(lines), 'run')} done again "
             + ("does" if len(wrong) == 1 else "do")
             + " not come to the recorded numbers, listed above"
         )
+
+
+def _outcome(path: Path, row: dict[str, Any]) -> dict[str, str]:
+    """The verdict on this run, which is done again here, and what is other than recorded."""
+    from pe_lab.evaluation.again import again
+
+    limits = {split: threshold(row["task"], split) for split in row["splits"]}
+    with TemporaryDirectory(prefix="pe-lab-again-") as folder:
+        try:
+            found = again(path, Path(folder), limits)
+        except PeLabError as error:
+            return {"verdict": "failed", "changed": str(error)}
+    inside = found.changed.get(metric_name(IN_DOMAIN, "error"))
+    return {
+        "verdict": found.verdict,
+        "inside": "" if inside is None else " to ".join(map(percent, inside)),
+        "other": ", ".join(found.other),
+        "changed": _changed(found.changed, found.splits),
+    }
+
+
+def _table(lines: Sequence[dict[str, str]]) -> Table:
+    from pe_lab.evaluation.again import TOLERANCE
+
+    keys = ("run", "entry", "verdict", "inside", "other", "changed")
+    return Table(
+        title=f"{counted(len(lines), 'run')} done again",
+        columns=COLUMNS,
+        words=len(COLUMNS),
+        rows=[[Cell(line.get(key, "")) for key in keys] for line in lines],
+        caption=(
+            "equal: every number but the times; agrees: what the last digits depend on is other "
+            f"than recorded, the in-domain error is within {100 * TOLERANCE:.0f} percentage points "
+            "and every split on the same side of its threshold; differs: anything else."
+        ),
+    )
 
 
 def _entry(row: dict[str, Any], names: Sequence[str]) -> str:
