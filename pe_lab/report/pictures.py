@@ -33,29 +33,8 @@ def heat_map(section: Section) -> Spec:
     """The heat map of a section as on the page: a row per setting with its number of seeds, a
     column per split and one for the mean, and in each cell k/n and the median in % over the mean
     and half its 95 % interval. Colours are the mean and grow with its square root."""
-    most = reference(section)
-    mean = "mean over lengths" if section.split else "OOD mean"
-    values = [
-        {
-            "setting": " ".join(
-                [f"{setting.pe}{setting.mark} (n = {len(setting.seeds)})", setting.differs]
-            ).strip(),
-            "split": split,
-            "text": f"{band.rate} {percent(band.median)}" if band.rate else percent(band.mean),
-            "below": " ".join(
-                [
-                    *([percent(band.mean)] if band.rate else []),
-                    *([] if band.half is None else [f"± {percent(band.half)}"]),
-                ]
-            ),
-            "shade": shade(band, most),
-        }
-        for setting in section.settings
-        for split, band in {mean: setting.ood["error"], **setting.cells["error"]}.items()
-        if band is not None
-    ]
     row = {"field": "setting", "sort": None, "title": None, "axis": {"labelLimit": 600}}
-    column = {"field": "split", "sort": [mean, *section.splits], "title": None}
+    column = {"field": "split", "sort": [_mean_column(section), *section.splits], "title": None}
     place: Spec = {
         "y": {"type": "nominal", **row},
         "x": {"type": "nominal", **column, "axis": {"orient": "top", "labelAngle": 0}},
@@ -67,18 +46,14 @@ def heat_map(section: Section) -> Spec:
         "legend": None,
     }
     ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
-    cells = [band for setting in section.settings for band in setting.cells["error"].values()]
-    clusters = any(band and band.clusters for band in cells)
-    rated = any(band and band.k is not None and band.n > 1 for band in cells)
-    first = "k/n seeds up to the threshold and their median; below, " if rated else ""
-    mean = "the mean" if rated else "Mean"
-    caption = [
-        f"{section.title}: wrong answers in %. {first}{mean} over n seeds ± half the 95 % interval",
-        f"(Student's t). {CLUSTERED + ' ' if clusters else ''}{section.legend}".strip(),
-    ]
     return {
-        "title": {"text": caption, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
-        "data": {"values": values},
+        "title": {
+            "text": _heat_caption(section),
+            "anchor": "start",
+            "fontWeight": "normal",
+            "fontSize": 12,
+        },
+        "data": {"values": _heat_values(section)},
         "width": {"step": 76},
         "height": {"step": 34},
         "layer": [
@@ -100,6 +75,48 @@ def heat_map(section: Section) -> Spec:
             "text": {"fontSize": 12},
         },
     }
+
+
+def _mean_column(section: Section) -> str:
+    return "mean over lengths" if section.split else "OOD mean"
+
+
+def _heat_values(section: Section) -> list[dict[str, Any]]:
+    """Of each cell its setting, split, two texts and shade."""
+    most = reference(section)
+    mean = _mean_column(section)
+    return [
+        {
+            "setting": " ".join(
+                [f"{setting.pe}{setting.mark} (n = {len(setting.seeds)})", setting.differs]
+            ).strip(),
+            "split": split,
+            "text": f"{band.rate} {percent(band.median)}" if band.rate else percent(band.mean),
+            "below": " ".join(
+                [
+                    *([percent(band.mean)] if band.rate else []),
+                    *([] if band.half is None else [f"± {percent(band.half)}"]),
+                ]
+            ),
+            "shade": shade(band, most),
+        }
+        for setting in section.settings
+        for split, band in {mean: setting.ood["error"], **setting.cells["error"]}.items()
+        if band is not None
+    ]
+
+
+def _heat_caption(section: Section) -> list[str]:
+    """Its two lines: what the cells hold, and what marks them."""
+    cells = [band for setting in section.settings for band in setting.cells["error"].values()]
+    clusters = any(band and band.clusters for band in cells)
+    rated = any(band and band.k is not None and band.n > 1 for band in cells)
+    first = "k/n seeds up to the threshold and their median; below, " if rated else ""
+    first += "the mean" if rated else "Mean"
+    return [
+        f"{section.title}: wrong answers in %. {first} over n seeds ± half the 95 % interval",
+        f"(Student's t). {CLUSTERED + ' ' if clusters else ''}{section.legend}".strip(),
+    ]
 
 
 def breakdown_map(section: Section, group: Group) -> Spec:
