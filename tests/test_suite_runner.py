@@ -34,6 +34,7 @@ from pe_lab.sweeps.suite.cost import timed
 from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import trained_at
 from pe_lab.sweeps.suite.runs import Composer, SuiteRun
+from pe_lab.sweeps.suite.tables import Row, plan_table
 from pe_lab.training.plan import plan
 
 
@@ -165,6 +166,13 @@ def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path)
     rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
     assert [row[3] for row in rows] == ["tuning", "score"]
     assert [int(row[7]) for row in rows] == [4 * 4, 4 * 2]
+
+
+def test_core_hours_are_of_all_threads() -> None:
+    rows = [Row("flipflop", "tuning", runs=8, missing=2, run_s=1800.0, missing_s=3600.0)]
+    table = plan_table(load_suite("v1"), rows, workers=2, threads=4)
+    assert list(table.columns[-1].cells) == ["4.00", "4.00"]
+    assert str(table.caption) == "30 min with 2 at a time"
 
 
 def test_the_estimate_is_for_idle_cores() -> None:

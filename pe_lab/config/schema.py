@@ -36,7 +36,7 @@ def register_resolvers() -> None:
     for name, result in (("mul", operator.mul), ("add", operator.add)):
         OmegaConf.register_new_resolver(name, partial(_whole, result), replace=True)
     OmegaConf.register_new_resolver("cores", _cores, replace=True)
-    OmegaConf.register_new_resolver("cpus", _cpus, replace=True)
+    OmegaConf.register_new_resolver("cpus", cpus, replace=True)
 
 
 def _whole(result: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -51,7 +51,7 @@ def _threads(value: Any) -> Any:
     raise PydanticCustomError("threads", "set it to a whole number from 1, or to auto")
 
 
-def _cpus(threads: Any) -> int:
+def cpus(threads: Any) -> int:
     """The threads of a job of a sweep; 1 for ``auto`` and for invalid values."""
     return threads if type(threads) is int and threads >= 1 else 1
 
@@ -60,7 +60,7 @@ def _cores(threads: Any = 1) -> int:
     """The number of jobs with this many threads on the usable cores, at least 1."""
     from joblib import cpu_count  # type: ignore[import-untyped]
 
-    return max(1, int(cpu_count()) // _cpus(threads))
+    return max(1, int(cpu_count()) // cpus(threads))
 
 
 @closed

@@ -12,6 +12,7 @@ from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
 from pe_lab.common.files import check_writable
 from pe_lab.common.output import counted
+from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.relative_cost import BASELINE
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
@@ -62,7 +63,7 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     pairs = len(request.tasks) * len(request.entries)
     with busy(f"composing {pairs} pairs of task and entry, timing"):
         rows = runner.planned()
-    console().print(plan_table(suite, rows, runner.workers))
+    console().print(plan_table(suite, rows, runner.workers, runner.threads))
     damaged = runner.known.damaged
     for note in notes(suite, rows, runner.composer.refusals, damaged, runner.changed):
         console().print(note, soft_wrap=True)
@@ -103,12 +104,11 @@ class Runner:
         alone = "BasicLauncher" in launcher._target_
         # Ray's and SLURM's depend on others.
         self.workers = launcher.n_jobs if launcher._target_ == JOBLIB else 1 if alone else None
+        self.threads = cpus(first.config.threads)
         self.changed: Counter[str] = Counter()
         """Classes whose file changed since (empty: none) -> finished runs of before."""
         self._rates: dict[tuple[str, str], float] = {}
         self._left_s: dict[tuple[str, str], float] = {}
-
-    # What is to be done.
 
     def planned(self) -> list[Row]:
         """A row for each task and phase, the cheapest task first."""
@@ -158,8 +158,6 @@ class Runner:
                 return None
             self._rates[key] = rate
         return self._rates[key]
-
-    # Doing it.
 
     def run(self) -> None:
         """Launch what is missing, and print how it ended."""
@@ -246,5 +244,5 @@ class Runner:
         return tail
 
     def _core_hours(self, seconds: float) -> str:
-        text = f"{seconds / 3600:.1f} core-hours"
+        text = f"{self.threads * seconds / 3600:.1f} core-hours"
         return text + (f", about {duration(seconds / self.workers)}" if self.workers else "")

@@ -34,8 +34,8 @@ class Row:
     missing_s: float
 
 
-def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None) -> Table:
-    """What is missing, with its cost."""
+def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None, threads: int) -> Table:
+    """What is missing, with its cost; ``threads`` of each run."""
     title = f"suite {suite.name} ({suite.digest})"
     table = Table(title=title, title_justify="left")
     for name in ("task", "phase"):
@@ -43,13 +43,13 @@ def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None) -> Table:
     for name in ("runs", "missing", "s a run", "core-hours"):
         table.add_column(name, justify="right")
     for row in rows:
-        hours = f"{row.missing_s / 3600:.2f}"
+        hours = f"{threads * row.missing_s / 3600:.2f}"
         numbers = (str(row.runs), str(row.missing), f"{row.run_s:.1f}", hours)
         table.add_row(row.task, row.phase, *numbers)
     runs, missing = sum(row.runs for row in rows), sum(row.missing for row in rows)
     seconds = sum(row.missing_s for row in rows)
     table.add_section()
-    table.add_row("all", "", str(runs), str(missing), "", f"{seconds / 3600:.2f}")
+    table.add_row("all", "", str(runs), str(missing), "", f"{threads * seconds / 3600:.2f}")
     if workers:
         at_once = f"{duration(seconds / workers)} with {workers} at a time"
         table.caption, table.caption_justify = at_once, "left"
