@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,12 @@ class Sweep:
         watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
         if self.slurm:
             watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
-        elif self.cfg.hydra.launcher._target_ == RAY:
+        own: AbstractContextManager[Any] = nullcontext()
+        if self.cfg.hydra.launcher._target_ == RAY:
             # Ray waits in code that takes no other exception.
-            watch = StopOnSignal(signal.default_int_handler)
+            watch, own = StopOnSignal(signal.default_int_handler), _ray()
         try:
-            with watch:
+            with watch, own:
                 yield
                 if (stop := stopping()) is not None:
                     raise stop
@@ -133,3 +134,17 @@ class Sweep:
                 launched.returned = returned and returned.return_value
 
         return launch
+
+
+@contextmanager
+def _ray() -> Iterator[None]:
+    """Ends the Ray that a sweep began: its workers stay in the folder in which they started, and
+    the next sweep of this process may have another one."""
+    import ray
+
+    before = ray.is_initialized()
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
