@@ -4,6 +4,7 @@ import doctest
 import itertools
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import polars as pl
@@ -216,7 +217,9 @@ def test_profile_and_improvement() -> None:
     # x: 0 below both, 0.2 ties one; y: each 0.1 ties one and is below the other.
     assert probability_of_improvement(a, b) == pytest.approx((2.5 / 4 + 3 / 4) / 2)
     assert probability_of_improvement(b, a) == pytest.approx(1 - (2.5 / 4 + 3 / 4) / 2)
-    assert improvement_interval({"x": [0.1]}, {"x": [0.2, 0.3]}) is None
+    # Of one task: as 8 of 8, though 20 are on the other side; of tasks, of the mean.
+    assert improvement_interval({"x": [0.1] * 8}, {"x": [0.2] * 20}) == pytest.approx(wilson(8, 8))
+    assert improvement_interval(a, b) == stratified_interval([(2.5 / 4, 2), (3 / 4, 2)])
     assert stratified_bootstrap(a) == stratified_bootstrap(dict(a))
 
 
@@ -357,14 +360,23 @@ def test_the_bootstrap_covers_as_stated_in_many_draws(n: int, stated: float) -> 
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("n", [5, 8])
-def test_the_interval_of_an_improvement_covers_it(n: int) -> None:
-    """Normal errors half a standard deviation apart: P = Phi(0.5 / sqrt(2))."""
-    rng = np.random.default_rng(n)
-    truth = 0.5 * (1 + math.erf(0.25))
-    hits = 0
-    for _ in range(600):
-        a, b = ({str(t): rng.normal(mean, 1, n) for t in range(10)} for mean in (0, 0.5))
-        low, high = improvement_interval(a, b, resamples=400) or (1, 0)
-        hits += low <= truth <= high
-    assert hits / 600 == pytest.approx(0.94, abs=0.03)
+@pytest.mark.parametrize("tasks", [1, 10])
+@pytest.mark.parametrize("n", [8, 20])
+def test_the_interval_of_an_improvement_covers_it(n: int, tasks: int) -> None:
+    """P(lower) of 8 runs and n: of normal errors, then of 0 or 1 beside runs of 0.5."""
+    rng, shares, draws = np.random.default_rng(n), np.linspace(0.05, 0.95, 10), 200
+    hits = {"normal": 0, "two clusters": 0}
+    for share in shares:
+        apart = math.sqrt(2) * NormalDist().inv_cdf(share)
+        for _ in range(draws):
+            pairs = {
+                "normal": (rng.normal(-apart, 1, (tasks, 8)), rng.normal(0, 1, (tasks, n))),
+                "two clusters": (rng.random((tasks, 8)) > share, np.full((tasks, n), 0.5)),
+            }
+            for name, sides in pairs.items():
+                a, b = ({str(t): list(map(float, e)) for t, e in enumerate(s)} for s in sides)
+                low, high = improvement_interval(a, b)
+                hits[name] += low <= share <= high
+    stated = {"normal": (0.93, 1.0), "two clusters": (0.89, 0.99)}
+    for name, (least, most) in stated.items():
+        assert least <= hits[name] / (draws * len(shares)) <= most, name

@@ -96,7 +96,8 @@ def _table(found: Scores, values: Mapping[str, ByTask], tasks: Sequence[str]) ->
             "(95 % interval, stratified bootstrap; of few seeds it is too narrow: it covers about "
             "86 % with 3, 91 % with 8, and has no width where all runs are alike); "
             f"P(lower than {BASELINE}): the probability that a run of the entry has the lower "
-            "error, ties half; <= 0.1: the share of runs whose error is at most a tenth of "
+            "error, ties half (95 % interval as of a share of the fewer runs: too wide where seeds "
+            "form one cluster); <= 0.1: the share of runs whose error is at most a tenth of "
             "guessing (performance profile). A run that failed has the error of guessing. This is "
             "no ranking: tasks of a family count as several."
         ),

@@ -5,11 +5,13 @@ Every task weighs the same, however many runs it has. Errors of tasks with other
 guessing are comparable after division by the error of guessing; that is the caller's choice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pe_lab.results.statistics.proportions import stratified_interval
 
 ByTask = Mapping[str, Sequence[float]]
 """task -> the errors of its runs, one a seed."""
@@ -45,7 +47,16 @@ def stratified_bootstrap(
     interquartile mean cover it in 86 % of cases with 3 runs, 90 % with 5, 91 % with 8, 94 %
     with 20.
     """
-    return _interval(_samples(values), _iqm, level, resamples)
+    samples = _samples(values)
+    if min(len(runs) for runs in samples) < 2:
+        return None
+    from scipy.stats import bootstrap  # a second
+
+    found = bootstrap(
+        samples, lambda *drawn, axis: _iqm(drawn), n_resamples=resamples, vectorized=True,
+        confidence_level=level, method="percentile", batch=500, rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)
 
 
 def performance_profile(values: ByTask, taus: Sequence[float]) -> list[float]:
@@ -62,16 +73,31 @@ def probability_of_improvement(a: ByTask, b: ByTask) -> float:
     Raises:
         ValueError: they share no task.
     """
-    return float(_improvement(_paired(a, b)))
+    lower = []
+    for task in (task for task in a if task in b):
+        ours, others = _samples({"a": a[task], "b": b[task]})
+        difference = ours[:, None] - others
+        lower.append(float(((difference < 0) + 0.5 * (difference == 0)).mean()))
+    return fmean(lower)
 
 
-def improvement_interval(
-    a: ByTask, b: ByTask, level: float = 0.95, resamples: int = RESAMPLES
-) -> tuple[float, float] | None:
-    """The stratified bootstrap interval of ``probability_of_improvement``; None where a task has a
-    single run. Where every run of one side is better it has no width: ``pairs.exact_test`` says
-    how sure that is."""
-    return _interval(_paired(a, b), _improvement, level, resamples)
+def improvement_interval(a: ByTask, b: ByTask) -> tuple[float, float]:
+    """The 95 % interval of ``probability_of_improvement``; it speaks of other seeds, not of other
+    tasks.
+
+    With m and n runs of a task the variance of P is at most P (1 - P) / min(m, n) (van Dantzig
+    1951), which is reached where the runs of one side fall into two clusters: so P is taken as the
+    share of min(m, n) runs in ``stratified_interval``. It has a width where every run of one side
+    is better. On average over P, with one to ten tasks of 8 or 20 runs, it covers P in 94 to 99 %
+    of cases where errors are normal, in 91 to 97 % where those of one side fall into two clusters
+    and those of the other are alike (tests/test_statistics.py).
+    """
+    return stratified_interval(
+        [
+            (probability_of_improvement({task: a[task]}, {task: b[task]}), min(len(a[task]), n))
+            for task, n in ((task, len(b[task])) for task in a if task in b)
+        ]
+    )
 
 
 def _samples(values: ByTask) -> Samples:
@@ -79,12 +105,6 @@ def _samples(values: ByTask) -> Samples:
     if not samples or any(len(runs) == 0 for runs in samples):
         raise ValueError("every task needs a run, and there must be a task")
     return samples
-
-
-def _paired(a: ByTask, b: ByTask) -> Samples:
-    """The runs of a, then those of b, of the tasks that both have."""
-    shared = [task for task in a if task in b]
-    return _samples({f"{side} {t}": runs[t] for side, runs in (("a", a), ("b", b)) for t in shared})
 
 
 def _iqm(samples: Samples) -> NDArray[np.float64]:
@@ -97,26 +117,3 @@ def _iqm(samples: Samples) -> NDArray[np.float64]:
     middle = np.clip(upto, 0.25, 0.75) - np.clip(upto - weights[order], 0.25, 0.75)
     ordered = np.take_along_axis(values, order, -1)
     return np.asarray((ordered * middle).sum(-1) / middle.sum(-1))
-
-
-def _improvement(samples: Samples) -> NDArray[np.float64]:
-    half = len(samples) // 2
-    lower = []
-    for a, b in zip(samples[:half], samples[half:], strict=True):
-        difference = a[..., :, None] - b[..., None, :]
-        lower.append(((difference < 0) + 0.5 * (difference == 0)).mean((-2, -1)))
-    return np.asarray(np.mean(lower, axis=0))
-
-
-def _interval(
-    samples: Samples, statistic: Callable[[Samples], Any], level: float, resamples: int
-) -> tuple[float, float] | None:
-    if min(len(runs) for runs in samples) < 2:
-        return None
-    from scipy.stats import bootstrap  # a second
-
-    found = bootstrap(
-        samples, lambda *drawn, axis: statistic(drawn), n_resamples=resamples, vectorized=True,
-        confidence_level=level, method="percentile", batch=500, rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
-    return float(found.low), float(found.high)
