@@ -22,14 +22,16 @@ from pe_lab.config.choices import choices
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.families import Rate, rates_by, ties
+from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.order import ordered
-from pe_lab.results.leaderboard.rows import SCHEMA, suite_rows
+from pe_lab.results.leaderboard.rows import SCHEMA, rows_and_lacking, suite_rows
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
+from pe_lab.store.run_folder import RunFolder
 
 NONE = pl.DataFrame(schema=SCHEMA)
 MISSED = [0.5] * 6
@@ -166,7 +168,7 @@ def test_a_run_counts_once() -> None:
     assert cell(scored(first, yours=rows(same)), "rope")["n"] == 1
     found = scored(first, yours=rows(other))
     row = cell(found, "rope")
-    assert (row["n"], row["k"], row["yours"]) == (1, 0, False)
+    assert (row["n"], row["k"], row["yours"]) == (1, 0, 0)
     (note,) = found.notes
     assert "1 run with two results, of which the shipped one counts: flipflop-rope-seed0" in note
     # A run that failed elsewhere and was made again.
@@ -323,11 +325,20 @@ def test_where_every_tuning_run_failed_nothing_is_scored() -> None:
     assert table.caption.partition(" Not run: ")[2].startswith("learned, sinusoidal, alibi")
 
 
-def suite_of_made() -> Suite:
-    """A suite whose only task is that of the runs of ``made``."""
+def failing(run: RunFolder, by_machine: bool) -> None:
+    """Make of a finished run of ``made`` one that failed."""
+    summary = json.loads((run.path / "summary.json").read_text())
+    recorded = {**summary["config"], "names": summary["names"]}
+    run.write_text("config.yaml", yaml.safe_dump(recorded))
+    (run.path / "summary.json").unlink()
+    run.set_status("failed", 10, 400, "it stopped", by_machine)
+
+
+def suite_of_made(digest: str | None = None) -> Suite:
+    """A suite whose only task is that of the runs of ``made``, or that with this digest."""
     task = replace(
         SUITE.tasks["flipflop"],
-        digest=task_digest(config(), None),
+        digest=digest or task_digest(config(), None),
         generalises={"sparse": 0.02, "dense": 0.02},
     )
     return replace(SUITE, tasks={"flipflop": task})
@@ -378,24 +389,47 @@ def test_a_run_that_lacked_memory_or_room_is_not_counted(here: Here) -> None:
     for seed, by_machine in ((0, None), (1, True), (2, False)):
         run = made("rope", seed)
         if by_machine is not None:
-            resolved = json.loads((run.path / "summary.json").read_text())["config"]
-            run.write_text("config.yaml", yaml.safe_dump(resolved))
-            (run.path / "summary.json").unlink()
-            run.set_status("failed", 10, 400, "it stopped", by_machine)
-    found = suite_rows(Path("runs"), suite_of_made()).unique("run_id").sort("seed")
+            failing(run, by_machine)
+    found, lacking = rows_and_lacking(Path("runs"), suite_of_made())
+    found = found.unique("run_id").sort("seed")
     assert found.select("seed", "state").rows() == [(0, "finished"), (2, "failed")]
+    (run_id,) = lacking
+    assert run_id.startswith("flipflop-rope-seed1-")
+    # Made again, with more room.
+    made("rope", 1)
+    found, lacking = rows_and_lacking(Path("runs"), suite_of_made())
+    assert (sorted(found["seed"].unique()), lacking) == ([0, 1, 2], {})
+
+
+def test_a_failed_run_of_a_task_with_files_is_found(here: Here) -> None:
+    """It has not recorded the digests of these files; those of the finished runs that are read
+    after it have."""
+    text = {"text": "0" * 64}
+    suite = suite_of_made(task_digest(config(), text))
+    for pe, by_machine in (("alibi", False), ("cope", True)):
+        failing(made(pe, contents=text), by_machine)
+    made("rope", contents=text)
+    found, lacking = rows_and_lacking(Path("runs"), suite)
+    assert found.unique("run_id").sort("pe").select("entry", "state").rows() == [
+        ("alibi", "failed"),
+        ("rope", "finished"),
+    ]
+    assert [run_id.partition("-seed")[0] for run_id in lacking] == ["flipflop-cope"]
 
 
 def test_how_many_lacked_memory_or_room_is_said(
-    here: Here, monkeypatch: pytest.MonkeyPatch
+    here: Here, shipped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacking = (pl.DataFrame(schema=SCHEMA), 2)
-    monkeypatch.setattr("pe_lab.cli.leaderboard.rows_and_lacking", lambda *_: lacking)
-    said = "not counted, since memory or room was missing: 2 runs; pe-lab suite v1 trains"
-    assert said in here("leaderboard", "format=markdown").err
-    assert said in here("leaderboard", "to=all.parquet").out
+    is_shipped = file.read(shipped)[0]["run_id"][0]
+    lacking = {"one": "flipflop", "two": "flipflop", "three": "recall", is_shipped: "flipflop"}
+    found = (pl.DataFrame(schema=SCHEMA), lacking)
+    monkeypatch.setattr("pe_lab.cli.leaderboard.rows_and_lacking", lambda *_: found)
+    said = "not counted, since memory or room was missing: {}; pe-lab suite v1 trains"
+    assert said.format("3 runs") in here("leaderboard", "format=markdown").err
+    assert said.format("1 run") in here("leaderboard", "task=recall", "format=markdown").err
+    assert said.format("3 runs") in here("leaderboard", "to=all.parquet").out
     assert here("leaderboard", "to=all.html").status == 0
-    assert said in Path("all.html").read_text()
+    assert said.format("3 runs") in Path("all.html").read_text()
 
 
 def test_configurations_of_an_encoding_of_yours_stand_apart(
@@ -442,8 +476,19 @@ def test_yours_among_them(here: Here, shipped: Path, tmp_path: Path) -> None:
     file.write(rows(*flipflop("mine", 8, 7)), mine)
     yours, _ = file.read(mine)
     found = scores(SUITE, file.read(shipped)[0], yours)
-    assert cell(found, "mine")["yours"]
-    assert not cell(found, "rope")["yours"]
+    assert cell(found, "mine")["yours"] == 8
+    assert cell(found, "rope")["yours"] == 0
+
+
+def test_an_entry_is_yours_if_none_of_its_runs_is_shipped() -> None:
+    """One of which some are shipped is not: the reader sees how many are added."""
+    more = [run("rope", "flipflop", seed, [0.0, *REACHED]) for seed in (2, 3, 4)]
+    yours = rows(*flipflop("mine", 2, 1), *more)
+    found = scored(*flipflop("rope", 3, 1), *flipflop("cope", 2, 2), yours=yours)
+    for table in (task_table(found, "flipflop"), overview(found, {"all": ["flipflop"]}, "")):
+        names = [row[0].text.removesuffix(" (not tuned)") for row in table.rows]
+        # Seed 2 is shipped, too.
+        assert {"rope (+2 yours)", "cope", "mine (yours)"} <= set(names)
 
 
 def test_numbers_for_programs(here: Here, shipped: Path) -> None:
@@ -480,6 +525,15 @@ def test_yours_that_are_tuned_only_have_a_row() -> None:
     assert [cell.text for cell in row][:3] == ["mine (yours)", "", "not scored"]
     assert table.rows[0][0].text == "rope (not tuned)"
     assert [row[0].text for row in table.closing] == ["none", "lstm", "guessing"]
+
+
+def test_core_hours_are_of_all_threads() -> None:
+    """Of 3600 s each, one with four threads."""
+    times = {"train_s": 3500.0, "measure_s": 100.0}
+    one = run("rope", "flipflop", 0, [0.0] * 7, **times)
+    four = run("rope", "flipflop", 1, [0.0] * 7, machine="Linux x86_64 AVX512 4 threads", **times)
+    notes = closing_notes(scored(one, four), ["flipflop"], None)
+    assert "2 runs (2 score), 5.0 core-hours" in notes
 
 
 def test_keys_without_effect(here: Here, shipped: Path) -> None:

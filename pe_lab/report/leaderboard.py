@@ -22,6 +22,7 @@ from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import (
+    display_name,
     entry_order,
     interval_text,
     missing_text,
@@ -80,9 +81,8 @@ def leaderboard_page(
             made=datetime.now().astimezone(),
             command=command,
             families=families,
-            lines=[(entry, _cells(found, rates, entry, columns)) for entry in entries],
-            controls=[(entry, _cells(found, rates, entry, columns)) for entry in controls],
-            yours=set(found.cells.filter("yours")["entry"]),
+            lines=[_line(found, rates, entry, columns) for entry in entries],
+            controls=[_line(found, rates, entry, columns) for entry in controls],
             missing=[task for task in tasks if task not in run],
             parts=parts,
             profile=profile,
@@ -112,9 +112,10 @@ class HeatCell:
         return self.shade is not None and self.shade > DEEP
 
 
-def _cells(
+def _line(
     found: Scores, rates: Mapping[str, Mapping[str, Rate]], entry: str, tasks: Sequence[str]
-) -> list[HeatCell]:
+) -> tuple[str, list[HeatCell]]:
+    """The entry as it is shown, and its cells."""
     cells = []
     for task in tasks:
         rate = rates.get(entry, {}).get(task)
@@ -123,7 +124,7 @@ def _cells(
         else:
             shade = round(1 - rate.share, 3)
             cells.append(HeatCell(share_text(rate.share), interval_text(rate), shade))
-    return cells
+    return display_name(found, entry, tasks), cells
 
 
 def _escaped(value: Any) -> str:

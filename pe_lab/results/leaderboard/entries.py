@@ -100,8 +100,9 @@ def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Settin
     """The runs that are of the suite, each with its configuration and its place."""
     places = Places(suite)
     known = [(record, record.setting) for record in records if record.setting is not None]
-    for _, setting in known:
-        # First all runs of the tasks: they say what a run trained at a split is.
+    # First all runs of the tasks: they say what a run trained at a split is. Of these the finished
+    # ones first: they say which files the tasks read.
+    for _, setting in sorted(known, key=lambda one: one[1].contents is None):
         places.task(setting)
     found = []
     cache: dict[tuple[int, str, str], Place | None] = {}

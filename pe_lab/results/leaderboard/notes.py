@@ -38,7 +38,7 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
 
 
 def lacking_note(runs: int, suite: Suite) -> str:
-    """Of so many runs that failed for want of memory or room."""
+    """Of so many runs that failed for want of memory or room, and have no other result."""
     return (
         f"not counted, since memory or room was missing: {counted(runs, 'run')}; "
         f"pe-lab suite {suite.name} trains what is missing"
@@ -81,7 +81,10 @@ def _made(rows: pl.DataFrame) -> Iterator[str]:
     named[OTHER] = "not of the protocol"
     parts = [f"{phases.pop(phase)} {word}" for phase, word in named.items() if phase in phases]
     parts += [f"{n} {phase}" for phase, n in sorted(phases.items())]
-    hours = runs.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600
+    # The kind of machine names the threads, if these are several.
+    threads = pl.col("machine").str.extract(r"(\d+) threads$").cast(pl.Int64).fill_null(1)
+    seconds = pl.sum_horizontal("train_s", "measure_s") * threads
+    hours = runs.select(seconds.sum()).item() / 3600
     yield f"{counted(len(runs), 'run')} ({', '.join(parts)}), {hours:.1f} core-hours"
     for title, column in (("machine", "machine"), ("revision", "revision"), ("torch", "torch")):
         counts = runs[column].drop_nulls().value_counts(sort=True)

@@ -57,29 +57,27 @@ def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
     return rows_and_lacking(runs_dir, suite)[0]
 
 
-def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, int]:
-    """The rows, and how many runs failed for want of memory or room: these say nothing of their
-    entry and are not among the rows."""
+def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, dict[str, str]]:
+    """The rows, and of the runs that failed for want of memory or room the task by ``run_id``:
+    these say nothing of their entry and are not among the rows."""
     if not runs_dir.is_dir():
-        return pl.DataFrame(schema=SCHEMA), 0
+        return pl.DataFrame(schema=SCHEMA), {}
     with without_collection():
-        records = [record for record in read_records(runs_dir) if record.setting is not None]
-        over = (record for record in records if not record.facts.get("by_machine"))
-        rows = rows_of(over, suite, plans_in(runs_dir / FOLDER))
-        lacking = (record for record in records if record.facts.get("by_machine"))
-        return rows, len(placed(lacking, suite))
+        found = placed(read_records(runs_dir), suite)
+        plans = plans_in(runs_dir / FOLDER)
+        over, lacking = [], {}
+        for record, setting, place in found:
+            if record.facts.get("by_machine"):
+                lacking[_run_id(record)] = place.task
+            elif record.facts["state"] in STATES:
+                over.append((record, setting, place))
+        named = _apart(place for *_, place in over)
+        rows = [row for one in over for row in _rows(*one, named[one[2]], suite, plans)]
+        return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER), lacking
 
 
-def rows_of(records: Iterable[Record], suite: Suite, plans: Sequence[Plan] = ()) -> pl.DataFrame:
-    """The rows of these runs, in the order ``ORDER``; ``plans`` may name some of them."""
-    found = placed((one for one in records if one.facts["state"] in STATES), suite)
-    named = _apart([place for *_, place in found])
-    rows = [
-        row
-        for record, setting, place in found
-        for row in _rows(record, setting, place, named[place], suite, plans)
-    ]
-    return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
+def _run_id(record: Record) -> str:
+    return "-".join(Path(record.facts["path"]).parts[-3:])
 
 
 def _apart(places: Iterable[Place]) -> dict[Place, str]:
@@ -129,7 +127,7 @@ def _rows(
     made = (
         facts["state"],
         facts.get("message"),
-        "-".join(folder.parts[-3:]),
+        _run_id(record),
         *_environment(folder),
         planned(dict(zip(names, run, strict=False)), began, plans),
         began,

@@ -30,7 +30,7 @@ class Scores:
             ``p_generalises`` between ``p_low`` and ``p_high``, ``median``, ``clusters``, ``mean``
             and ``sd`` of the runs that were measured (``measured``), ``failed`` runs, ``lr`` of
             ``rates`` tried, ``train_s`` (median), ``cost`` (of ``train_s`` of rope with
-            the same seed on the same kind of machine), ``yours`` (some of its runs are not
+            the same seed on the same kind of machine), ``yours`` (runs that are not
             shipped), ``guess``, ``family``.
         notes: what the tables leave out.
     """
@@ -134,7 +134,7 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
         lr=pl.col("lr").first(),
         rates=pl.col("rates").first(),
         train_s=pl.col("train_s").median(),
-        yours=(~pl.col("shipped")).any(),
+        yours=(~pl.col("shipped")).sum().cast(pl.Int64),
         guess=pl.col("guess").median(),
         family=pl.col("family").first(),
     )

@@ -36,13 +36,15 @@ def cells_of_task(found: Scores, task: str) -> list[dict[str, Any]]:
 
 
 def display_name(found: Scores, entry: str, tasks: Iterable[str]) -> str:
-    """The entry, marked where some of its runs are the reader's, and where the rate of a score was
-    not tuned as the protocol has it."""
+    """The entry, marked where its runs are the reader's (``(yours)``) or some of them are
+    (``(+12 yours)``), and where the rate of a score was not tuned as the protocol has it."""
     chosen = (pl.col("entry") == entry) & pl.col("task").is_in(list(tasks))
     begun = (pl.col("phase") == TUNING) | pl.col("counts")
-    yours = not found.rows.filter(chosen & begun)["shipped"].all()
+    runs = found.rows.filter(chosen & begun).unique("run_id")["shipped"]
+    yours = int((~runs).sum())
+    marks = [YOURS if yours == len(runs) else f"(+{yours} yours)"] if yours else []
     untuned = found.cells.filter(chosen & (pl.col("rates") < len(found.suite.protocol.rates)))
-    return " ".join([entry, *([YOURS] if yours else ()), *([NOT_TUNED] if len(untuned) else ())])
+    return " ".join([entry, *marks, *([NOT_TUNED] if len(untuned) else ())])
 
 
 def letter_ranges(letters: str) -> str:
