@@ -21,6 +21,7 @@ from pe_lab.common.errors import DamagedError
 from pe_lab.config.choices import choices
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
+from pe_lab.results.leaderboard.entries import Place
 from pe_lab.results.leaderboard.families import Rate, rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.order import ordered
@@ -421,15 +422,17 @@ def test_how_many_lacked_memory_or_room_is_said(
     here: Here, shipped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_shipped = file.read(shipped)[0]["run_id"][0]
-    lacking = {"one": "flipflop", "two": "flipflop", "three": "recall", is_shipped: "flipflop"}
-    found = (pl.DataFrame(schema=SCHEMA), lacking)
+    lacking = {one: Place("flipflop", "cope") for one in ("one", "two", is_shipped)}
+    found = (pl.DataFrame(schema=SCHEMA), lacking | {"three": Place("recall", "rope")})
     monkeypatch.setattr("pe_lab.cli.leaderboard.rows_and_lacking", lambda *_: found)
     said = "not counted, since memory or room was missing: {}; pe-lab suite v1 trains"
-    assert said.format("3 runs") in here("leaderboard", "format=markdown").err
-    assert said.format("1 run") in here("leaderboard", "task=recall", "format=markdown").err
-    assert said.format("3 runs") in here("leaderboard", "to=all.parquet").out
+    every = said.format("cope on flipflop, 2 runs; rope on recall, 1 run")
+    assert every in here("leaderboard", "format=markdown").err
+    of_recall = here("leaderboard", "task=recall", "format=markdown").err
+    assert said.format("rope on recall, 1 run") in of_recall
+    assert every in here("leaderboard", "to=all.parquet").out
     assert here("leaderboard", "to=all.html").status == 0
-    assert said.format("3 runs") in Path("all.html").read_text()
+    assert every in Path("all.html").read_text()
 
 
 def test_configurations_of_an_encoding_of_yours_stand_apart(

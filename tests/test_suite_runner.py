@@ -168,6 +168,21 @@ def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path)
     assert [int(row[7]) for row in rows] == [4 * 4, 4 * 2]
 
 
+def test_an_entry_that_cannot_be_timed_does_not_stop_the_others(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(plan: object) -> None:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr("pe_lab.sweeps.suite.cost.timed", failing)
+    ended = here(*tiny_suite(tmp_path), "pe=lstm,alibi", "dry=true")
+    assert ended.status == 0, ended.err
+    # With rope's time, or by itself.
+    for entry in ("rope", "lstm"):
+        why = f"{entry} on flipflop: MemoryError: too large"
+        assert f"cost not known, counted as 0: {why}" in ended.out
+
+
 def test_core_hours_are_of_all_threads() -> None:
     rows = [Row("flipflop", "tuning", runs=8, missing=2, run_s=1800.0, missing_s=3600.0)]
     table = plan_table(load_suite("v1"), rows, workers=2, threads=4)

@@ -94,8 +94,8 @@ def show(words: Sequence[str]) -> None:
         shipped, digest = file.shipped_rows(suite)
     yours, lacking = rows_and_lacking(Path(options.runs_dir), suite)
     known = {*shipped["run_id"], *yours["run_id"]}
-    left = [run for run, task in lacking.items() if task in tasks and run not in known]
-    closing = [lacking_note(len(left), suite)] if left else []
+    left = [of for run, of in lacking.items() if of.task in tasks and run not in known]
+    closing = [lacking_note(left, suite)] if left else []
     if options.to is not None and options.to.suffix == PARQUET:
         write_runs(options.to, shipped, yours, closing)
         return

@@ -1,12 +1,13 @@
 """What stands below the tables of a leaderboard: failures, what seeds can show, how it was made."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
-from pe_lab.results.leaderboard.entries import OTHER
+from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.plans import planned_note
 from pe_lab.results.statistics.power import what_seeds_show
@@ -37,10 +38,13 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
     ]
 
 
-def lacking_note(runs: int, suite: Suite) -> str:
-    """Of so many runs that failed for want of memory or room, and have no other result."""
+def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
+    """Of runs that failed for want of memory or room, and have no other result."""
+    groups = Counter(f"{run.entry} on {run.task}" for run in runs).most_common()
+    names = [f"{name}, {counted(n, 'run')}" for name, n in groups[:MOST]]
+    names += [f"and {len(groups) - MOST} more entries"] if len(groups) > MOST else []
     return (
-        f"not counted, since memory or room was missing: {counted(runs, 'run')}; "
+        f"not counted, since memory or room was missing: {'; '.join(names)}; "
         f"pe-lab suite {suite.name} trains what is missing"
     )
 

@@ -57,9 +57,9 @@ def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
     return rows_and_lacking(runs_dir, suite)[0]
 
 
-def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, dict[str, str]]:
-    """The rows, and of the runs that failed for want of memory or room the task by ``run_id``:
-    these say nothing of their entry and are not among the rows."""
+def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, dict[str, Place]]:
+    """The rows, and by ``run_id`` the runs that failed for want of memory or room: these say
+    nothing of their entry and are not among the rows."""
     if not runs_dir.is_dir():
         return pl.DataFrame(schema=SCHEMA), {}
     with without_collection():
@@ -68,7 +68,7 @@ def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, dict[s
         over, lacking = [], {}
         for record, setting, place in found:
             if record.facts.get("by_machine"):
-                lacking[_run_id(record)] = place.task
+                lacking[_run_id(record)] = place
             elif record.facts["state"] in STATES:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pe_lab.common.errors import sentence
 from pe_lab.experiment.machine import prepare
 from pe_lab.results.relative_cost import relative_cost
 from pe_lab.store.run_folder import RunFolder
@@ -35,6 +36,8 @@ class Costs:
     def __init__(self) -> None:
         self._finished: dict[tuple[str, str], list[Seconds]] = defaultdict(list)
         self._timed: dict[tuple[str, str], Seconds] = {}
+        self.failures: dict[tuple[str, str], str] = {}
+        """Why an entry could not be timed on a task."""
 
     def finished(self, task: str, entry: str, summary: Mapping[str, Any]) -> None:
         """Note what a finished run took."""
@@ -48,7 +51,7 @@ class Costs:
 
         Args:
             baseline: the task with ``BASELINE``, timed for entries whose relative cost is known;
-                None: this entry is timed.
+                None: this entry is timed. One that fails then costs 0 (``failures``).
         """
         if baseline is not None and base.plan.dims.train_len != baseline.plan.dims.train_len:
             longer = base.plan.dims.train_len / baseline.plan.dims.train_len
@@ -61,7 +64,11 @@ class Costs:
             relative, baseline = 1.0, base
         key = baseline.task, baseline.entry
         if key not in self._timed:
-            self._timed[key] = timed(baseline.plan)
+            try:
+                self._timed[key] = timed(baseline.plan)
+            except Exception as error:
+                # The others are run all the same; a run of this one says what is wrong.
+                self._timed[key], self.failures[key] = (0.0, 0.0), sentence(error)
         step, measuring = self._timed[key]
         return relative * (step * steps + measuring)
 

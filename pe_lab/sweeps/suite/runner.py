@@ -65,7 +65,9 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
         rows = runner.planned()
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
     damaged = runner.known.damaged
-    for note in notes(suite, rows, runner.composer.refusals, damaged, runner.changed):
+    for note in notes(
+        suite, rows, runner.composer.refusals, damaged, runner.changed, runner.costs.failures
+    ):
         console().print(note, soft_wrap=True)
     if not any(row.missing for row in rows):
         if damaged:

@@ -62,6 +62,7 @@ def notes(
     refusals: Mapping[tuple[str, str], str],
     damaged: Mapping[str, str],
     changed: Mapping[str, int],
+    untimed: Mapping[tuple[str, str], str],
 ) -> Iterator[str]:
     """What stands below the plan.
 
@@ -69,9 +70,12 @@ def notes(
         refusals: task and entry -> why it cannot be trained.
         damaged: run -> why its results cannot be read.
         changed: classes whose file has changed -> finished runs from before.
+        untimed: task and entry -> why its steps could not be timed.
     """
     for (task, entry), reason in refusals.items():
         yield f"not run: {entry} on {task}: {reason}"
+    for (task, entry), reason in untimed.items():
+        yield f"cost not known, counted as 0: {entry} on {task}: {reason}"
     some = ", ".join(suite.protocol.more_seeds_for)
     for phase in dict.fromkeys(row.phase for row in rows if not row.runs):
         yield f"no runs: {phase} is for {some} and for yours"
