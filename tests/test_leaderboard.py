@@ -25,7 +25,7 @@ from pe_lab.results.leaderboard.entries import Place
 from pe_lab.results.leaderboard.families import Rate, rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.order import ordered
-from pe_lab.results.leaderboard.rows import SCHEMA, rows_and_lacking, suite_rows
+from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
@@ -391,15 +391,15 @@ def test_a_run_that_lacked_memory_or_room_is_not_counted(here: Here) -> None:
         run = made("rope", seed)
         if by_machine is not None:
             failing(run, by_machine)
-    found, lacking = rows_and_lacking(Path("runs"), suite_of_made())
-    found = found.unique("run_id").sort("seed")
-    assert found.select("seed", "state").rows() == [(0, "finished"), (2, "failed")]
-    (run_id,) = lacking
+    found = suite_runs(Path("runs"), suite_of_made())
+    over = found.rows.unique("run_id").sort("seed")
+    assert over.select("seed", "state").rows() == [(0, "finished"), (2, "failed")]
+    (run_id,) = found.lacking
     assert run_id.startswith("flipflop-rope-seed1-")
     # Made again, with more room.
     made("rope", 1)
-    found, lacking = rows_and_lacking(Path("runs"), suite_of_made())
-    assert (sorted(found["seed"].unique()), lacking) == ([0, 1, 2], {})
+    found = suite_runs(Path("runs"), suite_of_made())
+    assert (sorted(found.rows["seed"].unique()), found.lacking) == ([0, 1, 2], {})
 
 
 def test_a_failed_run_of_a_task_with_files_is_found(here: Here) -> None:
@@ -410,12 +410,22 @@ def test_a_failed_run_of_a_task_with_files_is_found(here: Here) -> None:
     for pe, by_machine in (("alibi", False), ("cope", True)):
         failing(made(pe, contents=text), by_machine)
     made("rope", contents=text)
-    found, lacking = rows_and_lacking(Path("runs"), suite)
-    assert found.unique("run_id").sort("pe").select("entry", "state").rows() == [
+    found = suite_runs(Path("runs"), suite)
+    assert found.rows.unique("run_id").sort("pe").select("entry", "state").rows() == [
         ("alibi", "failed"),
         ("rope", "finished"),
     ]
-    assert [run_id.partition("-seed")[0] for run_id in lacking] == ["flipflop-cope"]
+    assert [run_id.partition("-seed")[0] for run_id in found.lacking] == ["flipflop-cope"]
+
+
+def test_runs_that_cannot_be_read_are_named(here: Here, shipped: Path) -> None:
+    run = made("rope", 0)
+    (run.path / "summary.json").write_text("{")
+    for words in (["format=markdown"], ["to=all.parquet"]):
+        ended = here("leaderboard", *words)
+        assert ended.status == 0
+        assert f"not counted: {run.path}/summary.json cannot be read" in ended.err + ended.out
+    assert "not counted" not in here("leaderboard", "runs_dir=.", "format=markdown").err
 
 
 def test_how_many_lacked_memory_or_room_is_said(
@@ -423,8 +433,9 @@ def test_how_many_lacked_memory_or_room_is_said(
 ) -> None:
     is_shipped = file.read(shipped)[0]["run_id"][0]
     lacking = {one: Place("flipflop", "cope") for one in ("one", "two", is_shipped)}
-    found = (pl.DataFrame(schema=SCHEMA), lacking | {"three": Place("recall", "rope")})
-    monkeypatch.setattr("pe_lab.cli.leaderboard.rows_and_lacking", lambda *_: found)
+    lacking |= {"three": Place("recall", "rope")}
+    found = Found(pl.DataFrame(schema=SCHEMA), lacking, [])
+    monkeypatch.setattr("pe_lab.cli.leaderboard.suite_runs", lambda *_: found)
     said = "not counted, since memory or room was missing: {}; pe-lab suite v1 trains"
     every = said.format("cope on flipflop, 2 runs; rope on recall, 1 run")
     assert every in here("leaderboard", "format=markdown").err

@@ -39,9 +39,9 @@ from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.notes import closing_notes, lacking_note
+from pe_lab.results.leaderboard.notes import broken_notes, closing_notes, lacking_note
 from pe_lab.results.leaderboard.order import SUITE
-from pe_lab.results.leaderboard.rows import SCHEMA, rows_and_lacking
+from pe_lab.results.leaderboard.rows import SCHEMA, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import (
@@ -92,10 +92,10 @@ def show(words: Sequence[str]) -> None:
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
     if options.shipped:
         shipped, digest = file.shipped_rows(suite)
-    yours, lacking = rows_and_lacking(Path(options.runs_dir), suite)
-    known = {*shipped["run_id"], *yours["run_id"]}
-    left = [of for run, of in lacking.items() if of.task in tasks and run not in known]
-    closing = [lacking_note(left, suite)] if left else []
+    here = suite_runs(Path(options.runs_dir), suite)
+    yours, known = here.rows, {*shipped["run_id"], *here.rows["run_id"]}
+    left = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
+    closing = [*([lacking_note(left, suite)] if left else []), *broken_notes(here.broken)]
     if options.to is not None and options.to.suffix == PARQUET:
         write_runs(options.to, shipped, yours, closing)
         return

@@ -49,6 +49,14 @@ def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
     )
 
 
+def broken_notes(sentences: Sequence[str]) -> Iterator[str]:
+    """Of runs that cannot be read, or are copies of others."""
+    for sentence in sentences[:MOST]:
+        yield f"not counted: {sentence}"
+    if len(sentences) > MOST:
+        yield f"not counted: {len(sentences) - MOST} more, which pe-lab results lists"
+
+
 def _failures(rows: pl.DataFrame) -> Iterator[str]:
     failed = rows.filter((pl.col("state") == "failed") & (pl.col("split") == IN_DOMAIN))
     groups = failed.group_by("task", "entry", maintain_order=True).agg(

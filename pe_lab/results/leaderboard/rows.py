@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +52,45 @@ ORDER = (
 STATES = ("finished", "failed")
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a folder has of a suite.
+
+    Args:
+        rows: of the finished and failed runs.
+        lacking: by ``run_id``, the runs that failed for want of memory or room: these say nothing
+            of their entry and are not among the rows.
+        broken: of each run of any task that cannot be read, or is a copy of another, a sentence.
+    """
+
+    rows: pl.DataFrame
+    lacking: dict[str, Place]
+    broken: list[str]
+
+
 def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
     """The finished and failed runs below ``runs_dir`` that are of the suite; empty where there is
     no such folder. Columns: ``SCHEMA``."""
-    return rows_and_lacking(runs_dir, suite)[0]
+    return suite_runs(runs_dir, suite).rows
 
 
-def rows_and_lacking(runs_dir: Path, suite: Suite) -> tuple[pl.DataFrame, dict[str, Place]]:
-    """The rows, and by ``run_id`` the runs that failed for want of memory or room: these say
-    nothing of their entry and are not among the rows."""
+def suite_runs(runs_dir: Path, suite: Suite) -> Found:
+    """The rows, and the runs that are not among them; nothing where there is no such folder."""
     if not runs_dir.is_dir():
-        return pl.DataFrame(schema=SCHEMA), {}
+        return Found(pl.DataFrame(schema=SCHEMA), {}, [])
     with without_collection():
-        found = placed(read_records(runs_dir), suite)
+        records = read_records(runs_dir)
+        broken = [one.facts["message"] for one in records if one.facts["state"] == "broken"]
         plans = plans_in(runs_dir / FOLDER)
         over, lacking = [], {}
-        for record, setting, place in found:
+        for record, setting, place in placed(records, suite):
             if record.facts.get("by_machine"):
                 lacking[_run_id(record)] = place
             elif record.facts["state"] in STATES:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)
         rows = [row for one in over for row in _rows(*one, named[one[2]], suite, plans)]
-        return pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER), lacking
+        return Found(pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER), lacking, broken)
 
 
 def _run_id(record: Record) -> str:
