@@ -17,7 +17,7 @@ from made import config, made
 from program import Here, assert_refused
 
 from docs import leaderboard
-from pe_lab.common.errors import DamagedError
+from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
@@ -527,6 +527,10 @@ def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> Non
     # What only that file has is not lost.
     ended = here("leaderboard", "to=all.parquet", "shipped=false")
     assert_refused(ended, "to=all.parquet has 73 runs that these are without", "another name")
+    # Nor what its runs measured.
+    found.with_columns(error=pl.col("error") + 0.1).write_parquet("other.parquet")
+    with pytest.raises(UsageError, match=r"other\.parquet has 72 runs with other results, and"):
+        file.check_kept(Path("other.parquet"), found)
     pl.DataFrame({"mine": [1]}).write_parquet("mine.parquet")
     assert_refused(here("leaderboard", "to=mine.parquet"), "something else than runs of a suite")
     assert file.read(tmp_path / "all.parquet")[1] == digest

@@ -273,6 +273,25 @@ def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
     assert_refused(ended, "set_aside=true does nothing with again=1")
 
 
+def test_a_run_that_fails_when_it_is_done_again_is_listed(
+    here: Here, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, run.with_name(f"seed1-{run.name[-8:]}"))
+    edit_summary(run.with_name(f"seed1-{run.name[-8:]}"), lambda summary: summary.update(seed=1))
+
+    def again(path: Path, folder: Path, limits: dict[str, float]) -> Again:
+        if path.name == run.name:
+            raise ValueError("the encoding's")
+        return Again(path, [], {}, [], "equal")
+
+    monkeypatch.setattr("pe_lab.evaluation.again.again", again)
+    ended = here("verify", "runs/flipflop", "again=2", "format=json")
+    assert ended.status == 1
+    assert "1 of 2 runs done again does not come to the recorded numbers" in ended.err
+    found = {row["verdict"]: row["changed"] for row in json.loads(ended.out)["rows"]}
+    assert found == {"failed": "ValueError: the encoding's", "equal": ""}
+
+
 def test_when_a_repetition_agrees() -> None:
     """With other versions: near in domain, and each split on its side of the threshold."""
     limits = {"in_domain": 0.01, "sparse": 0.02}

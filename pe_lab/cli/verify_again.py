@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import console, percent
-from pe_lab.common.errors import PeLabError, RunError, UsageError
+from pe_lab.common.errors import RunError, UsageError, sentence
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.common.output import counted
 from pe_lab.results.columns import frame_of
@@ -83,8 +83,9 @@ def _outcome(path: Path, row: dict[str, Any]) -> dict[str, str]:
     with TemporaryDirectory(prefix="pe-lab-again-") as folder:
         try:
             found = again(path, Path(folder), limits)
-        except PeLabError as error:
-            return {"verdict": "failed", "changed": str(error)}
+        except Exception as error:
+            # Of the run's code, too: the others are done all the same.
+            return {"verdict": "failed", "changed": sentence(error)}
     inside = found.changed.get(metric_name(IN_DOMAIN, "error"))
     return {
         "verdict": found.verdict,
@@ -104,9 +105,10 @@ def _table(lines: Sequence[dict[str, str]]) -> Table:
         words=len(COLUMNS),
         rows=[[Cell(line.get(key, "")) for key in keys] for line in lines],
         caption=(
-            "equal: every number but the times; agrees: what the last digits depend on is other "
-            f"than recorded, the in-domain error is within {100 * TOLERANCE:.0f} percentage points "
-            "and every split on the same side of its threshold; differs: anything else."
+            "equal: every number but the times; agrees: not so, but machine, version or revision "
+            "are other than recorded, the in-domain error is within "
+            f"{100 * TOLERANCE:.0f} percentage points and every split is on the same side of its "
+            "threshold; differs: anything else; failed: it ended without a result this time."
         ),
     )
 

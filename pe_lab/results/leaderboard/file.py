@@ -123,13 +123,21 @@ def _first_starts(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
 
 
 def check_kept(path: Path, rows: pl.DataFrame) -> None:
-    """UsageError if writing these rows there would lose runs, or a file that is not of ours."""
+    """UsageError if writing these rows there would lose runs or what they measured, or a file that
+    is not of ours. A failed run may be replaced by one that finished."""
     if not path.exists():
         return
     try:
         there = pl.read_parquet(path)
-        new = there.join(rows, on="run_id", how="anti")["run_id"].n_unique()
-        what = f"{counted(new, 'run')} that these are without" if new else ""
+        lost = there.join(rows, on="run_id", how="anti")["run_id"].n_unique()
+        finished = there.filter(pl.col("state") == "finished")
+        finished = finished.join(rows, on="run_id", how="semi")
+        measured = ["run_id", "split", "error", "loss"]
+        other = finished.join(rows, on=measured, how="anti", nulls_equal=True)
+        changed = other["run_id"].n_unique()
+        parts = [f"{counted(lost, 'run')} that these are without"] if lost else []
+        parts += [f"{counted(changed, 'run')} with other results"] if changed else []
+        what = " and ".join(parts)
     except pl.exceptions.PolarsError:
         what = "something else than runs of a suite"
     if what:
