@@ -61,7 +61,7 @@ def task_charts(found: Scores, task: str, order: Sequence[str]) -> list[Chart]:
     beside = Chart(
         f"cost-{task}",
         f"{task}: cost beside error",
-        "Time of training in that of rope, and the median error out of domain in %.",
+        "Time of training, divided by rope's, and the median error out of domain in %.",
         _scatter(points),
     )
     return [seeds, beside] if points else [seeds]
@@ -139,7 +139,7 @@ def profile_chart(found: Scores, tasks: Sequence[str], order: Sequence[str]) -> 
               "scale": {"scheme": "tableau10", "domain": top}}  # fmt: skip
     chosen = {"field": "entry", "oneOf": top}
     place: Spec = {
-        "x": {"field": "tau", "type": "quantitative", "title": "error in that of guessing"},
+        "x": {"field": "tau", "type": "quantitative", "title": "error relative to guessing"},
         "y": {"field": "share", "type": "quantitative", "title": "share of runs",
               "scale": {"domain": [0, 1]}},
         "detail": {"field": "entry"},
@@ -160,7 +160,7 @@ def profile_chart(found: Scores, tasks: Sequence[str], order: Sequence[str]) -> 
         ],
     }
     caption = (
-        f"The share of runs whose error, in that of guessing, is at most x: higher is better. Of "
+        f"The share of runs whose error, relative to guessing, is at most x: higher is better. Of "
         f"the {len(values)} entries that have run {', '.join(tasks)}."
     )
     return Chart("profile", "Performance profiles", caption, spec)

@@ -1,4 +1,4 @@
-"""Entries over all tasks: the error in that of guessing, and how often it is lower than rope's."""
+"""Entries over all tasks: the error relative to guessing, and how often it is lower than rope's."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,12 +19,12 @@ from pe_lab.results.statistics.across_tasks import (
 
 BASELINE = "rope"
 TAUS = (0.02, 0.1, 0.5)
-"""Of the errors in that of guessing, for the profile's columns."""
+"""Of the errors relative to guessing, for the profile's columns."""
 
 
 def normalised(found: Scores, tasks: Sequence[str]) -> dict[str, ByTask]:
-    """entry -> task -> for each run the error over that of guessing, the mean over the scored
-    splits, at most 1."""
+    """entry -> task -> for each run the error divided by that of guessing, at most 1, its mean over
+    the scored splits."""
     scored = found.rows.filter(
         pl.col("counts")
         & pl.col("threshold").is_not_null()
@@ -84,22 +84,29 @@ def _table(found: Scores, values: Mapping[str, ByTask], tasks: Sequence[str]) ->
     entries, controls = entry_order(found, tasks)
     listed = sorted((e for e in entries if e in chosen), key=lambda e: iqm(chosen[e]))
     left = len(set(values) - set(chosen))
-    others = f"; {left} others have not run all of these" if left else ""
+    others = f"; {left} others have not run all" if left else ""
     return Table(
-        title=f"error in that of guessing over {', '.join(tasks)}, suite {found.suite.version}",
-        columns=["entry", "runs", "IQM", f"P(lower than {BASELINE})", *(f"<= {t}" for t in TAUS)],
+        title=f"error relative to guessing over {', '.join(tasks)}, suite {found.suite.version}",
+        columns=[
+            *("entry", "runs", "IQM", f"P(lower than {BASELINE})"),
+            *(f"runs <= {tau}" for tau in TAUS),
+        ],
         words=1,
         rows=[line(entry) for entry in listed],
         caption=(
-            f"{len(chosen)} entries with all of these tasks{others}. IQM: the interquartile mean "
-            "over runs of the error in that of guessing, at most 1, the mean over scored splits "
+            "Error relative to guessing: the error of a run divided by that of guessing, its mean "
+            "over the scored splits; 0 is without error, 1 is as guessing or worse, or failed. "
+            "Every task has the same weight. "
+            "IQM: the interquartile mean, of the middle half of all runs "
             "(95 % interval, stratified bootstrap; of few seeds it is too narrow: it covers about "
             "86 % with 3, 91 % with 8, and has no width where all runs are alike); "
-            f"P(lower than {BASELINE}): the probability that a run of the entry has the lower "
-            "error, ties half (95 % interval as of a share of the fewer runs: too wide where seeds "
-            "form one cluster); <= 0.1: the share of runs whose error is at most a tenth of "
-            "guessing (performance profile). A run that failed has the error of guessing. This is "
-            "no ranking: tasks of a family count as several."
+            f"P(lower than {BASELINE}): the probability that a run of the entry has a lower error "
+            f"than one of {BASELINE} on the same task, ties half, so that 0.5 is no difference "
+            "(95 % interval, as of a share of as many runs as the side with fewer has: too wide "
+            f"where seeds form one cluster); runs <= {TAUS[1]}: the share of runs with at most "
+            "this error (performance profile). Order: by the IQM; it is no ranking, as neighbours "
+            "need not differ and tasks of a family count as several. "
+            f"Entries with all of these tasks: {len(chosen)}{others}."
         ),
         closing=[line(entry) for entry in controls if entry in chosen],
     )

@@ -26,12 +26,13 @@ RATE = (
     "P(generalises) in %: the share of seeds with an error at or below the threshold, its mean "
     "over scored splits, then over tasks (95 % interval: of other seeds of the same tasks, "
     "a run being one observation); 1/2: of one of the family's two tasks, which compares with the "
-    "same task only; fits: the same in domain, of all tasks that the entry has run"
+    "same task only; fits: the same in domain, of all tasks that the entry has run; tasks: how "
+    "many these are"
 )
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
-    "of splits that a run generalises to, Holm over all pairs; of entries with all tasks that were "
-    "run)."
+    "of splits that a run generalises to, at 5 % after Holm over all pairs; of encodings with all "
+    "tasks that were run; no controls)."
 )
 
 
@@ -110,7 +111,7 @@ def overview_notes(found: Scores, columns: Mapping[str, list[str]]) -> list[str]
 
 
 def _costs(found: Scores, tasks: Iterable[str]) -> dict[str, float | None]:
-    """entry -> the median over these tasks of the time of training in that of rope."""
+    """entry -> the median over these tasks of the time of training relative to rope's."""
     inside = (pl.col("split") == IN_DOMAIN) & pl.col("task").is_in(list(tasks))
     costs = found.cells.filter(inside).group_by("entry").agg(pl.col("cost").median())
     return dict(costs.iter_rows())

@@ -32,8 +32,8 @@ from pe_lab.results.leaderboard.texts import (
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING
 
 TIES = (
-    "entries that share no letter differ (exact test of the share of splits that a run generalises "
-    "to, Holm over all pairs)"
+    "entries that share no letter differ, others cannot be told apart (exact test of the share of "
+    "splits that a run generalises to, at 5 % after Holm over all pairs; a-d: a, b, c and d)"
 )
 
 

@@ -15,7 +15,7 @@ NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
-TIME = "time: of training, in that of rope with the same seed on the same kind of machine"
+TIME = "time: of training, divided by that of rope with the same seed on the same kind of machine"
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -118,7 +118,7 @@ def rate_chosen(row: Mapping[str, Any] | None) -> str:
 
 
 def times_text(value: float | None) -> str:
-    """A cost in that of rope."""
+    """A cost relative to rope's."""
     return "" if value is None else f"{value:.2f}"
 
 
