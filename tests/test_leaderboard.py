@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -403,8 +404,7 @@ def test_a_run_that_lacked_memory_or_room_is_not_counted(here: Here) -> None:
 
 
 def test_a_failed_run_of_a_task_with_files_is_found(here: Here) -> None:
-    """It has not recorded the digests of these files; those of the finished runs that are read
-    after it have."""
+    """It has recorded the digests of these files, or a finished run has that is read after it."""
     text = {"text": "0" * 64}
     suite = suite_of_made(task_digest(config(), text))
     for pe, by_machine in (("alibi", False), ("cope", True)):
@@ -416,6 +416,12 @@ def test_a_failed_run_of_a_task_with_files_is_found(here: Here) -> None:
         ("rope", "finished"),
     ]
     assert [run_id.partition("-seed")[0] for run_id in found.lacking] == ["flipflop-cope"]
+    for path in Path("runs").glob("*/rope/*"):
+        shutil.rmtree(path)
+    assert suite_rows(Path("runs"), suite).is_empty()
+    for path in Path("runs").glob("*/alibi/*"):
+        RunFolder(path).write_json("environment.json", [{"contents": text}])
+    assert suite_rows(Path("runs"), suite)["entry"].unique().to_list() == ["alibi"]
 
 
 def test_runs_that_cannot_be_read_are_named(here: Here, shipped: Path) -> None:

@@ -39,6 +39,8 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
     facts = {"time": time.time()} | _settings(config) | facts
     if code := _code(trainer.plan.resolved):
         facts["code"] = code
+    if contents := trainer.plan.task.contents():
+        facts["contents"] = contents
     starts = folder.starts()
     if not starts:
         resolved = plain(trainer.plan.resolved)

@@ -8,7 +8,7 @@ are parsed once. A summary of any other layout is parsed whole.
 import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,17 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._setting({"config": config}))
+        found = {"config": config, "contents": _contents(folder)}
+        return Record({**names, **facts}, {}, self._setting(found))
+
+
+def _contents(folder: RunFolder) -> dict[str, str] | None:
+    """The digests of the task's files, of a run without a summary; None: not known."""
+    # Damaged: `pe-lab verify` says so.
+    with suppress(PeLabError):
+        for start in folder.starts():
+            return start.get("contents")
+    return None
 
 
 def _seed(folder: RunFolder, seed: int) -> int:

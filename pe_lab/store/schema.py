@@ -66,13 +66,15 @@ class Status(TypedDict):
 @with_config(STRICT)
 class Start(TypedDict):
     """An entry of environment.json; ``time``: when the start was, in seconds since 1970; ``code``:
-    class outside of pe_lab -> the start of the SHA-256 of its file."""
+    class outside of pe_lab -> the start of the SHA-256 of its file; ``contents``: the digests of
+    the files that the task reads, as the summary has them."""
 
     time: NotRequired[float]
     versions: NotRequired[dict[str, str]]
     threads: NotRequired[Annotated[int, Field(ge=1)]]
     git_revision: NotRequired[str | None]
     code: NotRequired[dict[str, str]]
+    contents: NotRequired[dict[str, str]]
 
 
 @with_config(STRICT)

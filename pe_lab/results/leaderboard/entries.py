@@ -64,7 +64,7 @@ class Places:
     def _task(self, setting: Setting) -> str | None:
         if setting.contents is not None and setting.contents not in self._contents:
             self._contents.append(setting.contents)
-        # An unfinished run has not recorded the digests of its task's files.
+        # An unfinished run of before has not recorded the digests of its task's files.
         tried = self._contents if setting.contents is None else [setting.contents]
         for contents in tried:
             task = self.suite.task_of(setting.config, contents)
@@ -100,8 +100,8 @@ def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Settin
     """The runs that are of the suite, each with its configuration and its place."""
     places = Places(suite)
     known = [(record, record.setting) for record in records if record.setting is not None]
-    # First all runs of the tasks: they say what a run trained at a split is. Of these the finished
-    # ones first: they say which files the tasks read.
+    # First all runs of the tasks: they say what a run trained at a split is. Of these first those
+    # that say which files the tasks read.
     for _, setting in sorted(known, key=lambda one: one[1].contents is None):
         places.task(setting)
     found = []
