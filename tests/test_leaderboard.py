@@ -150,7 +150,7 @@ def test_the_rate_is_chosen_in_domain_on_tuning_seeds_alone() -> None:
     found = scored(*tuning, *ran, *others)
     row = cell(found, "rope")
     assert (row["lr"], row["rates"], row["n"], row["k"]) == (0.006, 4, 8, 1)
-    assert found.notes == ["8 runs at a rate that tuning did not choose: not counted"]
+    assert found.notes == ["8 runs of flipflop at a rate that tuning did not choose: not counted"]
 
 
 def test_failed_runs_and_lengths_not_reached_count_as_not_generalised() -> None:
@@ -557,7 +557,7 @@ def test_core_hours_are_of_all_threads() -> None:
     one = run("rope", "flipflop", 0, [0.0] * 7, **times)
     four = run("rope", "flipflop", 1, [0.0] * 7, machine="Linux x86_64 AVX512 4 threads", **times)
     notes = closing_notes(scored(one, four), ["flipflop"], None)
-    assert "2 runs (2 score), 5.0 core-hours" in notes
+    assert "2 runs (2 score), 5.0 core-hours by the clock" in notes
 
 
 def test_keys_without_effect(here: Here, shipped: Path) -> None:
@@ -621,6 +621,12 @@ def test_neither_torch_nor_hydra_is_imported(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "P(generalises) by family" in ended.stdout
+
+
+@pytest.mark.parametrize("view", ["across", "tuning", "published"])
+def test_a_view_of_tasks_that_are_not_run_says_so(here: Here, shipped: Path, view: str) -> None:
+    ended = here("leaderboard", f"view={view}", "task=flipflop,sort", "format=markdown")
+    assert "not run: sort\n" in ended.err
 
 
 def test_over_tasks(here: Here, shipped: Path) -> None:

@@ -17,10 +17,10 @@
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
 The runs of the suite in runs_dir=runs (pe-lab suite v1 pe=mine makes them) stand among the shipped
-ones, marked (yours). suite=v1 is the suite of conf/suite/v1.yaml; --config-dir FOLDER adds
-those in FOLDER/suite/. csv and json hold a row for each
-task, entry and split, shares instead of %. There are no ranks and no single score: entries that
-share no letter differ.
+ones. An entry is marked (yours) if none of its runs is shipped, (+12 yours) if twelve are not.
+suite=v1 is the suite of conf/suite/v1.yaml; --config-dir FOLDER adds those in FOLDER/suite/. csv
+and json hold a row for each task, entry and split, shares instead of %. There are no ranks and no
+single score: entries that share no letter differ.
 """
 
 import shlex
@@ -116,6 +116,8 @@ def show(words: Sequence[str]) -> None:
     }
     if options.view == "families" and options.task is None and options.split is None:
         closing = [*overview_notes(found, _columns(suite, tasks, options)), *closing]
+    elif not_run := [task for task in tasks if task not in set(found.cells["task"])]:
+        closing = [f"not run: {', '.join(not_run)}", *closing]
     print_tables(options.format, tables, rows, frame_of([], FACTS), closing, facts)
 
 

@@ -97,7 +97,7 @@ def _made(rows: pl.DataFrame) -> Iterator[str]:
     threads = pl.col("machine").str.extract(r"(\d+) threads$").cast(pl.Int64).fill_null(1)
     seconds = pl.sum_horizontal("train_s", "measure_s") * threads
     hours = runs.select(seconds.sum()).item() / 3600
-    yield f"{counted(len(runs), 'run')} ({', '.join(parts)}), {hours:.1f} core-hours"
+    yield f"{counted(len(runs), 'run')} ({', '.join(parts)}), {hours:.1f} core-hours by the clock"
     for title, column in (("machine", "machine"), ("revision", "revision"), ("torch", "torch")):
         counts = runs[column].drop_nulls().value_counts(sort=True)
         if len(counts):

@@ -63,9 +63,12 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
         counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
     )
-    left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))["run_id"].n_unique()
-    if left:
-        notes.append(f"{counted(left, 'run')} at a rate that tuning did not choose: not counted")
+    left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))
+    if n := left["run_id"].n_unique():
+        of = ", ".join(task for task in suite.tasks if task in set(left["task"]))
+        notes.append(
+            f"{counted(n, 'run')} of {of} at a rate that tuning did not choose: not counted"
+        )
     return Scores(suite, rows, _cells(rows), notes)
 
 
