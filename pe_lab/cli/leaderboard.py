@@ -39,7 +39,12 @@ from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.notes import broken_notes, closing_notes, lacking_note
+from pe_lab.results.leaderboard.notes import (
+    absent_note,
+    broken_notes,
+    closing_notes,
+    lacking_note,
+)
 from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
@@ -116,8 +121,8 @@ def show(words: Sequence[str]) -> None:
     }
     if options.view == "families" and options.task is None and options.split is None:
         closing = [*overview_notes(found, _columns(suite, tasks, options)), *closing]
-    elif not_run := [task for task in tasks if task not in set(found.cells["task"])]:
-        closing = [f"not run: {', '.join(not_run)}", *closing]
+    else:
+        closing = [*absent_note(found, tasks, options.view == "tuning"), *closing]
     print_tables(options.format, tables, rows, frame_of([], FACTS), closing, facts)
 
 

@@ -38,6 +38,13 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
     ]
 
 
+def absent_note(found: Scores, tasks: Sequence[str], tuning: bool) -> list[str]:
+    """A line on the tasks without scored runs, or without ``tuning`` runs."""
+    rows = found.rows.filter(pl.col("phase") == TUNING) if tuning else found.cells
+    left = [task for task in tasks if task not in set(rows["task"])]
+    return [f"not {'tuned' if tuning else 'scored'} yet: {', '.join(left)}"] if left else []
+
+
 def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
     """Of runs that failed for want of memory or room, and have no other result."""
     groups = Counter(f"{run.entry} on {run.task}" for run in runs).most_common()
