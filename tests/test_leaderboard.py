@@ -223,7 +223,7 @@ def test_entries_of_other_tasks_do_not_look_better() -> None:
     ]
     over_both, over_one = across_tables(found, ["flipflop", "recall"])
     assert [row[0].text.partition(" ")[0] for row in over_both.rows] == ["cope", "rope"]
-    assert "1 others have not run all" in over_both.caption
+    assert "Entries with all of these tasks: 2; others that lack some: 1." in over_both.caption
     assert {row[0].text.partition(" ")[0] for row in over_one.rows} == {"cope", "rope", "path"}
 
 
@@ -295,6 +295,10 @@ def test_entries_that_share_no_letter_differ() -> None:
     easier = [*flipflop("rope", 20, 1), *flipflop("cope", 20, 19), *flipflop("path", 20, 20)]
     seen = ties(scored(*harder, *easier), ["flipflop", "recall"], ["rope", "cope", "path"])
     assert (seen.best, seen.letters) == ({"cope"}, {"cope": "a", "rope": "b"})
+    # A task that one alone has run, or of which others have begun, is left out.
+    for more in (harder[:8], [*harder[:8], harder[8]]):
+        seen = ties(scored(*more, *easier), ["flipflop", "recall"], ["rope", "cope", "path"])
+        assert (seen.best, seen.compared) == ({"cope", "path"}, 3)
     few = scored(*flipflop("rope", 2, 0), *flipflop("cope", 2, 2))
     assert ties(few, ["flipflop"], ["rope", "cope"]).best == frozenset()
 

@@ -84,7 +84,7 @@ def _table(found: Scores, values: Mapping[str, ByTask], tasks: Sequence[str]) ->
     entries, controls = entry_order(found, tasks)
     listed = sorted((e for e in entries if e in chosen), key=lambda e: iqm(chosen[e]))
     left = len(set(values) - set(chosen))
-    others = f"; {left} others have not run all" if left else ""
+    others = f"; others that lack some: {left}" if left else ""
     return Table(
         title=f"error relative to guessing over {', '.join(tasks)}, suite {found.suite.version}",
         columns=[

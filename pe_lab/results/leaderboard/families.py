@@ -1,5 +1,6 @@
 """P(generalises) by family of tasks, and which entries cannot be told apart."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,8 +78,9 @@ def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[
 @dataclass(frozen=True)
 class Ties:
     """Which entries differ in the shares of splits that their runs generalise to: exact test, Holm
-    over all pairs of entries with at least the protocol's number of runs of some task, and with
-    runs of every task that these have: one that has only the easier tasks is not compared.
+    over all pairs of entries with at least the protocol's number of runs of every task that two of
+    them have so many of: one that has only the easier tasks is not compared, and a task that one
+    entry alone has is not read.
 
     Args:
         letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
@@ -97,13 +99,18 @@ class Ties:
 
 def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     """Which of these entries differ over these tasks."""
+    seeds = found.suite.protocol.seeds
     values = {
-        entry: of
+        entry: {task: runs for task, runs in of.items() if len(runs) >= seeds}
         for entry, of in missed(found, tasks, entries).items()
-        if max(map(len, of.values())) >= found.suite.protocol.seeds
     }
-    covered = {task for of in values.values() for task in of}
-    values = {entry: of for entry, of in values.items() if covered <= set(of)}
+    having = Counter(task for of in values.values() for task in of)
+    covered = [task for task, n in having.items() if n > 1] or list(having)
+    values = {
+        entry: {task: of[task] for task in covered}
+        for entry, of in values.items()
+        if of and set(covered) <= set(of)
+    }
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
     ordered = sorted(values, key=lambda entry: means[entry])
     tested = pairs({entry: values[entry] for entry in ordered})

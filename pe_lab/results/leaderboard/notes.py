@@ -88,7 +88,8 @@ def _power(cells: pl.DataFrame) -> Iterator[str]:
     seeds = cells.filter(pl.col("n") > 1)["n"]
     if len(seeds):
         counts = sorted({int(seeds.mode().min()), int(seeds.max())})  # type: ignore[arg-type]
-        yield from (what_seeds_show(n) for n in counts)
+        one = "one pair alone, Fisher's exact test, two-sided at 5 %, power 80 %"
+        yield from (f"{what_seeds_show(n)} ({one})" for n in counts)
 
 
 def _made(rows: pl.DataFrame) -> Iterator[str]:

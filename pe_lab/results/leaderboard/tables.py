@@ -32,7 +32,7 @@ RATE = (
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
     "of splits that a run generalises to, at 5 % after Holm over all pairs; of encodings with all "
-    "tasks that were run; no controls)."
+    "tasks that two or more of them have run; no controls)."
 )
 
 
