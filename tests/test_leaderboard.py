@@ -314,6 +314,24 @@ def test_cost_is_of_the_same_machine() -> None:
     found = scored(*ran)
     assert (cell(found, "cope")["cost"], cell(found, "rope")["cost"]) == (1.5, 1)
     assert cell(found, "path")["cost"] is None
+    assert cell(found, "cope")["near"]
+
+
+def test_a_cost_from_another_time_is_marked() -> None:
+    """Of rope's time with the same seed, within an hour if there are such runs."""
+    ran = [
+        *flipflop("rope", 4, 1, train_s=10.0),
+        *flipflop("cope", 4, 1, train_s=15.0)[:2],
+        *flipflop("cope", 4, 1, train_s=30.0, started=1_010_000.0)[2:],
+        *flipflop("path", 4, 1, train_s=20.0, started=1_010_000.0),
+        *flipflop("fox", 4, 1, train_s=40.0, started=None),
+    ]
+    found = scored(*ran)
+    for table in (task_table(found, "flipflop"), overview(found, {"all": ["flipflop"]}, "")):
+        times = {row[0].text.partition(" ")[0]: row[-1].text for row in table.rows}
+        assert [times[e] for e in ("rope", "cope", "path", "fox")] == [
+            "1.00", "1.50", "~2.00", "~4.00",
+        ]  # fmt: skip
 
 
 def test_where_every_tuning_run_failed_nothing_is_scored() -> None:

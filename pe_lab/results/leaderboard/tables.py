@@ -70,7 +70,11 @@ def overview(
             rate = rates.get(entry, {}).get(name)
             text = rate_text(rate, missing_text(found, entry, several))
             cells.append(Cell(text, entry in tied[name].best))
-        return [Cell(display_name(found, entry, tasks)), *cells, Cell(times_text(cost.get(entry)))]
+        return [
+            Cell(display_name(found, entry, tasks)),
+            *cells,
+            Cell(times_text(*cost.get(entry, (None, None)))),
+        ]
 
     rows = [line(entry) for entry in ordered(listed, rates, sort)]
     closing = [line(entry) for entry in controls]
@@ -110,11 +114,20 @@ def overview_notes(found: Scores, columns: Mapping[str, list[str]]) -> list[str]
     return notes
 
 
-def _costs(found: Scores, tasks: Iterable[str]) -> dict[str, float | None]:
-    """entry -> the median over these tasks of the time of training relative to rope's."""
+def _costs(found: Scores, tasks: Iterable[str]) -> dict[str, tuple[float | None, bool]]:
+    """entry -> the median over these tasks of the time of training relative to rope's, over those
+    where it was taken at about the same time if there are such, and whether there are."""
     inside = (pl.col("split") == IN_DOMAIN) & pl.col("task").is_in(list(tasks))
-    costs = found.cells.filter(inside).group_by("entry").agg(pl.col("cost").median())
-    return dict(costs.iter_rows())
+    near, cost = pl.col("near"), pl.col("cost")
+    costs = (
+        found.cells.filter(inside)
+        .group_by("entry")
+        .agg(
+            pl.when(near.any()).then(cost.filter(near).median()).otherwise(cost.median()),
+            near.any(),
+        )
+    )
+    return {entry: (value, at_once) for entry, value, at_once in costs.iter_rows()}
 
 
 def _guessed(found: Scores, tasks: Iterable[str], column: str = "") -> str:

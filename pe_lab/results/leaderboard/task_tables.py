@@ -59,7 +59,7 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
             Cell(letter_ranges(marks.get(entry, ""))),
             Cell(rate_chosen(first)),
             *shown,
-            Cell(times_text(first["cost"] if first else None)),
+            Cell(times_text(first["cost"], first["near"]) if first else ""),
         ]
 
     columns = ["entry", "tie", "rate", f"fits <= {percent(one.fits)}"]
@@ -140,7 +140,7 @@ def split_table(found: Scores, task: str, split: str) -> Table:
             Cell((CLUSTERS if row["clusters"] else "") + mean + spread),
             Cell(str(row["n"])),
             Cell(str(row["failed"] or "")),
-            Cell(times_text(row["cost"])),
+            Cell(times_text(row["cost"], row["near"])),
         ]
 
     columns = ["entry", "rate", "k/n", "median", "mean ± sd", "seeds", "failed", "time"]

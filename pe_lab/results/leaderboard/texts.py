@@ -15,7 +15,10 @@ NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
-TIME = "time: of training, divided by that of rope with the same seed on the same kind of machine"
+TIME = (
+    "time: of training by the clock, divided by that of rope with the same seed on the same kind "
+    "of machine within an hour (~: at another time, with other work beside)"
+)
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -117,9 +120,9 @@ def rate_chosen(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{row['lr']:g}"
 
 
-def times_text(value: float | None) -> str:
-    """A cost relative to rope's."""
-    return "" if value is None else f"{value:.2f}"
+def times_text(value: float | None, near: bool | None) -> str:
+    """A cost relative to rope's; ``~1.61`` if rope's runs are of another time."""
+    return "" if value is None else f"{'' if near else '~'}{value:.2f}"
 
 
 def clusters_note(rows: Iterable[Mapping[str, Any]]) -> str:
