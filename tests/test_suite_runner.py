@@ -158,6 +158,17 @@ def test_a_failure_is_listed_and_the_others_go_on(here: Here, tmp_path: Path) ->
     assert sum(one["seed"] < 1000 for one in summaries(tmp_path)) == 2 * 2
 
 
+def test_a_failed_run_counts_against_its_entry(here: Here, tmp_path: Path) -> None:
+    """Keys that are null stand for a value, and a failed run has recorded that value."""
+    line = tiny_suite(tmp_path, [0.001, 0.003, 0.006, 1e30], common=["train.clip=null"])
+    assert here(*line, "pe=alibi", "phases=tuning").status == 1
+    runs = suite_rows(Path("runs"), load_suite("tiny", tmp_path / "mine")).unique("run_id")
+    assert runs.sort("lr").select("entry", "phase", "state").rows() == [
+        *[("alibi", "tuning", "finished")] * 3,
+        ("alibi", "tuning", "failed"),
+    ]
+
+
 def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path) -> None:
     line = tiny_suite(tmp_path)
     ended = here(*line, "dry=true")

@@ -41,6 +41,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
         facts["code"] = code
     if contents := trainer.plan.task.contents():
         facts["contents"] = contents
+    facts["null_keys"] = sorted(trainer.plan.null_values)
     starts = folder.starts()
     if not starts:
         resolved = plain(trainer.plan.resolved)

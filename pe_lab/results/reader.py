@@ -161,7 +161,8 @@ class _Reader:
 
     def _setting(self, summary: Mapping[str, Any]) -> Setting:
         config, contents = summary["config"], summary.get("contents")
-        key = orjson.dumps([any_seed(config), contents], option=orjson.OPT_SORT_KEYS)
+        known = [any_seed(config), contents, summary.get("null_keys")]
+        key = orjson.dumps(known, option=orjson.OPT_SORT_KEYS)
         if key not in self.settings:
             self.settings[key] = _setting(summary)
         return self.settings[key]
@@ -179,17 +180,16 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        found = {"config": config, "contents": _contents(folder)}
-        return Record({**names, **facts}, {}, self._setting(found))
+        return Record({**names, **facts}, {}, self._setting({"config": config, **_start(folder)}))
 
 
-def _contents(folder: RunFolder) -> dict[str, str] | None:
-    """The digests of the task's files, of a run without a summary; None: not known."""
+def _start(folder: RunFolder) -> dict[str, Any]:
+    """What a run without a summary recorded, when it began, of the same as a summary has."""
     # Damaged: `pe-lab verify` says so.
     with suppress(PeLabError):
         for start in folder.starts():
-            return start.get("contents")
-    return None
+            return {key: value for key, value in start.items() if key in ("contents", "null_keys")}
+    return {}
 
 
 def _seed(folder: RunFolder, seed: int) -> int:

@@ -66,8 +66,8 @@ class Status(TypedDict):
 @with_config(STRICT)
 class Start(TypedDict):
     """An entry of environment.json; ``time``: when the start was, in seconds since 1970; ``code``:
-    class outside of pe_lab -> the start of the SHA-256 of its file; ``contents``: the digests of
-    the files that the task reads, as the summary has them."""
+    class outside of pe_lab -> the start of the SHA-256 of its file; ``contents`` and ``null_keys``:
+    as the summary has them, of a run that has none."""
 
     time: NotRequired[float]
     versions: NotRequired[dict[str, str]]
@@ -75,6 +75,7 @@ class Start(TypedDict):
     git_revision: NotRequired[str | None]
     code: NotRequired[dict[str, str]]
     contents: NotRequired[dict[str, str]]
+    null_keys: NotRequired[list[str]]
 
 
 @with_config(STRICT)
