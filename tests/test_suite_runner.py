@@ -205,18 +205,17 @@ def test_the_estimate_is_for_idle_cores() -> None:
     """By the clock a step takes eight times as long beside seven others on one core."""
     (config,) = checked_jobs([*COMMON, *TASK, *MODEL, "pe=rope"])
     planned, cores = plan(config), os.sched_getaffinity(0)
-    alone, _ = timed(planned)
+    alone = min(timed(planned)[0] for _ in range(3))
     os.sched_setaffinity(0, {min(cores)})
     others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(7)]
     try:
-        beside, _ = timed(planned)
+        beside = min(timed(planned)[0] for _ in range(3))
     finally:
         os.sched_setaffinity(0, cores)
         for other in others:
             other.kill()
             other.wait()
-    # What the others share (caches, a core's other thread) costs processor time as well.
-    assert beside < 4 * alone
+    assert beside < 2 * alone
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
