@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,10 @@ class Sweep:
         watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
         if self.slurm:
             watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
-        own: AbstractContextManager[Any] = nullcontext()
-        if self.cfg.hydra.launcher._target_ == RAY:
-            # Ray waits in code that takes no other exception.
-            watch, own = StopOnSignal(signal.default_int_handler), _ray()
+        elif self.cfg.hydra.launcher._target_ == RAY:
+            watch = _ray()
         try:
-            with watch, own:
+            with watch:
                 yield
                 if (stop := stopping()) is not None:
                     raise stop
@@ -138,13 +136,16 @@ class Sweep:
 
 @contextmanager
 def _ray() -> Iterator[None]:
-    """Ends the Ray that a sweep began: its workers stay in the folder in which they started, and
-    the next sweep of this process may have another one."""
+    """Signals stop the jobs that Ray runs inside, and the Ray that a sweep began ends with it: its
+    workers stay in the folder in which they started, and the next sweep of this process may have
+    another one."""
     import ray
 
     before = ray.is_initialized()
     try:
-        yield
+        # Ray waits in code that takes no other exception.
+        with StopOnSignal(signal.default_int_handler):
+            yield
     finally:
         if not before:
             ray.shutdown()
