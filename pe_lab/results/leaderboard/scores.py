@@ -149,6 +149,11 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def near_median(ratio: pl.Expr, near: pl.Expr) -> pl.Expr:
+    """The median of the ratios of times of two runs that were near, or of all if none were."""
+    return pl.when(near.any()).then(ratio.filter(near).median()).otherwise(ratio.median())
+
+
 def _costs(rows: pl.DataFrame) -> pl.DataFrame:
     """``cost`` of each task and entry: the median over seeds of the time of training over that of
     rope with the same seed on the same kind of machine. Where some of these pairs began within
@@ -164,7 +169,7 @@ def _costs(rows: pl.DataFrame) -> pl.DataFrame:
         seconds.join(rope, on=key, maintain_order="left")
         .group_by("task", "entry", maintain_order=True)
         .agg(
-            cost=pl.when(near.any()).then(ratio.filter(near).median()).otherwise(ratio.median()),
+            cost=near_median(ratio, near),
             near=near.any(),
         )
     )

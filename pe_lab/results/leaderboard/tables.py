@@ -8,7 +8,7 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import FITS, rates_by, ties
 from pe_lab.results.leaderboard.order import ORDER, SUITE, ordered
-from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.leaderboard.scores import Scores, near_median
 from pe_lab.results.leaderboard.texts import (
     GUESSING,
     TIME,
@@ -119,14 +119,7 @@ def _costs(found: Scores, tasks: Iterable[str]) -> dict[str, tuple[float | None,
     where it was taken at about the same time if there are such, and whether there are."""
     inside = (pl.col("split") == IN_DOMAIN) & pl.col("task").is_in(list(tasks))
     near, cost = pl.col("near"), pl.col("cost")
-    costs = (
-        found.cells.filter(inside)
-        .group_by("entry")
-        .agg(
-            pl.when(near.any()).then(cost.filter(near).median()).otherwise(cost.median()),
-            near.any(),
-        )
-    )
+    costs = found.cells.filter(inside).group_by("entry").agg(near_median(cost, near), near.any())
     return {entry: (value, at_once) for entry, value, at_once in costs.iter_rows()}
 
 
