@@ -73,12 +73,7 @@ def probability_of_improvement(a: ByTask, b: ByTask) -> float:
     Raises:
         ValueError: they share no task.
     """
-    lower = []
-    for task in (task for task in a if task in b):
-        ours, others = _samples({"a": a[task], "b": b[task]})
-        difference = ours[:, None] - others
-        lower.append(float(((difference < 0) + 0.5 * (difference == 0)).mean()))
-    return fmean(lower)
+    return fmean(lower for lower, _ in _improvement_by_task(a, b))
 
 
 def improvement_interval(a: ByTask, b: ByTask) -> tuple[float, float]:
@@ -92,12 +87,18 @@ def improvement_interval(a: ByTask, b: ByTask) -> tuple[float, float]:
     of cases where errors are normal, in 91 to 97 % where those of one side fall into two clusters
     and those of the other are alike (tests/test_statistics.py).
     """
-    return stratified_interval(
-        [
-            (probability_of_improvement({task: a[task]}, {task: b[task]}), min(len(a[task]), n))
-            for task, n in ((task, len(b[task])) for task in a if task in b)
-        ]
-    )
+    return stratified_interval(_improvement_by_task(a, b))
+
+
+def _improvement_by_task(a: ByTask, b: ByTask) -> list[tuple[float, int]]:
+    """Of each task that both have: the probability, and the runs of the side with fewer."""
+    found = []
+    for task in (task for task in a if task in b):
+        ours, others = _samples({"a": a[task], "b": b[task]})
+        difference = ours[:, None] - others
+        lower = ((difference < 0) + 0.5 * (difference == 0)).mean()
+        found.append((float(lower), min(len(ours), len(others))))
+    return found
 
 
 def _samples(values: ByTask) -> Samples:
