@@ -1,6 +1,7 @@
 """``pe-lab suite`` under kills, signals, a full disk and too little memory: it goes on, and ends
 with the numbers of an undisturbed one."""
 
+import errno
 import json
 import os
 import random
@@ -143,28 +144,50 @@ def test_ctrl_c_twice(tmp_path: Path, whole: Path, rng: random.Random) -> None:
     equal(tmp_path, whole)
 
 
-def test_runs_out_of_memory(
-    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are missing, where a diverged run is a failed trial; the others go on."""
-    line, sample, calls = suite(tmp_path), FlipFlop.sample, [0]
+def raising(error: Exception) -> Callable[..., object]:
+    """``FlipFlop.sample``, whose 40th call raises the error."""
+    sample, calls = FlipFlop.sample, [0]
 
     def short(self: FlipFlop, rng: np.random.Generator, n: int) -> object:
         calls[0] += 1
         if calls[0] == 40:
-            raise MemoryError("no room for a batch")
+            raise error
         return sample(self, rng, n)
 
+    return short
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room for a batch"), OSError(errno.ENOSPC, "no room for a batch")]
+)
+def test_runs_out_of_memory_or_room(
+    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """They are missing, where a diverged run is a failed trial; the others go on."""
+    line = suite(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(FlipFlop, "sample", short)
+        patch.setattr(FlipFlop, "sample", raising(error))
         ended = here(*line)
     assert ended.status == 1
-    assert "failed: MemoryError: no room for a batch" in ended.out
+    assert "no room for a batch" in ended.out
     assert "untuned entries: 1" in " ".join(ended.out.split())
     # Without one of four rates none is chosen.
     assert len(results(tmp_path)) == 3
     assert here(*line).status == 0
     equal(tmp_path, whole)
+
+
+def test_an_error_of_the_code_is_a_failed_trial(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is an OSError: a file that is not there will not be there the next time."""
+    with monkeypatch.context() as patch:
+        patch.setattr(FlipFlop, "sample", raising(FileNotFoundError(errno.ENOENT, "no such table")))
+        ended = here(*suite(tmp_path))
+    assert ended.status == 1
+    # Its rate has failed, and the score is at one of the other three.
+    assert len(results(tmp_path)) == RUNS - 1
+    assert "untuned" not in ended.out
 
 
 @pytest.mark.parametrize("room", [10_000, 200_000])

@@ -28,6 +28,14 @@ class MachineError(RunError):
     """The machine refused, for want of room on a disk or of memory: the same may succeed later."""
 
 
+NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+    | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
+"""Numbers of an ``OSError`` for want of room, memory or open files; any other, as of a file that is
+not there, is an error of the code that ran."""
+
+
 class DamagedError(RunError):
     """A file that was read back is not as it was written; it is left as it is."""
 
@@ -51,6 +59,12 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
         f"{path} cannot be written ({error.strerror}): make room there or choose another "
         "runs_dir, then run the same command again"
     )
+
+
+def by_machine(error: BaseException) -> bool:
+    """Whether the machine refused, so that the same may succeed later."""
+    no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+    return no_room or isinstance(error, MachineError)
 
 
 def sentence(error: BaseException) -> str:

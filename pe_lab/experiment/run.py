@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pe_lab.common.console import StepProgress, busy, console, split_table
-from pe_lab.common.errors import Interrupted, MachineError, RunError, sentence
+from pe_lab.common.errors import Interrupted, RunError, by_machine, sentence
 from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
@@ -148,8 +148,7 @@ def _execute(
                     trainer.step,
                     config.train.steps,
                     sentence(failure),
-                    by_machine=isinstance(error, (MachineError, OSError))
-                    or is_out_of_memory(error),
+                    by_machine=by_machine(error) or is_out_of_memory(error),
                 )
             if failure is error:
                 raise
