@@ -334,6 +334,20 @@ def test_a_cost_from_another_time_is_marked() -> None:
         ]  # fmt: skip
 
 
+def test_failures_of_several_kinds_are_named() -> None:
+    messages = ("the loss is nan", "the loss is nan", "no such table")
+    failed = [
+        run("rope", "flipflop", seed, [None] * 7, state="failed", message=message)
+        for seed, message in enumerate(messages)
+    ]
+    found = scored(*flipflop("rope", 8, 8)[3:], *failed)
+    (note,) = [one for one in closing_notes(found, ["flipflop"], None) if "failed" in one]
+    assert note == (
+        "failed: rope on flipflop, 3 runs (score): the loss is nan (the first of 2 messages, "
+        "to=FILE.parquet has all)"
+    )
+
+
 def test_where_every_tuning_run_failed_nothing_is_scored() -> None:
     failed = [
         run("rope", "flipflop", 1000, [None] * 7, lr=rate, state="failed")

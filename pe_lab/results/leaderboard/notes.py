@@ -67,14 +67,18 @@ def broken_notes(sentences: Sequence[str]) -> Iterator[str]:
 def _failures(rows: pl.DataFrame) -> Iterator[str]:
     failed = rows.filter((pl.col("state") == "failed") & (pl.col("split") == IN_DOMAIN))
     groups = failed.group_by("task", "entry", maintain_order=True).agg(
-        pl.len(), pl.col("message").first(), pl.col("phase").unique(maintain_order=True)
+        pl.len(),
+        pl.col("message").drop_nulls().unique(maintain_order=True),
+        pl.col("phase").unique(maintain_order=True),
     )
-    for n, (task, entry, count, message, phases) in enumerate(groups.iter_rows()):
+    for n, (task, entry, count, messages, phases) in enumerate(groups.iter_rows()):
         if n == MOST:
             yield f"{len(groups) - MOST} more entries with failed runs: all are in to=FILE.parquet"
             return
-        text = " ".join((message or "").split())
+        text = " ".join("".join(messages[:1]).split())
         text = text[:MESSAGE] + (".." if len(text) > MESSAGE else "")
+        if len(messages) > 1:
+            text += f" (the first of {len(messages)} messages, to=FILE.parquet has all)"
         yield f"failed: {entry} on {task}, {counted(count, 'run')} ({', '.join(phases)}): {text}"
 
 
