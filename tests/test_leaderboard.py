@@ -205,6 +205,21 @@ def test_tasks_of_a_family_weigh_the_same() -> None:
     assert share == pytest.approx(1 / 6)
 
 
+def test_a_task_that_most_seeds_do_not_learn_is_marked() -> None:
+    """Half of them fitting it is enough; of a family one such task is."""
+    learned = [run("rope", "recall", seed, [0.1 * (seed >= 4), *[0.5] * 3]) for seed in range(8)]
+    others = [run("cope", "recall", seed, [0.1 * (seed >= 3), *[0.5] * 3]) for seed in range(8)]
+    found = scored(*learned, *others, *flipflop("cope", 8, 8))
+    table = overview(found, by_family(SUITE, SUITE.tasks), "all")
+    cells = {row[0].text.partition(" ")[0]: row[3].text for row in table.rows}
+    assert cells["rope"] == "0 (0..32) 1/2"
+    assert cells["cope"].startswith("50° (")
+    assert "°: fewer than half of the seeds fit a task" in table.caption
+    table = overview(found, {name: [name] for name in ("flipflop", "recall")}, "recall")
+    (row,) = (row for row in table.rows if row[0].text.startswith("cope"))
+    assert [cell.text for cell in row[3:5]] == ["100 (68..100)", "0° (0..32)"]
+
+
 def test_entries_of_other_tasks_do_not_look_better() -> None:
     """cope has both tasks of the family, path the easier one alone, none of them other families."""
     ran = [*flipflop("cope", 8, 8), *on_recall("cope", 8, 4), *flipflop("path", 8, 8)]
@@ -240,7 +255,7 @@ def test_the_order_of_entries() -> None:
     """The most tasks, then the weakest column, then the next; ties as in the suite."""
 
     def of(**shares: float) -> dict[str, Rate]:
-        return {name: Rate(share, 0.0, 1.0, 8, 1, 2) for name, share in shares.items()}
+        return {name: Rate(share, 0.0, 1.0, 8, 1, 2, 0) for name, share in shares.items()}
 
     rates = {
         "one": of(count=1.0), "even": of(count=0.5, recall=0.5), "best": of(count=0.5, recall=0.6),
@@ -507,7 +522,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert lines["shaw"].count("not run") == 2
     assert list(lines).index("none") == len(SUITE.encodings) + 1
     assert "| 1/12 | 100 (68..100) | 100 (68..100) 1/2 |" in lines["lstm"]
-    assert "0 (0..79) 1/2" in lines["alibi (not tuned)"]
+    assert "0° (0..79) 1/2" in lines["alibi (not tuned)"]
     assert "|  | 0 | 0 |  |" in lines["guessing"]
     assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
     assert "not run, of the columns shown: recall\n" in ended.err

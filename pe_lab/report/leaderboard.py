@@ -22,11 +22,12 @@ from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import (
+    UNLEARNED_NOTE,
     display_name,
     entry_order,
     interval_text,
+    marked_share,
     missing_text,
-    share_text,
 )
 from pe_lab.results.leaderboard.vs_published import published_table
 
@@ -89,6 +90,7 @@ def leaderboard_page(
             across=across_tables(found, run) if run else None,
             published=published_table(found, tasks),
             notes=notes,
+            unlearned=UNLEARNED_NOTE,
             style=Markup((source / "page.css").read_text("utf-8")),
             scripts=[Markup(script) for script in scripts],
             hashes=" ".join(script_hash(script) for script in scripts),
@@ -123,7 +125,7 @@ def _line(
             cells.append(HeatCell(missing_text(found, entry, [task])))
         else:
             shade = round(1 - rate.share, 3)
-            cells.append(HeatCell(share_text(rate.share), interval_text(rate), shade))
+            cells.append(HeatCell(marked_share(rate), interval_text(rate), shade))
     return display_name(found, entry, tasks), cells
 
 

@@ -28,6 +28,7 @@ class Rate:
             run counts as the share of splits that it generalises to.
         runs: of all tasks.
         tasks: with runs, of ``of`` tasks.
+        unlearned: of these tasks, those that fewer than half of the runs fit in domain.
     """
 
     share: float
@@ -36,6 +37,7 @@ class Rate:
     runs: int
     tasks: int
     of: int
+    unlearned: int
 
 
 def rates_by(
@@ -45,6 +47,8 @@ def rates_by(
     or with ``column`` fits, how often they fit in domain."""
     table: dict[str, dict[str, Rate]] = {}
     runs = _runs(found, column)
+    fits = _runs(found, FITS).group_by("entry", "task").agg(fits=pl.col("k").mean())
+    unlearned = set(fits.filter(pl.col("fits") < 0.5).select("entry", "task").iter_rows())
     for group, tasks in groups.items():
         of_task = (
             runs.filter(pl.col("task").is_in(tasks))
@@ -61,6 +65,7 @@ def rates_by(
                 runs=sum(n for _, n in several),
                 tasks=len(several),
                 of=len(tasks),
+                unlearned=sum((entry, task) in unlearned for task in tasks),
             )
     return table
 

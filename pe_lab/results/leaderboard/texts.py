@@ -15,6 +15,12 @@ NOT_RUN = "not run"
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
+UNLEARNED = "°"
+"""The mark of a rate that a task counts in which most runs have not learned in domain."""
+UNLEARNED_NOTE = (
+    f"{UNLEARNED}: fewer than half of the seeds fit a task of this column in domain, which is then "
+    "not learned rather than not generalised"
+)
 TIME = (
     "time: of training by the clock, divided by that of rope with the same seed on the same kind "
     "of machine within an hour (~: at another time, with other work beside)"
@@ -83,11 +89,17 @@ def run_or_not(found: Scores, entries: Sequence[str], task: str) -> tuple[list[s
 
 
 def rate_text(rate: Rate | None, missing: str) -> str:
-    """``69 (40..88) 1/2``: in %, the interval, and the tasks run of all, unless these are all."""
+    """``69° (40..88) 1/2``: in %, whether a task of it is not learned, the interval, and the tasks
+    run of all, unless these are all."""
     if rate is None:
         return missing
     partly = f" {rate.tasks}/{rate.of}" if rate.tasks < rate.of else ""
-    return f"{share_text(rate.share)} ({interval_text(rate)}){partly}"
+    return f"{marked_share(rate)} ({interval_text(rate)}){partly}"
+
+
+def marked_share(rate: Rate) -> str:
+    """``69°``: in %, and whether a task of it is not learned."""
+    return share_text(rate.share) + (UNLEARNED if rate.unlearned else "")
 
 
 def interval_text(rate: Rate) -> str:
