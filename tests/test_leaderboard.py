@@ -879,7 +879,9 @@ def test_the_error_at_each_rate(here: Here, shipped: Path) -> None:
     assert [(cell.text, cell.best) for cell in row] == [
         ("rope", False), ("0.0", True), ("10.0", False), ("20.0", False), ("failed", False),
     ]  # fmt: skip
+    assert "was chosen for 1 of 1, so that a better one may lie beyond: rope." in table.caption
     ended = here("leaderboard", "view=tuning", "format=markdown")
+    assert "may lie beyond" not in ended.out
     assert "| cope | 10.0 | **0.0** | 10.0 | 10.0 |" in ended.out
 
 

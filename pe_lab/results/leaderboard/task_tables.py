@@ -224,11 +224,18 @@ def tuning_table(found: Scores, task: str) -> Table | None:
         error, failed = means.get((entry, lr), (None, False))
         return Cell("failed" if failed else percent(error), chosen.get(entry) == lr)
 
+    outer = [entry for entry in names if chosen.get(entry) in (min(rates), max(rates))]
+    beyond = (
+        f" The least or the greatest rate was chosen for {len(outer)} of {len(names)}, so that a "
+        f"better one may lie beyond: {', '.join(outer)}."
+        if outer
+        else ""
+    )
     return Table(
         title=f"{task}: in-domain error in % at each learning rate, tuning seeds",
         columns=["entry", *(f"{rate:g}" for rate in rates)],
         words=1,
         rows=[[Cell(entry), *(cell(entry, rate) for rate in rates)] for entry in names],
-        caption="The mean over the tuning seeds; out-of-domain errors are not read.",
+        caption=f"The mean over the tuning seeds; out-of-domain errors are not read.{beyond}",
         best="the rate that is scored: the lowest error, on a tie the lowest loss.",
     )
