@@ -2,8 +2,8 @@
 
 The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
 an interrupted command goes on. A section whose runs are not there stays as the page has it. Tables
-are those of ``pe-lab results``. README.md's first table and its picture, the report's heat map, are
-made of the same runs; ``pe-lab extrapolate`` fills in docs/extrapolation.md.
+are those of ``pe-lab results``. README.md's first table is made of the same runs; ``pe-lab
+extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 
@@ -27,14 +27,11 @@ from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
-from pe_lab.report.pictures import drawn, heat_map
-from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs
 from pe_lab.store.run_folder import RunFolder
 
 README, EXTRAPOLATION = facts.ROOT / "README.md", facts.ROOT / "docs" / "extrapolation.md"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
-PICTURE = facts.ROOT / "docs" / "img" / "heatmap.png"
 RUNS = "runs/findings"
 FLIPFLOP = "task=flipflop and state=finished and model.n_layers=2 and task.length=64"
 """One layer and length 512 are separate findings."""
@@ -112,14 +109,6 @@ def over_seeds(errors: pl.Series) -> str:
     return f"{mean:.1f}" if high - low < 0.05 else f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
-def draw_heat_map() -> None:
-    """The report's heat map of the findings on flip-flop, as README.md shows it."""
-    runs = read_runs(facts.ROOT / RUNS, where=f"{FLIPFLOP} and seed<3")
-    (section,) = sections(runs, by_split(runs))
-    PICTURE.write_bytes(drawn(heat_map(section), "png"))
-    print(f"wrote {PICTURE.relative_to(facts.ROOT)}")
-
-
 def extrapolated() -> str:
     """The tables of ``pe-lab extrapolate``; trains and measures what is missing."""
     return pe_lab(
@@ -154,7 +143,6 @@ def main() -> None:
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     if not args.names or {"seeds", "flipflop"} <= set(args.names):
         insert(README, first_table(), "make findings")
-        draw_heat_map()
     if not args.names:
         insert(EXTRAPOLATION, extrapolated(), "make findings")
 

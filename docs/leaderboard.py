@@ -1,4 +1,5 @@
-"""``make leaderboard``: docs/leaderboard.md, from the shipped results of the suite alone.
+"""``make leaderboard``: docs/leaderboard.md and its picture, from the shipped results of the suite
+alone.
 
 The shipped file itself is written from run folders and what it holds already:
 
@@ -8,6 +9,8 @@ The shipped file itself is written from run folders and what it holds already:
 import polars as pl
 
 from docs import facts
+from pe_lab.report.leaderboard_heat import heat_map, heat_picture
+from pe_lab.report.pictures import drawn
 from pe_lab.results.formats import markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables
@@ -26,6 +29,7 @@ from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
+PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
 PLANS = facts.ROOT / "docs" / "plans"
 TABLES = "<!-- tables -->"
 SHOWN = 5
@@ -42,12 +46,25 @@ def page() -> str:
     return "\n\n".join([NOTICE, before.strip(), *_tables(), after.strip()]) + "\n"
 
 
-def _tables() -> list[str]:
+def picture() -> str:
+    """The heat map of the entries with the most tasks, as SVG."""
+    found, _ = _shipped()
+    heat = heat_map(found, list(found.suite.tasks))
+    return drawn(heat_picture(heat, found.suite.version, whole=True), "svg").decode()
+
+
+def _shipped() -> tuple[Scores, str | None]:
+    """The shipped results, and the digest of their file."""
     suite = load_suite(DEFAULT)
     rows, digest = file.shipped_rows(suite)
-    if rows.is_empty():
+    return scores(suite, rows, pl.DataFrame(schema=SCHEMA)), digest
+
+
+def _tables() -> list[str]:
+    found, digest = _shipped()
+    if found.rows.is_empty():
         return ["No results are shipped yet."]
-    found = scores(suite, rows, pl.DataFrame(schema=SCHEMA))
+    suite = found.suite
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
     parts = ["## In short", "\n".join(_in_short(found, scored))]
     parts += ["## Plans", *_plans(suite), "## By family"]
@@ -133,11 +150,11 @@ def _plans(suite: Suite) -> list[str]:
 
 
 def main() -> None:
-    """Write the page if it changed."""
-    text = page()
-    if not PAGE.exists() or PAGE.read_text("utf-8") != text:
-        PAGE.write_text(text, "utf-8")
-        print(f"wrote {PAGE.relative_to(facts.ROOT)}")
+    """Write the page and the picture if they changed."""
+    for path, text in {PAGE: page(), PICTURE: picture()}.items():
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            print(f"wrote {path.relative_to(facts.ROOT)}")
 
 
 if __name__ == "__main__":

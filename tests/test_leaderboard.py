@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from program import Here, assert_refused
 from docs import leaderboard
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
+from pe_lab.report.leaderboard_heat import heat_map, heat_picture
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
@@ -642,6 +644,36 @@ def test_wrong_words(here: Here, shipped: Path) -> None:
 
 def test_the_page_is_what_the_shipped_file_gives() -> None:
     assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run `make leaderboard`"
+
+
+def texts(svg: str) -> list[str]:
+    """What stands in a picture."""
+    return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+
+
+def test_the_picture_is_what_the_shipped_file_gives() -> None:
+    """Its words: the rest is as the fonts of the machine are."""
+    found = texts(leaderboard.PICTURE.read_text("utf-8"))
+    assert found == texts(leaderboard.picture()), "run `make leaderboard`"
+
+
+def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
+    """A row an entry; one that most seeds have not learned is grey."""
+    assert here("leaderboard", "to=heat.svg", "task=flipflop,recall").status == 0
+    found = texts(Path("heat.svg").read_text())
+    for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "not run"):
+        assert text in found
+    heat = heat_map(scores(SUITE, file.read(shipped)[0], rows()), ["flipflop"])
+    cells = {row.entry: row.cells[0] for row in (*heat.rows, *heat.controls)}
+    assert [cells[entry].unlearned for entry in ("alibi", "cope", "shaw")] == [True, False, False]
+    assert [cells[entry].shade for entry in ("alibi", "cope", "shaw")] == [None, 0.05, None]
+    values = heat_picture(heat, "v1", whole=True)["data"]["values"]
+    assert {value["entry"] for value in values} == {
+        "rope", "cope", "alibi (not tuned)", "lstm (control)", "none (control)",
+    }  # fmt: skip
+    assert_refused(here("leaderboard", "to=heat.svg"), "to=heat.svg is there and is left as it is")
+    assert here("leaderboard", "to=heat.png").status == 0
+    assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_page_of_a_shipped_file(shipped: Path) -> None:

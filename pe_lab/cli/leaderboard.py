@@ -13,6 +13,7 @@
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
                                                        profiles, published numbers, failures
+    pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
@@ -30,7 +31,14 @@ from typing import Literal
 
 import polars as pl
 
-from pe_lab.cli.leaderboard_files import PARQUET, check_file, write_page, write_runs
+from pe_lab.cli.leaderboard_files import (
+    PARQUET,
+    PICTURES,
+    check_file,
+    write_page,
+    write_picture,
+    write_runs,
+)
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
@@ -106,6 +114,9 @@ def show(words: Sequence[str]) -> None:
         return
     found = scores(suite, shipped, yours)
     closing += closing_notes(found, tasks, digest)
+    if options.to is not None and options.to.suffix in PICTURES:
+        write_picture(options.to, found, tasks)
+        return
     if options.to is not None:
         write_page(options.to, found, tasks, closing, shlex.join(["pe-lab", "leaderboard", *words]))
         return
@@ -207,7 +218,8 @@ def _check_together(options: LeaderboardOptions) -> None:
     if options.to is not None:
         parquet = options.to.suffix == PARQUET
         without = ("split", "view", "format", "sort", *(("family", "task") if parquet else ()))
-        why = f"to={options.to} writes {'all runs' if parquet else 'the whole page'}"
+        what = "all runs" if parquet else "P(generalises) of all splits"
+        why = f"to={options.to} writes {what}"
     elif options.view != "families":
         without, why = ("split", "sort"), f"view={options.view} is of all scored splits"
         if options.format in ("csv", "json"):

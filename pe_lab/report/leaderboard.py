@@ -1,7 +1,7 @@
 """The page of ``pe-lab leaderboard``: heat map, every seed as a dot, cost beside error, profiles,
 published numbers and failures, in one file that loads nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
@@ -13,22 +13,12 @@ from markupsafe import Markup
 from pe_lab.common.vega import vega_script
 from pe_lab.report.charts import CONFIG
 from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
-from pe_lab.report.page import DEEP, script_hash, templates
+from pe_lab.report.leaderboard_heat import GREY_NOTE, heat_map
+from pe_lab.report.page import script_hash, templates
 from pe_lab.results.formats import Table
 from pe_lab.results.leaderboard.across import across_tables
-from pe_lab.results.leaderboard.families import Rate, rates_by
-from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.texts import (
-    UNLEARNED_NOTE,
-    display_name,
-    entry_order,
-    interval_text,
-    marked_share,
-    missing_text,
-)
 from pe_lab.results.leaderboard.vs_published import published_table
 
 
@@ -53,12 +43,8 @@ def leaderboard_page(
         command: that made it.
     """
     run = [task for task in tasks if task in set(found.cells["task"])]
-    families = by_family(found.suite, run)
-    columns = [task for several in families.values() for task in several]
-    entries, controls = entry_order(found, tasks)
-    entries = ordered(entries, rates_by(found, "generalises", families))
-    shown = [*entries, *controls]
-    rates = rates_by(found, "generalises", {task: [task] for task in columns})
+    heat = heat_map(found, tasks)
+    shown = [row.entry for row in (*heat.rows, *heat.controls)]
     parts = [
         TaskPart(
             task,
@@ -81,52 +67,20 @@ def leaderboard_page(
             suite=found.suite.version,
             made=datetime.now().astimezone(),
             command=command,
-            families=families,
-            lines=[_line(found, rates, entry, columns) for entry in entries],
-            controls=[_line(found, rates, entry, columns) for entry in controls],
+            heat=heat,
             missing=[task for task in tasks if task not in run],
             parts=parts,
             profile=profile,
             across=across_tables(found, run) if run else None,
             published=published_table(found, tasks),
             notes=notes,
-            unlearned=UNLEARNED_NOTE,
+            grey=GREY_NOTE,
             style=Markup((source / "page.css").read_text("utf-8")),
             scripts=[Markup(script) for script in scripts],
             hashes=" ".join(script_hash(script) for script in scripts),
             specs=Markup(_escaped(specs)),
         )
     )
-
-
-@dataclass(frozen=True)
-class HeatCell:
-    """P(generalises) of an entry on a task: the text, the interval, and the shade, from 0 (all
-    generalise) to 1 (none); empty where it was not run."""
-
-    text: str
-    interval: str = ""
-    shade: float | None = None
-
-    @property
-    def deep(self) -> bool:
-        """Whether the shade needs light ink."""
-        return self.shade is not None and self.shade > DEEP
-
-
-def _line(
-    found: Scores, rates: Mapping[str, Mapping[str, Rate]], entry: str, tasks: Sequence[str]
-) -> tuple[str, list[HeatCell]]:
-    """The entry as it is shown, and its cells."""
-    cells = []
-    for task in tasks:
-        rate = rates.get(entry, {}).get(task)
-        if rate is None:
-            cells.append(HeatCell(missing_text(found, entry, [task])))
-        else:
-            shade = round(1 - rate.share, 3)
-            cells.append(HeatCell(marked_share(rate), interval_text(rate), shade))
-    return display_name(found, entry, tasks), cells
 
 
 def _escaped(value: Any) -> str:
