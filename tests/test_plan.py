@@ -26,6 +26,7 @@ from pe_lab.results.plan_tests import (
     SUPPORTED,
     evaluate,
     p_value,
+    result_table,
     verdict,
 )
 from pe_lab.results.plans import (
@@ -467,3 +468,8 @@ def test_three_seeds_can_support_a_plan_at_5_percent() -> None:
     for test in ("fisher", "mann_whitney"):
         found = evaluate(plan.model_copy(update={"test": test}), pl.DataFrame(rows), SUITE)
         assert found["verdict"].to_list() == [SUPPORTED]
+        assert found.select("fits_a", "fits_b").row(0) == (3, 0)
+        table = result_table(plan, found)
+        ((_, _, first, _, second, *_),) = table.rows
+        assert (first.text, second.text) == ("3/3, median 0.0", "0/3°, median 100.0")
+        assert "°: fewer than half of these seeds fit the task in domain" in table.caption

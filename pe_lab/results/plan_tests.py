@@ -6,8 +6,10 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import WORST
+from pe_lab.results.leaderboard.texts import UNLEARNED
 from pe_lab.results.plan_runs import tuned_rates
 from pe_lab.results.plans import PHASES, Plan, Test
 from pe_lab.results.statistics.pairs import rank_sum_test
@@ -17,7 +19,7 @@ SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "not enough
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "split", "a", "b"), pl.String),
     **dict.fromkeys(("lr_a", "lr_b"), pl.Float64),
-    **dict.fromkeys(("k_a", "n_a", "k_b", "n_b"), pl.Int64),
+    **dict.fromkeys(("k_a", "n_a", "fits_a", "k_b", "n_b", "fits_b"), pl.Int64),
     **dict.fromkeys(("median_a", "median_b", "threshold", "p"), pl.Float64),
     **dict.fromkeys(("verdict", "missing"), pl.String),
 }
@@ -45,8 +47,9 @@ def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     The runs are those at the rate that tuning chose. One that failed, or whose encoding does not
     reach the split's length, counts as one that does not generalise, with the error 1. Columns:
     ``task``, ``split``, ``a`` (claimed to be the better), ``b``, ``lr_a`` and ``lr_b`` (the rates),
-    ``k_a`` of ``n_a`` seeds that generalise, ``k_b`` of ``n_b``, the medians of the error,
-    ``threshold``, ``p``, ``verdict`` and ``missing`` (which runs are).
+    ``k_a`` of ``n_a`` seeds that generalise and ``fits_a`` of them that fit the task in domain,
+    ``k_b``, ``n_b`` and ``fits_b``, the medians of the error, ``threshold``, ``p``, ``verdict`` and
+    ``missing`` (which runs are).
 
     Args:
         rows: of the leaderboard's columns (``rows_of_plans``).
@@ -59,7 +62,7 @@ def evaluate(plan: Plan, rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
         pl.col("seed") == pl.col("seed_init"),
     )
     found = [
-        _row(plan, (task, split, threshold), (a, b), rates, named)
+        _row(plan, (task, split, threshold, suite.tasks[task].fits), (a, b), rates, named)
         for task, splits in plan.tasks.items()
         for split, threshold in splits.items()
         for b in others
@@ -81,7 +84,9 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
     lines = []
     for row in rows.iter_rows(named=True):
         sides = [
-            f"{row[f'k_{side}']}/{row[f'n_{side}']}, median {percent(row[f'median_{side}'])}"
+            f"{row[f'k_{side}']}/{row[f'n_{side}']}"
+            f"{UNLEARNED if row[f'fits_{side}'] < row[f'n_{side}'] / 2 else ''}, "
+            f"median {percent(row[f'median_{side}'])}"
             for side in "ab"
         ]
         p = "" if row["p"] is None else f"{row['p']:.2g}"
@@ -92,27 +97,32 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
     head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
     caption = (
         f"p: {named}, one-sided, of a better than b; supported at {plan.level:g} or less. Seeds at "
-        "or below the threshold, of all; the median of the error in %."
+        "or below the threshold, of all; the median of the error in %. Supported: a generalises in "
+        "more seeds than b, not that b does in none."
     )
+    if any(UNLEARNED in line[n].text for line in lines for n in (2, 4)):
+        caption += f" {UNLEARNED}: fewer than half of these seeds fit the task in domain."
     return Table(plan.hypothesis, head, len(head), lines, caption)
 
 
 def _row(
     plan: Plan,
-    of: tuple[str, str, float],
+    of: tuple[str, str, float, float],
     pair: tuple[str, str],
     rates: Mapping[tuple[str, str], float],
     rows: pl.DataFrame,
 ) -> dict[str, Any]:
-    task, split, threshold = of
+    task, split, threshold, fits = of
     row: dict[str, Any] = {"task": task, "split": split, "threshold": threshold}
     missing, errors = [], []
     for side, entry in zip("ab", pair, strict=True):
         rate = rates.get((task, entry))
-        runs = rows.filter(
-            pl.col("task") == task, pl.col("entry") == entry, pl.col("split") == split,
+        every = rows.filter(
+            pl.col("task") == task, pl.col("entry") == entry,
             pl.lit(False) if rate is None else pl.col("lr") == rate,
-        ).unique("seed", keep="first", maintain_order=True)  # fmt: skip
+        ).unique(["seed", "split"], keep="first", maintain_order=True)  # fmt: skip
+        runs = every.filter(pl.col("split") == split)
+        inside = every.filter(pl.col("split") == IN_DOMAIN)["error"].fill_null(WORST)
         of_side = runs["error"].fill_null(WORST).to_list()
         errors.append(of_side)
         row |= {
@@ -120,6 +130,7 @@ def _row(
             f"lr_{side}": rate,
             f"k_{side}": sum(error <= threshold for error in of_side),
             f"n_{side}": len(of_side),
+            f"fits_{side}": int((inside <= fits).sum()),
             f"median_{side}": runs["error"].fill_null(WORST).median(),
         }
         if rate is None:
