@@ -21,6 +21,7 @@ from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview
 from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import entry_order, share_text
+from pe_lab.results.leaderboard.tuning_table import grid_ends
 from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
@@ -77,6 +78,8 @@ def _tables() -> list[str]:
         parts += [markdown(table).strip() for table in across_tables(found, scored)]
     for task in scored:
         parts += [f"## {task}", markdown(task_table(found, task)).strip()]
+        if ends := grid_ends(found, task):
+            parts.append(ends)
         if (others := phases_table(found, task)) is not None:
             parts.append(markdown(others).strip())
     if (beside := published_table(found, scored)).rows:

@@ -31,8 +31,9 @@ from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
-from pe_lab.results.leaderboard.task_tables import phases_table, task_table, tuning_table
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
+from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
@@ -601,7 +602,8 @@ def test_yours_that_are_tuned_only_have_a_row() -> None:
     row = next(row for row in table.rows if row[0].text == "mine (yours)")
     assert [cell.text for cell in row][:3] == ["mine (yours)", "", "not scored"]
     assert table.rows[0][0].text == "rope (not tuned)"
-    assert [row[0].text for row in table.closing] == ["none", "lstm", "guessing"]
+    assert [row[0].text for row in table.closing] == ["none", "lstm", "guessing", "answers"]
+    assert [cell.text for cell in table.closing[-1]][3:5] == ["1000", "1000"]
 
 
 def test_core_hours_are_of_all_threads() -> None:

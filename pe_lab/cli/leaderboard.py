@@ -61,8 +61,8 @@ from pe_lab.results.leaderboard.task_tables import (
     phases_table,
     split_table,
     task_table,
-    tuning_table,
 )
+from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 

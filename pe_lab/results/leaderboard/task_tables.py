@@ -31,6 +31,7 @@ from pe_lab.results.leaderboard.texts import (
 )
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING
 
+ANSWERS = "answers"
 TIES = (
     "entries that share no letter differ, others cannot be told apart (exact test of the share of "
     "splits that a run generalises to, at 5 % after Holm over all pairs; a-d: a, b, c and d)"
@@ -69,19 +70,20 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
     shown.append(len(columns))
     columns.append("time")
     closing = [line(entry) for entry in controls]
-    guess = {row["split"]: row["guess"] for row in cells_of_task(found, task)}
-    if guess:
-        closing.append(
-            [
-                *(Cell(word) for word in (GUESSING, "", "")),
-                *(Cell("" if guess.get(s) is None else percent(guess[s])) for s in splits),
-                Cell(""),
-            ]
-        )
+    of_task = found.rows.filter(pl.col("task") == task).drop_nulls("n")
+    measured = {s: (n, guess) for s, n, guess in of_task.select("split", "n", "guess").iter_rows()}
+    answers, guesses = zip(*(measured.get(split, (None, None)) for split in splits), strict=True)
+    if any(answers):
+        texts = {
+            GUESSING: ["" if guess is None else percent(guess) for guess in guesses],
+            ANSWERS: ["" if n is None else str(n) for n in answers],
+        }
+        closing += [[Cell(word) for word in (name, "", "", *of, "")] for name, of in texts.items()]
     caption = (
         "k/n seeds with an error at or below the threshold of the column (95 % Wilson interval in "
-        f"%), and the median error in %; rate: the learning rate that tuning chose; {TIME}; order: "
-        "by " + ("the mean of k/n over the scored splits" if sort is None else sort)
+        f"%), and the median error in %; rate: the learning rate that tuning chose; {TIME}; "
+        f"{ANSWERS}: how many are measured, the same of every run; order: by "
+        + ("the mean of k/n over the scored splits" if sort is None else sort)
     )
     if marks:
         caption += f"; tie: {TIES}"
@@ -198,44 +200,4 @@ def phases_table(found: Scores, task: str) -> Table | None:
             "an error at or below the threshold (95 % Wilson interval in %), and the median error "
             "in %."
         ),
-    )
-
-
-def tuning_table(found: Scores, task: str) -> Table | None:
-    """A row an entry, a column a learning rate: the in-domain error of the tuning runs, the
-    chosen rate marked; None where nothing was tuned."""
-    rates = found.suite.protocol.rates
-    tuning = found.rows.filter(
-        (pl.col("task") == task) & (pl.col("phase") == TUNING) & (pl.col("split") == IN_DOMAIN)
-    )
-    if tuning.is_empty():
-        return None
-    means = {
-        (entry, lr): (error, failed)
-        for entry, lr, error, failed in tuning.group_by("entry", "lr")
-        .agg(pl.col("error").mean(), failed=(pl.col("state") == "failed").any())
-        .iter_rows()
-    }
-    chosen = dict(tuning.select("entry", "chosen").unique().iter_rows())
-    entries, controls = entry_order(found, [task])
-    names = [e for e in (*entries, *controls) if e in set(tuning["entry"])]
-
-    def cell(entry: str, lr: float) -> Cell:
-        error, failed = means.get((entry, lr), (None, False))
-        return Cell("failed" if failed else percent(error), chosen.get(entry) == lr)
-
-    outer = [entry for entry in names if chosen.get(entry) in (min(rates), max(rates))]
-    beyond = (
-        f" The least or the greatest rate was chosen for {len(outer)} of {len(names)}, so that a "
-        f"better one may lie beyond: {', '.join(outer)}."
-        if outer
-        else ""
-    )
-    return Table(
-        title=f"{task}: in-domain error in % at each learning rate, tuning seeds",
-        columns=["entry", *(f"{rate:g}" for rate in rates)],
-        words=1,
-        rows=[[Cell(entry), *(cell(entry, rate) for rate in rates)] for entry in names],
-        caption=f"The mean over the tuning seeds; out-of-domain errors are not read.{beyond}",
-        best="the rate that is scored: the lowest error, on a tie the lowest loss.",
     )
