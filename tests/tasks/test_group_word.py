@@ -3,13 +3,20 @@
 from itertools import permutations
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pe_lab.cli.train import checked_jobs
 from pe_lab.common.rng import generator
 from pe_lab.common.task import Batch
+from pe_lab.experiment.summary import evaluation_sets
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.scores import scores
+from pe_lab.results.suite import load_suite
 from pe_lab.tasks.group_word import GroupWord
+from pe_lab.training.plan import plan
 
 
 def group_word(**keys):
@@ -181,3 +188,20 @@ def test_at_length():
     assert group_word(tokens_per_step=4, start=True).at_length(48).n_tokens == 45
     with pytest.raises(ValueError, match=r"length of 3 is too short for a group word: .* least 4"):
         group_word(tokens_per_step=4).at_length(3)
+
+
+def test_the_floor_of_parity_without_a_start_token():
+    """Of the suite's words: an even number of swaps and nothing else so far. Path makes these
+    errors and no other in domain and at twice the length, in each of the shipped runs."""
+    suite = load_suite("v1")
+    (job,) = checked_jobs([*suite.common, *suite.model, *suite.tasks["parity"].words, "pe=path"])
+    sets = evaluation_sets(plan(job))
+    rows = file.shipped_rows(suite)[0]
+    found = scores(suite, rows, rows.clear()).rows.filter(task="parity", entry="path", counts=True)
+    for split in ("in_domain", "long_x2"):
+        swaps = np.logical_and.accumulate(sets[split].tokens == 1, axis=1)
+        floor = int(swaps[:, 1::2].sum())
+        wrong = found.filter(split=split).select(pl.col("error") * pl.col("n")).to_series()
+        assert len(wrong) >= 8
+        assert set(wrong.round(6)) == {floor}
+        assert floor / swaps.shape[0] == pytest.approx(1 / 3, abs=0.05)
