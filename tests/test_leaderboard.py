@@ -627,6 +627,19 @@ def test_keys_without_effect(here: Here, shipped: Path) -> None:
         assert_refused(here("leaderboard", *words), f"{key}= has no effect here, as ", "leave it")
 
 
+def test_other_thresholds(here: Here, shipped: Path) -> None:
+    """Rope's 18 seeds that do not generalise have an error of 0.5, 25 times the threshold."""
+    for times, rope in ((24.9, "10 (3..30)"), (25, "100 (84..100)")):
+        ended = here("leaderboard", f"thresholds={times}", "format=markdown")
+        assert ended.status == 0
+        assert f"all thresholds are {times:g} times those of the suite\n" in ended.err
+        assert any("| rope |" in line and f" {rope} " in line for line in ended.out.splitlines())
+    assert "all thresholds" not in here("leaderboard").err
+    assert_refused(here("leaderboard", "thresholds=0"), "thresholds=0", "greater than 0")
+    words = ("to=a.parquet", "thresholds=2")
+    assert_refused(here("leaderboard", *words), "thresholds= has no effect here, as ", "leave it")
+
+
 def test_wrong_words(here: Here, shipped: Path) -> None:
     assert_refused(here("leaderboard", "family=recal"), "family=recal: did you mean recall?")
     assert_refused(here("leaderboard", "task=flip"), "task=flip", "flipflop")

@@ -114,6 +114,8 @@ def _of_command(module: str, before: list[str], current: str) -> list[str]:
     spec = find_spec(module)
     assert spec is not None
     source = Path(spec.origin or "")
+    apart = source.with_name(f"{source.stem}_options.py")
+    source = apart if apart.is_file() else source
     fields = _fields(source, "Options")
     if "RunOptions" in source.read_text("utf-8"):
         fields = {**dict.fromkeys(("runs_dir", "where", *RUN_FILTERS), ""), **fields}

@@ -10,6 +10,7 @@
                                                        probability of a lower error than rope
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
+    pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
                                                        profiles, published numbers, failures
@@ -27,7 +28,6 @@ single score: entries that share no letter differ.
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
@@ -39,10 +39,15 @@ from pe_lab.cli.leaderboard_files import (
     write_picture,
     write_runs,
 )
+from pe_lab.cli.leaderboard_options import (
+    LeaderboardOptions,
+    check_sort,
+    check_together,
+    columns_of,
+    tasks_of,
+)
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.options import parse, without_config_dir
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Table
 from pe_lab.results.frame import FACTS
@@ -53,35 +58,17 @@ from pe_lab.results.leaderboard.notes import (
     closing_notes,
     lacking_note,
 )
-from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.rows import SCHEMA, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
+from pe_lab.results.leaderboard.tables import overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import (
     phases_table,
     split_table,
     task_table,
 )
 from pe_lab.results.leaderboard.tuning_table import tuning_table
-from pe_lab.results.output import Format, print_tables
-from pe_lab.results.suite import DEFAULT, Suite, load_suite
-
-
-class LeaderboardOptions(Options):
-    """The keys of ``pe-lab leaderboard``."""
-
-    command = "leaderboard"
-
-    suite: str = DEFAULT
-    family: CommaSeparated[str] | None = None
-    task: CommaSeparated[str] | None = None
-    split: CommaSeparated[str] | None = None
-    runs_dir: str = "runs"
-    shipped: Flag = True
-    view: Literal["families", "across", "published", "tuning"] = "families"
-    sort: str | None = None
-    format: Format = "table"
-    to: Path | None = None
+from pe_lab.results.output import print_tables
+from pe_lab.results.suite import Suite, load_suite
 
 
 def show(words: Sequence[str]) -> None:
@@ -93,9 +80,10 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(LeaderboardOptions, rest)
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    tasks = _tasks(suite, options)
-    _check_together(options)
-    _check_sort(suite, tasks, options)
+    suite = suite.with_thresholds(options.thresholds)
+    tasks = tasks_of(suite, options)
+    check_together(options)
+    check_sort(suite, tasks, options)
     if options.to is not None:
         check_file(options.to)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
@@ -113,6 +101,8 @@ def show(words: Sequence[str]) -> None:
         write_runs(options.to, shipped, yours, closing)
         return
     found = scores(suite, shipped, yours)
+    if options.thresholds != 1:
+        closing.append(f"all thresholds are {options.thresholds:g} times those of the suite")
     closing += closing_notes(found, tasks, digest)
     if options.to is not None and options.to.suffix in PICTURES:
         write_picture(options.to, found, tasks)
@@ -131,7 +121,7 @@ def show(words: Sequence[str]) -> None:
         "interval": "95 %, Wilson, of k of n seeds",
     }
     if options.view == "families" and options.task is None and options.split is None:
-        closing = [*overview_notes(found, _columns(suite, tasks, options)), *closing]
+        closing = [*overview_notes(found, columns_of(suite, tasks, options)), *closing]
     else:
         closing = [*absent_note(found, tasks, options.view == "tuning"), *closing]
     print_tables(options.format, tables, rows, frame_of([], FACTS), closing, facts)
@@ -164,82 +154,12 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
             for table in (task_table(found, task, options.sort), phases_table(found, task))
         )
         return [table for table in found_tables if table is not None]
-    return [overview(found, _columns(suite, tasks, options), _title(suite, options), options.sort)]
+    return [
+        overview(found, columns_of(suite, tasks, options), _title(suite, options), options.sort)
+    ]
 
 
 def _title(suite: Suite, options: LeaderboardOptions) -> str:
     if options.family is not None:
         return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.version}"
     return f"P(generalises) by family of tasks, suite {suite.version}"
-
-
-def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
-    """The tasks that the options select.
-
-    Raises:
-        UsageError: the suite has no such family, task or split, or not together.
-    """
-    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
-    splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
-    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
-    for key, known in wanted.items():
-        for value in getattr(options, key) or ():
-            if value not in known:
-                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
-    found = [
-        name
-        for name, task in suite.tasks.items()
-        if (options.family is None or task.family in options.family)
-        and (options.task is None or name in options.task)
-        and (
-            options.split is None
-            or any(task.threshold(split) is not None for split in options.split)
-        )
-    ]
-    if not found:
-        words = {key: getattr(options, key) for key in wanted if getattr(options, key)}
-        line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
-        raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
-    return found
-
-
-def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dict[str, list[str]]:
-    """The tasks of each column of the overview."""
-    if options.family is not None:
-        return {task: [task] for task in tasks}
-    return by_family(suite, tasks)
-
-
-def _check_together(options: LeaderboardOptions) -> None:
-    """UsageError for keys of which one would have no effect."""
-    chosen = options.model_fields_set
-    without: tuple[str, ...] = ()
-    why = ""
-    if options.to is not None:
-        parquet = options.to.suffix == PARQUET
-        without = ("split", "view", "format", "sort", *(("family", "task") if parquet else ()))
-        what = "all runs" if parquet else "P(generalises) of all splits"
-        why = f"to={options.to} writes {what}"
-    elif options.view != "families":
-        without, why = ("split", "sort"), f"view={options.view} is of all scored splits"
-        if options.format in ("csv", "json"):
-            without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
-    elif options.format in ("csv", "json"):
-        without, why = ("sort",), f"format={options.format} has a row for each cell"
-    elif options.split is not None:
-        without, why = ("sort",), f"split={','.join(options.split)} is ordered by that split"
-    for key in without:
-        if key in chosen:
-            raise UsageError(f"{key}= has no effect here, as {why}: leave it out")
-
-
-def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> None:
-    """UsageError if ``sort`` is no column of every table."""
-    if options.sort in (None, SUITE):
-        return
-    names = list(_columns(suite, tasks, options))
-    if options.task is not None:
-        first = [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
-        names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
-    if options.sort not in names:
-        raise UsageError(f"sort={options.sort}: {did_you_mean(options.sort, [*names, SUITE])}")

@@ -4,9 +4,10 @@ tasks a run belongs to."""
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
@@ -113,6 +114,19 @@ class Suite:
     def version(self) -> str:
         """Name and digest, as plans and the leaderboard have them: ``v1-38c43db3``."""
         return f"{self.name}-{self.digest}"
+
+    def with_thresholds(self, times: float) -> Self:
+        """The same with all thresholds so many times as large, at most 1: to see what depends on
+        them."""
+        tasks = {
+            name: replace(  # type: ignore[type-var]
+                task,
+                fits=min(task.fits * times, 1.0),
+                generalises={s: min(t * times, 1.0) for s, t in task.generalises.items()},
+            )
+            for name, task in self.tasks.items()
+        }
+        return replace(self, tasks=tasks)  # type: ignore[type-var]
 
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
