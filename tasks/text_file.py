@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.common.errors import RunError
+from pe_lab.common.errors import RunError, cannot_read
 from pe_lab.common.task import Ints
 
 Unit = Literal["characters", "bytes"]
@@ -68,7 +68,8 @@ class TextFile:
                 for row, start in enumerate(starts):
                     rows[row] = self._codes(file, int(start), length)
         except OSError as error:
-            raise RunError(f"{self.path} cannot be read any more ({error.strerror})") from None
+            message = f"{self.path} cannot be read any more ({error.strerror})"
+            raise cannot_read(message, error) from None
         return np.searchsorted(np.array(self.alphabet), rows)
 
     def _codes(self, file: BinaryIO, start: int, length: int) -> npt.NDArray[Any]:

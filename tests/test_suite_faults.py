@@ -17,6 +17,7 @@ from suites import TASK, tiny_suite
 from sweeps import equal, folders, workers, written
 
 from pe_lab.cli.main import main
+from pe_lab.store import checkpoint
 from pe_lab.tasks.flipflop import FlipFlop
 
 pytestmark = pytest.mark.extended
@@ -173,6 +174,28 @@ def test_runs_out_of_memory_or_room(
     assert "untuned entries: 1" in " ".join(ended.out.split())
     # Without one of four rates none is chosen.
     assert len(results(tmp_path)) == 3
+    assert here(*line).status == 0
+    equal(tmp_path, whole)
+
+
+def test_no_room_for_a_checkpoint(
+    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is missing, and goes on from the checkpoint before."""
+    line, write, calls = suite(tmp_path), checkpoint.replace_file, [0]
+
+    def short(path: Path, *parts: bytes) -> None:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise OSError(errno.ENOSPC, "no room")
+        write(path, *parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "replace_file", short)
+        ended = here(*line)
+    assert ended.status == 1
+    assert "cannot be written" in ended.out
+    assert "untuned entries: 1" in " ".join(ended.out.split())
     assert here(*line).status == 0
     equal(tmp_path, whole)
 

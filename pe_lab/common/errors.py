@@ -25,15 +25,16 @@ class RunError(PeLabError):
 
 
 class MachineError(RunError):
-    """The machine refused, for want of room on a disk or of memory: the same may succeed later."""
+    """The machine refused, as for want of room or of memory: the same may succeed later."""
 
 
-NO_ROOM = frozenset(
+OF_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-    | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+    | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS}
+    | {errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENOLCK}
 )
-"""Numbers of an ``OSError`` for want of room, memory or open files; any other, as of a file that is
-not there, is an error of the code that ran."""
+"""Numbers of an ``OSError`` for want of room, memory, processes or open files, and of a disk or a
+network that fails; any other, as of a file that is not there, is an error of the code that ran."""
 
 
 class DamagedError(RunError):
@@ -63,8 +64,13 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
 
 def by_machine(error: BaseException) -> bool:
     """Whether the machine refused, so that the same may succeed later."""
-    no_room = isinstance(error, OSError) and error.errno in NO_ROOM
-    return no_room or isinstance(error, MachineError)
+    refused = isinstance(error, OSError) and error.errno in OF_MACHINE
+    return refused or isinstance(error, MachineError)
+
+
+def cannot_read(message: str, error: OSError) -> RunError:
+    """The error for a file that a run reads, with this message."""
+    return MachineError(message) if by_machine(error) else RunError(message)
 
 
 def sentence(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pe_lab.common.errors import DamagedError, OlderError, RunError, reason
+from pe_lab.common.errors import DamagedError, MachineError, OlderError, cannot_read, reason
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of
 
@@ -46,7 +46,7 @@ def save(path: Path, run: str, state: dict[str, Any]) -> str:
     try:
         replace_file(path, zipped, comment)
     except OSError as error:
-        raise RunError(
+        raise MachineError(
             f"the checkpoint {path} cannot be written ({error}): the one before it is kept; "
             "make room or choose another runs_dir, then run the same command again"
         ) from None
@@ -67,7 +67,8 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
     try:
         content = memoryview(read_file(path))
     except OSError as error:
-        raise RunError(f"the checkpoint {path} cannot be read ({error}): {REMEDY}") from None
+        message = f"the checkpoint {path} cannot be read ({error}): {REMEDY}"
+        raise cannot_read(message, error) from None
     zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
     if _without_comment(content):
         raise OlderError(

@@ -1,5 +1,6 @@
 """text against slices of the whole file, which here fits into memory."""
 
+import errno
 import hashlib
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program import Here
 
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import MachineError, RunError, UsageError, by_machine
 from pe_lab.common.rng import generator
 from pe_lab.common.task import TRAIN
 from pe_lab.tasks import sample, text_file
@@ -121,7 +123,14 @@ def test_a_file_that_changes_under_a_run(tmp_path):
     with pytest.raises(RunError, match="was changed while the run read it"):
         read.windows(np.array([0]), 4)
     (tmp_path / "t").unlink()
-    with pytest.raises(RunError, match="cannot be read any more"):
+    with pytest.raises(RunError, match="cannot be read any more") as caught:
+        read.windows(np.array([0]), 4)
+    assert not by_machine(caught.value)
+    (tmp_path / "t").write_text(PLACES)
+    with (
+        patch("pe_lab.tasks.text_file.os.fstat", side_effect=OSError(errno.EIO, "damaged")),
+        pytest.raises(MachineError, match="cannot be read any more"),
+    ):
         read.windows(np.array([0]), 4)
 
 
