@@ -142,10 +142,10 @@ def _ray() -> Iterator[None]:
     import ray
 
     before = ray.is_initialized()
-    try:
-        # Ray waits in code that takes no other exception.
-        with StopOnSignal(signal.default_int_handler):
+    # Ray waits in code that takes no other exception.
+    with StopOnSignal(signal.default_int_handler):
+        try:
             yield
-    finally:
-        if not before:
-            ray.shutdown()
+        finally:
+            if not before:
+                ray.shutdown()
