@@ -25,6 +25,13 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
+SAYS: dict[Test, str] = {
+    "fisher": "a generalises in more seeds than b, not that b does in none",
+    "mann_whitney": "a's errors tend to be lower than b's, whether or not either generalises",
+}
+"""What a test shows."""
+
+
 def p_value(test: Test, a: Sequence[float], b: Sequence[float], threshold: float) -> float:
     """One-sided: how probable it would be to find a as much better than b if both were alike.
 
@@ -97,8 +104,8 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
     head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
     caption = (
         f"p: {named}, one-sided, of a better than b; supported at {plan.level:g} or less. Seeds at "
-        "or below the threshold, of all; the median of the error in %. Supported: a generalises in "
-        "more seeds than b, not that b does in none."
+        "or below the threshold, of all; the median of the error in %. Supported: "
+        f"{SAYS[plan.test]}."
     )
     if any(UNLEARNED in line[n].text for line in lines for n in (2, 4)):
         caption += f" {UNLEARNED}: fewer than half of these seeds fit the task in domain."
