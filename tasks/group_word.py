@@ -51,7 +51,7 @@ class GroupWord(Task):
     position cannot tell 21 21 from 21: while all tokens are the same, all it averages is the same.
     Of S2 such a model is wrong in at least a quarter of the words, those that begin with 21 21: at
     each place up to which all are 21 and their number is even (or at each where it is odd, which
-    are twice as many), on average at 1/3 of a place a word.
+    are twice as many), 1/3 of a place a word on average.
 
     Splits: long_x2, long_x4 and long_x8 have exactly so many times max_steps. Errors are broken
     down by the number of tokens read, too. Metric: share of wrong elements.
