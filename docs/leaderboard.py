@@ -9,7 +9,7 @@ The shipped file itself is written from run folders and what it holds already:
 import polars as pl
 
 from docs import facts
-from pe_lab.report.leaderboard_heat import heat_map, heat_picture
+from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
 from pe_lab.report.pictures import drawn
 from pe_lab.results.formats import markdown
 from pe_lab.results.leaderboard import file
@@ -50,8 +50,8 @@ def page() -> str:
 def picture() -> str:
     """The heat map of the entries with the most tasks, as SVG."""
     found, _ = _shipped()
-    heat = heat_map(found, list(found.suite.tasks))
-    return drawn(heat_picture(heat, found.suite.version, whole=True), "svg").decode()
+    heat = leaderboard_heat(found, list(found.suite.tasks))
+    return drawn(heat_picture(heat, found.suite.title, whole=True), "svg").decode()
 
 
 def _shipped() -> tuple[Scores, str | None]:

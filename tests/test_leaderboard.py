@@ -21,7 +21,8 @@ from program import Here, assert_refused
 from docs import leaderboard
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
-from pe_lab.report.leaderboard_heat import heat_map, heat_picture
+from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
+from pe_lab.report.pictures import light_colours
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
@@ -217,7 +218,7 @@ def test_a_task_that_most_seeds_do_not_learn_is_marked() -> None:
     cells = {row[0].text.partition(" ")[0]: row[3].text for row in table.rows}
     assert cells["rope"] == "0 (0..32) 1/2"
     assert cells["cope"].startswith("50° (")
-    assert "°: fewer than half of the seeds fit a task" in table.caption
+    assert "°: fewer than half of the seeds fit a task of the column in domain" in table.caption
     table = overview(found, {name: [name] for name in ("flipflop", "recall")}, "recall")
     (row,) = (row for row in table.rows if row[0].text.startswith("cope"))
     assert [cell.text for cell in row[3:5]] == ["100 (68..100)", "0° (0..32)"]
@@ -353,7 +354,11 @@ def test_a_cost_from_another_time_is_marked() -> None:
 
 
 def test_failures_of_several_kinds_are_named() -> None:
-    messages = ("the loss is nan", "the loss is nan", "no such table")
+    messages = (
+        "not finite at step 3 (train.lr=0.01): the checkpoint is kept, runs/a/b.pt",
+        "not finite at step 12 (train.lr=0.01): the checkpoint is kept, runs/a/c.pt",
+        "no such table",
+    )
     failed = [
         run("rope", "flipflop", seed, [None] * 7, state="failed", message=message)
         for seed, message in enumerate(messages)
@@ -361,9 +366,21 @@ def test_failures_of_several_kinds_are_named() -> None:
     found = scored(*flipflop("rope", 8, 8)[3:], *failed)
     (note,) = [one for one in closing_notes(found, ["flipflop"], None) if "failed" in one]
     assert note == (
-        "failed: rope on flipflop, 3 runs (score): the loss is nan (the first of 2 messages, "
+        f"failed: rope on flipflop, 3 runs (score): {messages[0]} (the first of 2 kinds, "
         "to=FILE.parquet has all)"
     )
+    found = scored(*flipflop("rope", 8, 8)[2:], *failed[:2])
+    (note,) = [one for one in closing_notes(found, ["flipflop"], None) if "failed" in one]
+    assert note == f"failed: rope on flipflop, 2 runs (score): {messages[0]}"
+
+
+def test_answers_and_guessing_are_those_of_the_score() -> None:
+    """A run of the phase capacity is measured on another split as in_domain."""
+    other = run("rope", "flipflop", 0, [0.0, *MISSED], phase="capacity:long_x4", n=7, guess=0.9)
+    found = scored(*flipflop("rope", 8, 8), yours=rows(other))
+    guessing, answers = task_table(found, "flipflop").closing[-2:]
+    assert [cell.text for cell in guessing][3:5] == ["50.0", "50.0"]
+    assert [cell.text for cell in answers][3:5] == ["1000", "1000"]
 
 
 def test_where_every_tuning_run_failed_nothing_is_scored() -> None:
@@ -628,16 +645,24 @@ def test_keys_without_effect(here: Here, shipped: Path) -> None:
 
 
 def test_other_thresholds(here: Here, shipped: Path) -> None:
-    """Rope's 18 seeds that do not generalise have an error of 0.5, 25 times the threshold."""
-    for times, rope in ((24.9, "10 (3..30)"), (25, "100 (84..100)")):
-        ended = here("leaderboard", f"thresholds={times}", "format=markdown")
-        assert ended.status == 0
-        assert f"all thresholds are {times:g} times those of the suite\n" in ended.err
-        assert any("| rope |" in line and f" {rope} " in line for line in ended.out.splitlines())
-    assert "all thresholds" not in here("leaderboard").err
+    rope = [run("rope", "flipflop", seed, [0.018, *[0.038] * 6]) for seed in range(8)]
+    for times, generalise in ((1, 0), (1.8, 0), (1.95, 8)):
+        found = scores(SUITE.with_thresholds(times), rows(*rope), rows())
+        assert set(found.cells.filter(pl.col("split") != "in_domain")["k"]) == {generalise}
+        assert found.suite.title == NAME + (f", thresholds times {times}" if times > 1 else "")
+    ended = here("leaderboard", "thresholds=0.5", "format=json")
+    facts = json.loads(ended.out)
+    assert (facts["thresholds"], facts["suite_digest"]) == (0.5, SUITE.digest)
+    assert f"suite {NAME}, thresholds times 0.5" in here("leaderboard", "thresholds=0.5").out
+    assert here("leaderboard", "thresholds=0.5", "to=half.svg").status == 0
+    assert "thresholds times 0.5" in Path("half.svg").read_text()
     assert_refused(here("leaderboard", "thresholds=0"), "thresholds=0", "greater than 0")
-    words = ("to=a.parquet", "thresholds=2")
-    assert_refused(here("leaderboard", *words), "thresholds= has no effect here, as ", "leave it")
+    # A run that failed has the error 1, and is never one that generalises.
+    ended = here("leaderboard", "thresholds=3")
+    assert_refused(ended, "thresholds=3 takes that of text, in_domain from 0.35 to 1.05", "2.86")
+    for other in ("to=a.parquet", "view=tuning", "view=across", "view=published"):
+        ended = here("leaderboard", other, "thresholds=2")
+        assert_refused(ended, "thresholds= has no effect here, as ", "leave it")
 
 
 def test_wrong_words(here: Here, shipped: Path) -> None:
@@ -678,7 +703,7 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     found = texts(Path("heat.svg").read_text())
     for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "not run"):
         assert text in found
-    heat = heat_map(scores(SUITE, file.read(shipped)[0], rows()), ["flipflop"])
+    heat = leaderboard_heat(scores(SUITE, file.read(shipped)[0], rows()), ["flipflop"])
     cells = {row.entry: row.cells[0] for row in (*heat.rows, *heat.controls)}
     assert [cells[entry].unlearned for entry in ("alibi", "cope", "shaw")] == [True, False, False]
     assert [cells[entry].shade for entry in ("alibi", "cope", "shaw")] == [None, 0.05, None]
@@ -686,7 +711,16 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     assert {value["entry"] for value in values} == {
         "rope", "cope", "alibi (not tuned)", "lstm (control)", "none (control)",
     }  # fmt: skip
+    assert Path("heat.svg").read_text().count(light_colours()["--context"]) == found.count("0°") > 0
+    assert "Not run yet" not in " ".join(found)
     assert_refused(here("leaderboard", "to=heat.svg"), "to=heat.svg is there and is left as it is")
+    Path("link.svg").symlink_to("nowhere")
+    assert_refused(here("leaderboard", "to=link.svg"), "to=link.svg is there")
+    assert_refused(here("leaderboard", f"to={'x' * 300}.svg"), "File name too long, choose another")
+    ended = here("leaderboard", "to=text.svg", "task=text")
+    assert (ended.status, ended.err) == (
+        1, "pe-lab: no run of text is scored: there is nothing to draw\n",
+    )  # fmt: skip
     assert here("leaderboard", "to=heat.png").status == 0
     assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
 

@@ -101,8 +101,6 @@ def show(words: Sequence[str]) -> None:
         write_runs(options.to, shipped, yours, closing)
         return
     found = scores(suite, shipped, yours)
-    if options.thresholds != 1:
-        closing.append(f"all thresholds are {options.thresholds:g} times those of the suite")
     closing += closing_notes(found, tasks, digest)
     if options.to is not None and options.to.suffix in PICTURES:
         write_picture(options.to, found, tasks)
@@ -117,6 +115,7 @@ def show(words: Sequence[str]) -> None:
     facts = {
         "suite": suite.name,
         "suite_digest": suite.digest,
+        "thresholds": suite.times,
         "shipped_digest": digest,
         "interval": "95 %, Wilson, of k of n seeds",
     }
@@ -161,5 +160,5 @@ def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> lis
 
 def _title(suite: Suite, options: LeaderboardOptions) -> str:
     if options.family is not None:
-        return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.version}"
-    return f"P(generalises) by family of tasks, suite {suite.version}"
+        return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.title}"
+    return f"P(generalises) by family of tasks, suite {suite.title}"

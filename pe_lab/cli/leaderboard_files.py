@@ -1,12 +1,13 @@
 """The files that ``pe-lab leaderboard to=FILE`` writes: the page, its heat map and the runs."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.errors import RunError, UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard import file
@@ -24,9 +25,16 @@ def check_file(path: Path) -> None:
             f"to={path}: give FILE.html for the page, FILE.svg, .png or .pdf for its heat map, "
             "FILE.parquet for the runs"
         )
+    try:
+        _check_place(path)
+    except OSError as error:
+        raise UsageError(f"to={path}: {error.strerror}, choose another name") from None
+
+
+def _check_place(path: Path) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
-    if path.suffix in PICTURES and path.exists():
+    if path.suffix in PICTURES and os.path.lexists(path):
         raise UsageError(f"to={path} is there and is left as it is: choose another name")
     head = path.read_bytes()[:1000] if path.is_file() else b""
     ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
@@ -72,14 +80,17 @@ def write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
     """Draw the heat map.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: there is nothing to draw, or it cannot be written.
     """
-    from pe_lab.report.leaderboard_heat import heat_map, heat_picture
+    from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
     from pe_lab.report.pictures import drawn
 
-    spec = heat_picture(heat_map(found, tasks), found.suite.version)
-    _write(path, drawn(spec, path.suffix.strip(".")))
-    _say_written(path, f"the heat map of {_runs(found.rows)}")
+    heat = leaderboard_heat(found, tasks)
+    if not heat.families:
+        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
+    _write(path, drawn(heat_picture(heat, found.suite.title), path.suffix.strip(".")))
+    rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
+    _say_written(path, f"the heat map of {_runs(rows)}")
 
 
 def _write(path: Path, content: bytes) -> None:

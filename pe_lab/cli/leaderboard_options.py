@@ -88,7 +88,8 @@ def check_together(options: LeaderboardOptions) -> None:
         what = "all runs" if parquet else "P(generalises) of all splits"
         why = f"to={options.to} writes {what}"
     elif options.view != "families":
-        without, why = ("split", "sort"), f"view={options.view} is of all scored splits"
+        without = ("split", "sort", "thresholds")
+        why = f"view={options.view} shows errors on all scored splits"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
     elif options.format in ("csv", "json"):

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pe_lab.common.vega import vega_script
 from pe_lab.report.charts import CONFIG
 from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
-from pe_lab.report.leaderboard_heat import GREY_NOTE, heat_map
+from pe_lab.report.leaderboard_heat import GREY_NOTE, leaderboard_heat
 from pe_lab.report.page import script_hash, templates
 from pe_lab.results.formats import Table
 from pe_lab.results.leaderboard.across import across_tables
@@ -43,7 +43,7 @@ def leaderboard_page(
         command: that made it.
     """
     run = [task for task in tasks if task in set(found.cells["task"])]
-    heat = heat_map(found, tasks)
+    heat = leaderboard_heat(found, tasks)
     shown = [row.entry for row in (*heat.rows, *heat.controls)]
     parts = [
         TaskPart(
@@ -64,11 +64,10 @@ def leaderboard_page(
         .get_template("leaderboard.html")
         .render(
             mark=Markup(mark),
-            suite=found.suite.version,
+            suite=found.suite.title,
             made=datetime.now().astimezone(),
             command=command,
             heat=heat,
-            missing=[task for task in tasks if task not in run],
             parts=parts,
             profile=profile,
             across=across_tables(found, run) if run else None,

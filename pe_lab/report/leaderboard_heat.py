@@ -8,7 +8,7 @@ from typing import Any
 
 from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP
-from pe_lab.report.pictures import HEAT
+from pe_lab.report.pictures import HEAT_CONFIG, SHADE, heat_texts, heat_title
 from pe_lab.results.leaderboard.families import Rate, rates_by
 from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.scores import Scores
@@ -22,7 +22,7 @@ from pe_lab.results.leaderboard.texts import (
     missing_text,
 )
 
-GREY_NOTE = f"Grey, {UNLEARNED_NOTE}"
+GREY_NOTE = f"Grey, {UNLEARNED_NOTE.format(task='the task')}"
 STEP = 74
 """Width of a cell of the picture, in pixels."""
 
@@ -32,13 +32,13 @@ class HeatCell:
     """P(generalises) of an entry on a task.
 
     Args:
-        text, interval: in %; what is missing where it was not run.
+        text, below: in %, and its interval; what is missing where it was not run.
         shade: from 0 (all generalise) to 1 (none); None where it was not run or not learned.
         unlearned: fewer than half of its runs fit the task in domain.
     """
 
     text: str
-    interval: str = ""
+    below: str = ""
     shade: float | None = None
     unlearned: bool = False
 
@@ -66,17 +66,21 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Args:
-    families: of the tasks that some entry has run, in the order of the columns.
-    rows, controls: the entries, ordered as in the table by family, and the controls.
+    """The entries on each task.
+
+    Args:
+        families: of the tasks that some entry has run, in the order of the columns.
+        missing: the other tasks.
+        rows, controls: the entries, ordered as in the table by family, and the controls.
     """
 
     families: Mapping[str, list[str]]
+    missing: list[str]
     rows: list[HeatRow]
     controls: list[HeatRow]
 
 
-def heat_map(found: Scores, tasks: Sequence[str]) -> HeatMap:
+def leaderboard_heat(found: Scores, tasks: Sequence[str]) -> HeatMap:
     """Of those of the tasks that were run."""
     run = set(found.cells["task"])
     families = by_family(found.suite, [task for task in tasks if task in run])
@@ -88,7 +92,7 @@ def heat_map(found: Scores, tasks: Sequence[str]) -> HeatMap:
         [_row(found, rates.get(entry, {}), entry, columns) for entry in several]
         for several in (entries, controls)
     )
-    return HeatMap(families, rows, closing)
+    return HeatMap(families, [task for task in tasks if task not in run], rows, closing)
 
 
 def _row(found: Scores, rates: Mapping[str, Rate], entry: str, tasks: Sequence[str]) -> HeatRow:
@@ -108,7 +112,7 @@ def heat_picture(heat: HeatMap, suite: str, whole: bool = False) -> Spec:
     """The heat map as a chart of its own, its columns family by family.
 
     Args:
-        suite: its version, for the title.
+        suite: its title.
         whole: only the entries that have as many tasks as the one that has most.
     """
     most = max((row.runs for row in heat.rows), default=0) if whole else 0
@@ -122,31 +126,21 @@ def heat_picture(heat: HeatMap, suite: str, whole: bool = False) -> Spec:
         for name, row in named.items()
         for (family, task), cell in zip(columns, row.cells, strict=True)
     ]
-    title = (
+    caption = (
         f"P(generalises) in %, suite {suite}: the share of seeds with an error at or below the "
         f"threshold, mean over splits; below, its 95 % interval. {GREY_NOTE}."
     )
+    if heat.missing:
+        caption += f" Not run yet: {', '.join(heat.missing)}."
     tasks = [task for _, task in columns]
     place: Spec = {
         "y": {"field": "entry", "type": "nominal", "sort": list(named), "title": None},
         "x": {"field": "task", "type": "nominal", "sort": tasks, "title": None,
               "axis": {"orient": "top", "labelAngle": 0}},
     }  # fmt: skip
-    colour = {
-        "field": "shade",
-        "type": "quantitative",
-        "scale": {"domain": [0, 0.5, 1], "range": HEAT, "interpolate": "lab"},
-        "legend": None,
-    }
-    ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
-
-    def text(field: str, dy: int, size: int) -> Spec:
-        mark = {"type": "text", "dy": dy, "fontSize": size}
-        return {"mark": mark, "encoding": {**place, "text": {"field": field}, "color": ink}}
-
+    grey = {"mark": {"type": "rect", "color": "var(--context)"}, "encoding": place}
     return {
-        "title": {"text": wrap(title, 14 * len(tasks) + 12), "anchor": "start",
-                  "fontWeight": "normal", "fontSize": 12},
+        "title": heat_title(wrap(caption, max(14 * len(tasks) + 12, 40))),
         "data": {"values": values},
         "facet": {"column": {"field": "family", "sort": list(heat.families), "title": None}},
         "spacing": 8,
@@ -158,22 +152,11 @@ def heat_picture(heat: HeatMap, suite: str, whole: bool = False) -> Spec:
                 {
                     "transform": [{"filter": "datum.shade !== null"}],
                     "mark": "rect",
-                    "encoding": {**place, "color": colour},
+                    "encoding": {**place, "color": SHADE},
                 },
-                {
-                    "transform": [{"filter": "datum.unlearned"}],
-                    "mark": {"type": "rect", "color": "var(--context)"},
-                    "encoding": place,
-                },
-                text("text", -5, 12),
-                text("interval", 8, 10),
+                {"transform": [{"filter": "datum.unlearned"}], **grey},
+                *heat_texts(place),
             ],
         },
-        "config": {
-            "background": "#fff",
-            "font": "sans-serif",
-            "view": {"stroke": None},
-            "axis": {"domain": False, "ticks": False, "labelFontSize": 12, "labelLimit": 300},
-            "header": {"labelFontSize": 12, "labelFontWeight": "bold"},
-        },
-    }  # fmt: skip
+        "config": {**HEAT_CONFIG, "header": {"labelFontSize": 12, "labelFontWeight": "bold"}},
+    }

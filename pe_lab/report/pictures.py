@@ -9,6 +9,7 @@
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,6 +28,20 @@ FONTS = {
 }
 """Those of the page, and fonts that are always there."""
 HEAT = ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)"]
+SHADE: Spec = {
+    "field": "shade",
+    "type": "quantitative",
+    "scale": {"domain": [0, 0.5, 1], "range": HEAT, "interpolate": "lab", "clamp": True},
+    "legend": None,
+}
+"""The colour of a heat map's cells."""
+HEAT_CONFIG: Spec = {
+    "background": "#fff",
+    "font": "sans-serif",
+    "view": {"stroke": None},
+    "axis": {"domain": False, "ticks": False, "labelFontSize": 12},
+    "text": {"fontSize": 12},
+}
 
 
 def heat_map(section: Section) -> Spec:
@@ -39,42 +54,36 @@ def heat_map(section: Section) -> Spec:
         "y": {"type": "nominal", **row},
         "x": {"type": "nominal", **column, "axis": {"orient": "top", "labelAngle": 0}},
     }
-    colour = {
-        "field": "shade",
-        "type": "quantitative",
-        "scale": {"domain": [0, 0.5, 1], "range": HEAT, "interpolate": "lab", "clamp": True},
-        "legend": None,
-    }
-    ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
     return {
-        "title": {
-            "text": _heat_caption(section),
-            "anchor": "start",
-            "fontWeight": "normal",
-            "fontSize": 12,
-        },
+        "title": heat_title(_heat_caption(section)),
         "data": {"values": _heat_values(section)},
         "width": {"step": 76},
         "height": {"step": 34},
         "layer": [
-            {"mark": "rect", "encoding": {**place, "color": colour}},
-            {
-                "mark": {"type": "text", "dy": -5},
-                "encoding": {**place, "text": {"field": "text"}, "color": ink},
-            },
-            {
-                "mark": {"type": "text", "dy": 8, "fontSize": 10},
-                "encoding": {**place, "text": {"field": "below"}, "color": ink},
-            },
+            {"mark": "rect", "encoding": {**place, "color": SHADE}},
+            *heat_texts(place),
         ],
-        "config": {
-            "background": "#fff",
-            "font": "sans-serif",
-            "view": {"stroke": None},
-            "axis": {"domain": False, "ticks": False, "labelFontSize": 12},
-            "text": {"fontSize": 12},
-        },
+        "config": HEAT_CONFIG,
     }
+
+
+def heat_title(lines: Sequence[str]) -> Spec:
+    """A caption above a heat map."""
+    return {"text": lines, "anchor": "start", "fontWeight": "normal", "fontSize": 12}
+
+
+def heat_texts(place: Spec) -> list[Spec]:
+    """The layers of the two texts of each cell, ``text`` over ``below``, in an ink that can be read
+    on its shade."""
+    ink = {"condition": {"test": f"datum.shade > {DEEP}", "value": "#fff"}, "value": "#000"}
+    marks: dict[str, Spec] = {"text": {"dy": -5}, "below": {"dy": 8, "fontSize": 10}}
+    return [
+        {
+            "mark": {"type": "text", **mark},
+            "encoding": {**place, "text": {"field": field}, "color": ink},
+        }
+        for field, mark in marks.items()
+    ]
 
 
 def _mean_column(section: Section) -> str:

@@ -89,6 +89,7 @@ class Suite:
         common: overrides of every run.
         model: overrides of the model that all encodings share.
         controls: name -> overrides of an entry that is no encoding.
+        times: what all thresholds of the yaml were multiplied by.
     """
 
     protocol: Protocol
@@ -99,6 +100,7 @@ class Suite:
     tasks: dict[str, SuiteTask]
     name: str
     digest: str
+    times: PositiveFloat
 
     def task_of(
         self, config: Mapping[str, Any], contents: dict[str, str] | None = None
@@ -115,18 +117,38 @@ class Suite:
         """Name and digest, as plans and the leaderboard have them: ``v1-38c43db3``."""
         return f"{self.name}-{self.digest}"
 
+    @property
+    def title(self) -> str:
+        """The version, and that the thresholds are not those of the yaml if so."""
+        return self.version + ("" if self.times == 1 else f", thresholds times {self.times:g}")
+
     def with_thresholds(self, times: float) -> Self:
-        """The same with all thresholds so many times as large, at most 1: to see what depends on
-        them."""
+        """The same with all thresholds so many times as large, to see what depends on them.
+
+        Raises:
+            UsageError: one would be 1 or more, the error of a run that failed.
+        """
+        limits = {
+            (name, split): limit
+            for name, task in self.tasks.items()
+            for split, limit in task.thresholds.items()
+        }
+        task, split = most = max(limits, key=lambda key: limits[key])
+        if times * limits[most] >= 1:
+            raise UsageError(
+                f"thresholds={times:g} takes that of {task}, {split} from {limits[most]:g} to "
+                f"{times * limits[most]:g}, and an error is at most 1: give less than "
+                f"{1 / limits[most]:.3g}"
+            )
         tasks = {
             name: replace(  # type: ignore[type-var]
                 task,
-                fits=min(task.fits * times, 1.0),
-                generalises={s: min(t * times, 1.0) for s, t in task.generalises.items()},
+                fits=task.fits * times,
+                generalises={split: limit * times for split, limit in task.generalises.items()},
             )
             for name, task in self.tasks.items()
         }
-        return replace(self, tasks=tasks)  # type: ignore[type-var]
+        return replace(self, tasks=tasks, times=times)  # type: ignore[type-var]
 
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
@@ -151,7 +173,8 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     text = json.dumps(written, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     try:
-        return TypeAdapter(Suite).validate_python({**written, "name": name, "digest": digest})
+        own = {"name": name, "digest": digest, "times": 1.0}
+        return TypeAdapter(Suite).validate_python({**written, **own})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

@@ -1,5 +1,6 @@
 """What stands below the tables of a leaderboard: failures, what seeds can show, how it was made."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,8 @@ MOST = 12
 """Failures that are named one by one."""
 MESSAGE = 160
 """Characters of a failure's message."""
+VARYING = re.compile(r"\S*[/\d]\S*")
+"""Paths and numbers, in which the messages of one kind of failure differ."""
 
 
 def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[str]:
@@ -33,7 +36,7 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
         *_planned(rows),
         *_power(found.cells.filter(pl.col("task").is_in(tasks))),
         *_made(rows),
-        f"suite {found.suite.version}, shipped results "
+        f"suite {found.suite.title}, shipped results "
         + (digest or "none: only the runs of runs_dir are shown"),
     ]
 
@@ -75,10 +78,11 @@ def _failures(rows: pl.DataFrame) -> Iterator[str]:
         if n == MOST:
             yield f"{len(groups) - MOST} more entries with failed runs: all are in to=FILE.parquet"
             return
-        text = " ".join("".join(messages[:1]).split())
+        text = " ".join(messages[0].split()) if messages else "no message"
         text = text[:MESSAGE] + (".." if len(text) > MESSAGE else "")
-        if len(messages) > 1:
-            text += f" (the first of {len(messages)} messages, to=FILE.parquet has all)"
+        kinds = {VARYING.sub("", message) for message in messages}
+        if len(kinds) > 1:
+            text += f" (the first of {len(kinds)} kinds, to=FILE.parquet has all)"
         yield f"failed: {entry} on {task}, {counted(count, 'run')} ({', '.join(phases)}): {text}"
 
 

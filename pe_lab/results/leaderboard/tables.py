@@ -28,7 +28,7 @@ RATE = (
     "over scored splits, then over tasks (95 % interval: of other seeds of the same tasks, "
     "a run being one observation); 1/2: of one of the family's two tasks, which compares with the "
     "same task only; fits: the same in domain, of all tasks that the entry has run; tasks: how "
-    f"many these are; {UNLEARNED_NOTE}"
+    f"many these are; {UNLEARNED_NOTE.format(task='a task of the column')}"
 )
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "

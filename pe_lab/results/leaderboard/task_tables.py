@@ -70,7 +70,10 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
     shown.append(len(columns))
     columns.append("time")
     closing = [line(entry) for entry in controls]
-    of_task = found.rows.filter(pl.col("task") == task).drop_nulls("n")
+    # In other phases a run may be measured on another split as in_domain.
+    of_task = found.rows.filter(
+        (pl.col("task") == task) & pl.col("phase").is_in([TUNING, SCORE])
+    ).drop_nulls("n")
     measured = {s: (n, guess) for s, n, guess in of_task.select("split", "n", "guess").iter_rows()}
     answers, guesses = zip(*(measured.get(split, (None, None)) for split in splits), strict=True)
     if any(answers):
@@ -82,7 +85,7 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
     caption = (
         "k/n seeds with an error at or below the threshold of the column (95 % Wilson interval in "
         f"%), and the median error in %; rate: the learning rate that tuning chose; {TIME}; "
-        f"{ANSWERS}: how many are measured, the same of every run; order: by "
+        f"{ANSWERS}: how many are measured in each run; order: by "
         + ("the mean of k/n over the scored splits" if sort is None else sort)
     )
     if marks:

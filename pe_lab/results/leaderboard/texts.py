@@ -18,8 +18,9 @@ GUESSING = "guessing"
 UNLEARNED = "°"
 """The mark of a rate that a task counts in which most runs have not learned in domain."""
 UNLEARNED_NOTE = (
-    f"{UNLEARNED}: fewer than half of the seeds fit a task of this column in domain, which is then "
-    "not learned rather than not generalised"
+    UNLEARNED
+    + ": fewer than half of the seeds fit {task} in domain: it is not learned, which says "
+    "nothing of generalisation"
 )
 TIME = (
     "time: of training by the clock, divided by that of rope with the same seed on the same kind "
