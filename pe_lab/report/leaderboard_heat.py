@@ -134,7 +134,8 @@ def heat_picture(heat: HeatMap, suite: str, whole: bool = False) -> Spec:
         caption += f" Not run yet: {', '.join(heat.missing)}."
     tasks = [task for _, task in columns]
     place: Spec = {
-        "y": {"field": "entry", "type": "nominal", "sort": list(named), "title": None},
+        "y": {"field": "entry", "type": "nominal", "sort": list(named), "title": None,
+              "axis": {"labelLimit": 600}},
         "x": {"field": "task", "type": "nominal", "sort": tasks, "title": None,
               "axis": {"orient": "top", "labelAngle": 0}},
     }  # fmt: skip
