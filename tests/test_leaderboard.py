@@ -26,7 +26,7 @@ from pe_lab.report.pictures import light_colours
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
-from pe_lab.results.leaderboard.families import Rate, rates_by, ties
+from pe_lab.results.leaderboard.families import Rate, missed, rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
@@ -686,9 +686,23 @@ def test_the_page_is_what_the_shipped_file_gives() -> None:
     assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run `make leaderboard`"
 
 
+def test_the_seeds_that_readme_counts() -> None:
+    """Those of flip-flop that generalise to every scored split."""
+    rows, _ = file.shipped_rows(SUITE)
+    of = missed(scores(SUITE, rows, rows.clear()), ["flipflop"], ["path", "fox", "cope", "rope"])
+    n = {entry: len(runs["flipflop"]) for entry, runs in of.items()}
+    k = {entry: runs["flipflop"].count(0) for entry, runs in of.items()}
+    assert set(n.values()) == {20}
+    sentence = (
+        f"path generalises to all six other splits in {k['path']} of 20 seeds, fox in {k['fox']}, "
+        f"CoPE in {k['cope']}, rope in {k['rope']}:"
+    )
+    assert sentence in (leaderboard.facts.ROOT / "README.md").read_text("utf-8")
+
+
 def texts(svg: str) -> list[str]:
     """What stands in a picture."""
-    return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+    return re.findall(r">([^<]+)</(?:text|tspan)>", svg)
 
 
 def test_the_picture_is_what_the_shipped_file_gives() -> None:
@@ -712,7 +726,7 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
         "rope", "cope", "alibi (not tuned)", "lstm (control)", "none (control)",
     }  # fmt: skip
     assert Path("heat.svg").read_text().count(light_colours()["--context"]) == found.count("0°") > 0
-    assert "Not run yet" not in " ".join(found)
+    assert "Not run yet: recall." in " ".join(found)
     assert_refused(here("leaderboard", "to=heat.svg"), "to=heat.svg is there and is left as it is")
     Path("link.svg").symlink_to("nowhere")
     assert_refused(here("leaderboard", "to=link.svg"), "to=link.svg is there")

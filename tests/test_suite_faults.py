@@ -159,10 +159,19 @@ def raising(error: Exception) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("no room for a batch"), OSError(errno.ENOSPC, "no room for a batch")]
+    ("error", "said"),
+    [
+        (MemoryError("no room for a batch"), "MemoryError: no room for a batch"),
+        (OSError(errno.ENOSPC, "no room"), "OSError: [Errno 28] no room"),
+    ],
 )
 def test_runs_out_of_memory_or_room(
-    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    here: Here,
+    tmp_path: Path,
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    said: str,
 ) -> None:
     """They are missing, where a diverged run is a failed trial; the others go on."""
     line = suite(tmp_path)
@@ -170,7 +179,7 @@ def test_runs_out_of_memory_or_room(
         patch.setattr(FlipFlop, "sample", raising(error))
         ended = here(*line)
     assert ended.status == 1
-    assert "no room for a batch" in ended.out
+    assert f"failed: {said}" in ended.out
     assert "untuned entries: 1" in " ".join(ended.out.split())
     # Without one of four rates none is chosen.
     assert len(results(tmp_path)) == 3
