@@ -114,6 +114,7 @@ def _of_command(module: str, before: list[str], current: str) -> list[str]:
     spec = find_spec(module)
     assert spec is not None
     source = Path(spec.origin or "")
+    # Where a command's options fill a file of their own.
     apart = source.with_name(f"{source.stem}_options.py")
     source = apart if apart.is_file() else source
     fields = _fields(source, "Options")

@@ -101,10 +101,10 @@ def show(words: Sequence[str]) -> None:
         write_runs(options.to, shipped, yours, closing)
         return
     found = scores(suite, shipped, yours)
-    closing += closing_notes(found, tasks, digest)
     if options.to is not None and options.to.suffix in PICTURES:
         write_picture(options.to, found, tasks)
         return
+    closing += closing_notes(found, tasks, digest)
     if options.to is not None:
         write_page(options.to, found, tasks, closing, shlex.join(["pe-lab", "leaderboard", *words]))
         return

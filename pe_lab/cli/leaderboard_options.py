@@ -78,13 +78,8 @@ def check_together(options: LeaderboardOptions) -> None:
     why = ""
     if options.to is not None:
         parquet = options.to.suffix == PARQUET
-        without = (
-            "split",
-            "view",
-            "format",
-            "sort",
-            *(("family", "task", "thresholds") if parquet else ()),
-        )
+        without = ("split", "view", "format", "sort")
+        without += ("family", "task", "thresholds") if parquet else ()
         what = "all runs" if parquet else "P(generalises) of all splits"
         why = f"to={options.to} writes {what}"
     elif options.view != "families":

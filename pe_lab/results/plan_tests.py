@@ -8,6 +8,7 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
+from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST
 from pe_lab.results.leaderboard.texts import UNLEARNED
 from pe_lab.results.plan_runs import tuned_rates
@@ -91,8 +92,7 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
     lines = []
     for row in rows.iter_rows(named=True):
         sides = [
-            f"{row[f'k_{side}']}/{row[f'n_{side}']}"
-            f"{UNLEARNED if row[f'fits_{side}'] < row[f'n_{side}'] / 2 else ''}, "
+            f"{row[f'k_{side}']}/{row[f'n_{side}']}{'' if _learned(row, side) else UNLEARNED}, "
             f"median {percent(row[f'median_{side}'])}"
             for side in "ab"
         ]
@@ -107,9 +107,13 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
         "or below the threshold, of all; the median of the error in %. Supported: "
         f"{SAYS[plan.test]}."
     )
-    if any(UNLEARNED in line[n].text for line in lines for n in (2, 4)):
+    if not all(_learned(row, side) for row in rows.iter_rows(named=True) for side in "ab"):
         caption += f" {UNLEARNED}: fewer than half of these seeds fit the task in domain."
     return Table(plan.hypothesis, head, len(head), lines, caption)
+
+
+def _learned(row: Mapping[str, Any], side: str) -> bool:
+    return bool(row[f"fits_{side}"] >= LEARNED * row[f"n_{side}"])
 
 
 def _row(

@@ -14,6 +14,8 @@ from pe_lab.results.statistics.pairs import pairs
 from pe_lab.results.statistics.proportions import stratified_interval
 
 FITS = "fits"
+LEARNED = 0.5
+"""The share of an entry's runs that fit a task in domain from which it counts as learned."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def rates_by(
     table: dict[str, dict[str, Rate]] = {}
     runs = _runs(found, column)
     fits = _runs(found, FITS).group_by("entry", "task").agg(fits=pl.col("k").mean())
-    unlearned = set(fits.filter(pl.col("fits") < 0.5).select("entry", "task").iter_rows())
+    unlearned = set(fits.filter(pl.col("fits") < LEARNED).select("entry", "task").iter_rows())
     for group, tasks in groups.items():
         of_task = (
             runs.filter(pl.col("task").is_in(tasks))

@@ -74,7 +74,8 @@ def task_table(found: Scores, task: str, sort: str | None = None) -> Table:
     of_task = found.rows.filter(
         (pl.col("task") == task) & pl.col("phase").is_in([TUNING, SCORE])
     ).drop_nulls("n")
-    measured = {s: (n, guess) for s, n, guess in of_task.select("split", "n", "guess").iter_rows()}
+    of_split = of_task.unique("split").select("split", "n", "guess")
+    measured = {split: (n, guess) for split, n, guess in of_split.iter_rows()}
     answers, guesses = zip(*(measured.get(split, (None, None)) for split in splits), strict=True)
     if any(answers):
         texts = {

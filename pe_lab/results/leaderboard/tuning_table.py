@@ -16,10 +16,8 @@ def tuning_table(found: Scores, task: str) -> Table | None:
     """A row an entry, a column a learning rate: the in-domain error of the tuning runs, the
     chosen rate marked; None where nothing was tuned."""
     rates = found.suite.protocol.rates
-    tuning = found.rows.filter(
-        (pl.col("task") == task) & (pl.col("phase") == TUNING) & (pl.col("split") == IN_DOMAIN)
-    )
-    if tuning.is_empty():
+    tuning, chosen = _tuned(found, task)
+    if not chosen:
         return None
     means = {
         (entry, lr): (error, failed)
@@ -27,19 +25,16 @@ def tuning_table(found: Scores, task: str) -> Table | None:
         .agg(pl.col("error").mean(), failed=(pl.col("state") == "failed").any())
         .iter_rows()
     }
-    chosen = dict(tuning.select("entry", "chosen").unique().iter_rows())
-    entries, controls = entry_order(found, [task])
-    names = [e for e in (*entries, *controls) if e in set(tuning["entry"])]
 
     def cell(entry: str, lr: float) -> Cell:
         error, failed = means.get((entry, lr), (None, False))
-        return Cell("failed" if failed else percent(error), chosen.get(entry) == lr)
+        return Cell("failed" if failed else percent(error), chosen[entry] == lr)
 
     return Table(
         title=f"{task}: in-domain error in % at each learning rate, tuning seeds",
         columns=["entry", *(f"{rate:g}" for rate in rates)],
         words=1,
-        rows=[[Cell(entry), *(cell(entry, rate) for rate in rates)] for entry in names],
+        rows=[[Cell(entry), *(cell(entry, rate) for rate in rates)] for entry in chosen],
         caption=f"{CAPTION} {grid_ends(found, task)}".strip(),
         best="the rate that is scored: the lowest error, on a tie the lowest loss.",
     )
@@ -47,15 +42,22 @@ def tuning_table(found: Scores, task: str) -> Table | None:
 
 def grid_ends(found: Scores, task: str) -> str:
     """A sentence on the entries with the least or the greatest rate; empty if there are none."""
-    tuning = found.rows.filter((pl.col("task") == task) & (pl.col("phase") == TUNING))
-    chosen = dict(tuning.select("entry", "chosen").unique().iter_rows())
-    entries, controls = entry_order(found, [task])
-    names = [entry for entry in (*entries, *controls) if entry in chosen]
     rates = found.suite.protocol.rates
-    outer = [entry for entry in names if chosen[entry] in (min(rates), max(rates))]
+    _, chosen = _tuned(found, task)
+    outer = [entry for entry, rate in chosen.items() if rate in (min(rates), max(rates))]
     if not outer:
         return ""
     return (
-        f"The least or the greatest rate was chosen for {len(outer)} of {len(names)}, so that a "
+        f"The least or the greatest rate was chosen for {len(outer)} of {len(chosen)}, so that a "
         f"better one may lie beyond: {', '.join(outer)}."
     )
+
+
+def _tuned(found: Scores, task: str) -> tuple[pl.DataFrame, dict[str, float | None]]:
+    """The tuning runs in domain, and the rate of each of their entries in the order of tables."""
+    tuning = found.rows.filter(
+        (pl.col("task") == task) & (pl.col("phase") == TUNING) & (pl.col("split") == IN_DOMAIN)
+    )
+    chosen = dict(tuning.select("entry", "chosen").unique().iter_rows())
+    entries, controls = entry_order(found, [task])
+    return tuning, {entry: chosen[entry] for entry in (*entries, *controls) if entry in chosen}
