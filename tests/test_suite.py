@@ -1,8 +1,11 @@
 """Suites (conf/suite/) are frozen: their tasks compose to what results were made with."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from program import Here, assert_refused
+from suites import tiny_suite
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
@@ -75,3 +78,17 @@ def test_thresholds() -> None:
 def test_an_unknown_suite() -> None:
     with pytest.raises(UsageError, match="unknown suite v0: choose from v1"):
         load_suite("v0")
+
+
+def test_a_suite_of_the_users(here: Here, tmp_path: Path) -> None:
+    """A threshold may be 1; what the program sets is refused."""
+    path = tmp_path / "mine" / "suite" / "tiny.yaml"
+    line = ["leaderboard", *tiny_suite(tmp_path, generalises={"sparse": 1.0})[2:4], "suite=tiny"]
+    assert here(*line).status == 0
+    assert_refused(
+        here(*line, "thresholds=2"), "thresholds=2 takes that of flipflop, sparse", "to 2"
+    )
+    # Suites are read once in a process.
+    load_suite.cache_clear()
+    path.write_text(f"{path.read_text()}times: 2\n")
+    assert_refused(here(*line), "tiny.yaml: times: set by the program, leave it out")

@@ -80,7 +80,8 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(LeaderboardOptions, rest)
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    suite = suite.with_thresholds(options.thresholds)
+    if options.thresholds != 1:
+        suite = suite.with_thresholds(options.thresholds)
     tasks = tasks_of(suite, options)
     check_together(options)
     check_sort(suite, tasks, options)

@@ -172,8 +172,10 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     written = yaml.safe_load(files[name].read_text("utf-8"))
     text = json.dumps(written, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    own = {"name": name, "digest": digest, "times": 1.0}
+    if taken := own.keys() & written.keys():
+        raise UsageError(f"{files[name]}: {min(taken)}: set by the program, leave it out")
     try:
-        own = {"name": name, "digest": digest, "times": 1.0}
         return TypeAdapter(Suite).validate_python({**written, **own})
     except ValidationError as error:
         first = error.errors()[0]
