@@ -120,10 +120,10 @@ class Process:
         os.kill(self.process.pid, signum)
 
 
-# Forked from a small server that has imported torch and the compiler that its optimizers import:
-# this saves seconds compared with a new interpreter.
+# Forked from a small server that has imported torch: this saves seconds compared with a new
+# interpreter.
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["pe_lab.experiment.run", "pe_lab.cli.train", "torch._dynamo"])
+_server.set_forkserver_preload(["pe_lab.experiment.run", "pe_lab.cli.train"])
 
 
 def start(*words: str, cwd: Path) -> Process:

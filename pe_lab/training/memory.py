@@ -21,9 +21,14 @@ def min_bytes(length: int, sequences: int, d_model: int) -> int:
     return length * (BYTES_PER_TOKEN * sequences + HIDDEN_BYTES * d_model)
 
 
+def machine_memory() -> int:
+    """Bytes of main memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def refuse_beyond(what: str, needed: int, remedy: str) -> None:
     """UsageError if ``needed`` bytes are more than the machine has."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = machine_memory()
     if needed > available:
         raise UsageError(
             f"{what}: at least {needed / 2**30:.3g} GiB are needed, this machine has "

@@ -1,5 +1,6 @@
 """Sizes that this machine cannot hold, counted before anything of that size is made."""
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,7 @@ from pe_lab.common.task import TRAIN, Task
 from pe_lab.config.schema import Config
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.training.memory import refuse_beyond
+from pe_lab.training.memory import machine_memory, refuse_beyond
 from pe_lab.training.optimizer import state_per_weight
 
 PER_TOKEN = 16
@@ -40,6 +41,8 @@ def check_sizes(
     refuse_beyond(what, per_weight * weights, "set a smaller size")
     for what, size in _sequences(config, task, dims, needed):
         refuse_beyond(f"{what} is too large", size, "set a smaller size")
+    if per_weight * largest_tables(config.pe, dims) < machine_memory() / 8:
+        return
     numbers, name = encoding_numbers(config.pe, dims), config.names.get("pe", "")
     sizes = [f"pe.{key}={value}" for key, value in config.pe.items() if _is_large(value)]
     what = f"{', '.join([f'pe={name}', *sizes])}: {numbers:.2g} numbers in tables is too large"
@@ -68,6 +71,23 @@ def _sequences(
     # A training batch draws among all of its positions.
     drawn = PER_TOKEN * config.train.batch_size * dims.max_len
     yield f"a range of {dims.max_len} positions (positions.max, the task's lengths)", drawn
+
+
+def largest_tables(section: dict[str, Any], dims: Dims) -> int:
+    """Numbers of an encoding that has, in each layer and head, a table of its two largest sizes:
+    more than any here. Counted at once, whereas ``encoding_numbers`` makes PyTorch import its
+    compiler, which takes as long as importing PyTorch."""
+    two = sorted((*_integers(section), dims.d_model, dims.max_len, dims.vocab_size))[-2:]
+    return math.prod(two) * max((dims.n_heads, *(dims.layer_heads or ()))) * dims.n_layers
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """The integers in a section, those of lists and nested sections too."""
+    if isinstance(value, int):
+        yield abs(value)
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _integers(inner)
 
 
 def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:

@@ -6,7 +6,7 @@ from variants import SECTIONS, dims
 from pe_lab.cli.train import checked_jobs
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.plan import plan
-from pe_lab.training.sizes import encoding_numbers
+from pe_lab.training.sizes import encoding_numbers, largest_tables
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -17,6 +17,7 @@ def test_the_numbers_of_an_encoding_are_counted_without_building_it(name: str) -
     there = {id(t): t.numel() for e in encodings for t in (*e.parameters(), *e.buffers())}
     assert counted <= sum(there.values())
     assert counted > 0 or not there
+    assert counted <= largest_tables(SECTIONS[name], dims())
 
 
 def test_sequences_of_a_file_are_not_counted() -> None:
