@@ -16,6 +16,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,25 @@ def section(finding: dict[str, Any], anew: bool) -> str:
     lines.append(f"pe-lab results {finding['results']}")
     parts = [f"## {finding['title']}", "```sh\n" + "\n".join(lines) + "\n```", shown.strip()]
     return "\n\n".join([*parts, finding["text"].strip(), measured(runs)])
+
+
+def reproductions(findings: Iterable[dict[str, Any]], shown: Iterable[str]) -> str:
+    """What others published beside what came out here: a table with a row per finding that says so.
+
+    Args:
+        shown: the section of each finding, empty where it was never run.
+    """
+    rows = []
+    for finding, text in zip(findings, shown, strict=True):
+        if row := finding.get("reproduces"):
+            linked = f"[{row['verdict']}](#{anchor(finding['title'])})" if text else "not run"
+            rows.append([row["claim"], row["size"], linked, row["found"] if text else ""])
+    return table(["published", "size", "verdict", "here"], rows)
+
+
+def anchor(title: str) -> str:
+    """The address of a section on GitHub."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def measured(runs: pl.DataFrame) -> str:
@@ -139,6 +159,7 @@ def main() -> None:
         section(finding, not args.names or name in args.names)
         for name, finding in written["findings"].items()
     ]
+    head = head.replace("REPRODUCTIONS", reproductions(written["findings"].values(), shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     if not args.names or {"seeds", "flipflop"} <= set(args.names):

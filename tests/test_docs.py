@@ -267,6 +267,18 @@ def test_a_new_encoding_is_drawn_without_new_code(
     assert (found.hooks, found.reads_positions) == (["bias"], True)
 
 
+def test_the_page_of_findings_says_what_its_sections_reproduce() -> None:
+    page, written = findings.earlier(), yaml.safe_load(findings.SOURCE.read_text("utf-8"))
+    shown = [page.get(finding["title"], "") for finding in written["findings"].values()]
+    table = findings.reproductions(written["findings"].values(), shown)
+    assert table in findings.PAGE.read_text("utf-8"), "run python -m docs.findings --tables"
+    verdicts = {re.split(r"\]|$", line.split(" | ")[2])[0] for line in table.splitlines()[2:]}
+    known = {"[reproduced", "[in part", "[not reproduced", "[undecided", "not run"}
+    assert verdicts <= known
+    anchors = {findings.anchor(title) for title in page}
+    assert set(re.findall(r"\]\(#([^)]+)\)", table)) <= anchors
+
+
 @pytest.mark.extended
 def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
     """The filters of ``results`` select the first job of each line, and every value of a sweep."""
