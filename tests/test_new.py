@@ -133,12 +133,16 @@ def test_the_page_on_extending_works(tmp_path: Path) -> None:
     )
     assert shell is not None
     assert python is not None
-    small = ["train.steps=2", "eval.sequences=20", "eval.quick_sequences=20", "tracker=none"]
+    sizes = {"train.steps": 2, "eval.sequences": 20, "eval.quick_sequences": 20}
+    small = [*(f"{key}={value}" for key, value in sizes.items()), "tracker=none"]
+    # Other runs than those of the shell.
+    code = python[1].replace("steps=100", f"**{ {**sizes, 'train.steps': 3} }")
+    assert code.count("**") == 2
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     lines = [line.partition("  #")[0] for line in shell[1].splitlines()]
     assert len(lines) == 4
     commands = [[*shlex.split(line)[1:], *(small if "task=" in line else [])] for line in lines]
-    for words in [["-m", "pe_lab", *words] for words in commands] + [["-c", python[1]]]:
+    for words in [["-m", "pe_lab", *words] for words in commands] + [["-c", code]]:
         ended = subprocess.run(
             [sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True
         )
