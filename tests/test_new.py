@@ -133,11 +133,11 @@ def test_the_page_on_extending_works(tmp_path: Path) -> None:
     )
     assert shell is not None
     assert python is not None
-    sizes = {"train.steps": 2, "eval.sequences": 20, "eval.quick_sequences": 20}
-    small = [*(f"{key}={value}" for key, value in sizes.items()), "tracker=none"]
-    # Other runs than those of the shell.
-    code = python[1].replace("steps=100", f"**{ {**sizes, 'train.steps': 3} }")
-    assert code.count("**") == 2
+    sizes = {"eval.sequences": 20, "eval.quick_sequences": 20}
+    small = ["train.steps=2", *(f"{key}={value}" for key, value in sizes.items()), "tracker=none"]
+    # Other steps than the shell's: other runs.
+    code = python[1].replace("steps=100", f"steps=3, **{sizes}")
+    assert code.count("steps=3") == 2
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     lines = [line.partition("  #")[0] for line in shell[1].splitlines()]
     assert len(lines) == 4

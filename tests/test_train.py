@@ -355,7 +355,7 @@ from pe_lab.cli.main import main
 status = main(sys.argv[1:])
 sys.exit(status or "torch._dynamo" in sys.modules)
 """
-    words = tiny("pe=learned", "tracker=none", f"runs_dir={tmp_path}")
+    words = tiny("pe=learned", "device=cpu", "tracker=none", f"runs_dir={tmp_path}")
     assert subprocess.run([sys.executable, "-c", code, *words]).returncode == 0
 
 

@@ -1,7 +1,6 @@
 """Sizes that this machine cannot hold, counted before anything of that size is made."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +17,8 @@ from pe_lab.training.optimizer import state_per_weight
 
 PER_TOKEN = 16
 """Bytes of a token and its target, int64 each."""
+TABLES = 2
+"""More than all tables and matrices of an encoding, counted in those of its two largest sizes."""
 
 
 def sequences_of(most: int, length: int, train_len: int) -> int:
@@ -41,7 +42,7 @@ def check_sizes(
     refuse_beyond(what, per_weight * weights, "set a smaller size")
     for what, size in _sequences(config, task, dims, needed):
         refuse_beyond(f"{what} is too large", size, "set a smaller size")
-    if per_weight * largest_tables(config.pe, dims) < machine_memory() / 8:
+    if not may_be_large(config.pe, dims, machine_memory() / per_weight):
         return
     numbers, name = encoding_numbers(config.pe, dims), config.names.get("pe", "")
     sizes = [f"pe.{key}={value}" for key, value in config.pe.items() if _is_large(value)]
@@ -73,21 +74,45 @@ def _sequences(
     yield f"a range of {dims.max_len} positions (positions.max, the task's lengths)", drawn
 
 
-def largest_tables(section: dict[str, Any], dims: Dims) -> int:
-    """Numbers of an encoding that has, in each layer and head, a table of its two largest sizes:
-    more than any here. Counted at once, whereas ``encoding_numbers`` makes PyTorch import its
-    compiler, which takes as long as importing PyTorch."""
-    two = sorted((*_integers(section), dims.d_model, dims.max_len, dims.vocab_size))[-2:]
-    return math.prod(two) * max((dims.n_heads, *(dims.layer_heads or ()))) * dims.n_layers
+def may_be_large(section: Mapping[str, Any], dims: Dims, numbers: float) -> bool:
+    """Whether the encoding may have so many ``numbers``: by a bound for pe_lab's own, always for
+    others.
+
+    Cheap: ``encoding_numbers`` uses the meta device, for which PyTorch imports its compiler.
+    """
+    classes, integers = [], [0]
+    for key, value in _leaves("", section):
+        if key == "_target_":
+            classes.append(str(value))
+        elif isinstance(value, int):
+            integers.append(abs(value))
+    if not all(name.startswith("pe_lab.") for name in classes):
+        return True
+    layers = (dims.at_layer(layer) for layer in range(dims.n_layers))
+    return sum(numbers_bound(layer, max(integers)) for layer in layers) >= numbers
 
 
-def _integers(value: Any) -> Iterator[int]:
-    """The integers in a section, those of lists and nested sections too."""
-    if isinstance(value, int):
-        yield abs(value)
-    elif isinstance(value, (list, dict)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _integers(inner)
+def numbers_bound(dims: Dims, largest: int) -> int:
+    """A bound on the numbers of one of pe_lab's encodings in a layer.
+
+    Args:
+        largest: the largest integer of its section.
+    """
+    sides = (dims.d_model, dims.heads_width, dims.max_len)
+    first, second = sorted((*sides, *sides, dims.vocab_size, largest))[-2:]
+    return TABLES * first * second * dims.n_heads
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values in a section with their keys, those of lists and of nested sections too."""
+    if isinstance(value, Mapping):
+        for inner in value:
+            yield from _leaves(inner, value[inner])
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(key, inner)
+    else:
+        yield key, value
 
 
 def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
