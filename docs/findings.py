@@ -16,7 +16,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -66,17 +66,20 @@ def section(finding: dict[str, Any], anew: bool) -> str:
     return "\n\n".join([*parts, finding["text"].strip(), measured(runs)])
 
 
-def reproductions(findings: Iterable[dict[str, Any]], shown: Iterable[str]) -> str:
-    """What others published beside what came out here: a table with a row per finding that says so.
+def reproductions(findings: Mapping[str, dict[str, Any]], shown: Iterable[str]) -> str:
+    """What others published beside what came out here: a row for each finding that has a claim.
 
     Args:
         shown: the section of each finding, empty where it was never run.
     """
     rows = []
-    for finding, text in zip(findings, shown, strict=True):
+    for (name, finding), text in zip(findings.items(), shown, strict=True):
         if row := finding.get("reproduces"):
-            linked = f"[{row['verdict']}](#{anchor(finding['title'])})" if text else "not run"
-            rows.append([row["claim"], row["size"], linked, row["found"] if text else ""])
+            verdict, found = "not run", f"`python -m docs.findings {name}`"
+            if text:
+                verdict = f"[{row.get('verdict', 'not judged')}](#{anchor(finding['title'])})"
+                found = row.get("found", "")
+            rows.append([row["claim"], row["size"], verdict, found])
     return table(["published", "size", "verdict", "here"], rows)
 
 
@@ -159,7 +162,7 @@ def main() -> None:
         section(finding, not args.names or name in args.names)
         for name, finding in written["findings"].items()
     ]
-    head = head.replace("REPRODUCTIONS", reproductions(written["findings"].values(), shown))
+    head = head.replace("REPRODUCTIONS", reproductions(written["findings"], shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     if not args.names or {"seeds", "flipflop"} <= set(args.names):

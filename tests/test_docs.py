@@ -270,13 +270,22 @@ def test_a_new_encoding_is_drawn_without_new_code(
 def test_the_page_of_findings_says_what_its_sections_reproduce() -> None:
     page, written = findings.earlier(), yaml.safe_load(findings.SOURCE.read_text("utf-8"))
     shown = [page.get(finding["title"], "") for finding in written["findings"].values()]
-    table = findings.reproductions(written["findings"].values(), shown)
+    table = findings.reproductions(written["findings"], shown)
     assert table in findings.PAGE.read_text("utf-8"), "run python -m docs.findings --tables"
-    verdicts = {re.split(r"\]|$", line.split(" | ")[2])[0] for line in table.splitlines()[2:]}
-    known = {"[reproduced", "[in part", "[not reproduced", "[undecided", "not run"}
-    assert verdicts <= known
-    anchors = {findings.anchor(title) for title in page}
-    assert set(re.findall(r"\]\(#([^)]+)\)", table)) <= anchors
+    cells = [line.split(" | ")[2] for line in table.splitlines()[2:]]
+    verdicts = {cell.partition("]")[0].removeprefix("[") for cell in cells}
+    assert verdicts == {"reproduced", "in part", "undecided", "not run"}
+    assert len({findings.anchor(title) for title in page}) == len(page)
+
+
+def test_a_finding_that_nobody_has_judged_is_in_the_table() -> None:
+    title = "PaTH's table 1: length 512, three rates"
+    finding = {"title": title, "reproduces": {"claim": "a", "size": "small"}}
+    linked = findings.reproductions({"new": finding}, ["## the section"])
+    assert "[not judged](#paths-table-1-length-512-three-rates)" in linked
+    assert "| not run | `python -m docs.findings new` |" in findings.reproductions(
+        {"new": finding}, [""]
+    )
 
 
 @pytest.mark.extended
