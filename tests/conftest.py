@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from program import Here, Outcome
 
 from pe_lab.cli.main import main
+from pe_lab.kernels.cpu.build import cache_folder
 
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
@@ -93,6 +94,8 @@ def no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(key)
     for folder in ("home", "cwd"):
         (tmp_path / folder).mkdir()
+    # Not another compilation of the kernels in every process.
+    monkeypatch.setenv("PE_LAB_CACHE", str(cache_folder()))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "cwd")
     return tmp_path / "cwd"

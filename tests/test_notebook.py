@@ -9,6 +9,8 @@ import pytest
 from nbclient import NotebookClient
 from program import ROOT
 
+from pe_lab.kernels.cpu.build import cache_folder
+
 PATH = ROOT / "docs" / "first_steps.ipynb"
 PROGRESS = """
 from pe_lab.common import console
@@ -38,7 +40,9 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    # Files of the kernel that belong to a user.
+    # Not another compilation of the CPU kernels.
+    monkeypatch.setenv("PE_LAB_CACHE", str(cache_folder()))
+    # Files of the notebook's kernel that belong to a user.
     for key in ("HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(key, str(tmp_path / key))
         (tmp_path / key).mkdir()
