@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # noqa: F401
-
 import pe_lab.cli.main
 import pe_lab.cli.report
 import pe_lab.cli.results
