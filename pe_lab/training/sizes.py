@@ -1,6 +1,6 @@
 """Sizes that this machine cannot hold, counted before anything of that size is made."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
 from pe_lab.common.task import TRAIN, Task
+from pe_lab.common.trust import classes
 from pe_lab.config.schema import Config
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -74,22 +75,17 @@ def _sequences(
     yield f"a range of {dims.max_len} positions (positions.max, the task's lengths)", drawn
 
 
-def may_be_large(section: Mapping[str, Any], dims: Dims, numbers: float) -> bool:
+def may_be_large(section: dict[str, Any], dims: Dims, numbers: float) -> bool:
     """Whether the encoding may have so many ``numbers``: by a bound for pe_lab's own, always for
     others.
 
     Cheap: ``encoding_numbers`` uses the meta device, for which PyTorch imports its compiler.
     """
-    classes, integers = [], [0]
-    for key, value in _leaves("", section):
-        if key == "_target_":
-            classes.append(str(value))
-        elif isinstance(value, int):
-            integers.append(abs(value))
-    if not all(name.startswith("pe_lab.") for name in classes):
+    if not all(name.startswith("pe_lab.") for name in classes(section)):
         return True
+    largest = max(_integers(section), default=0)
     layers = (dims.at_layer(layer) for layer in range(dims.n_layers))
-    return sum(numbers_bound(layer, max(integers)) for layer in layers) >= numbers
+    return sum(numbers_bound(layer, largest) for layer in layers) >= numbers
 
 
 def numbers_bound(dims: Dims, largest: int) -> int:
@@ -103,16 +99,13 @@ def numbers_bound(dims: Dims, largest: int) -> int:
     return TABLES * first * second * dims.n_heads
 
 
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The values in a section with their keys, those of lists and of nested sections too."""
-    if isinstance(value, Mapping):
-        for inner in value:
-            yield from _leaves(inner, value[inner])
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _leaves(key, inner)
-    else:
-        yield key, value
+def _integers(value: Any) -> Iterator[int]:
+    """The sizes of the integers in a section, those of lists and of nested sections too."""
+    if isinstance(value, int):
+        yield abs(value)
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _integers(inner)
 
 
 def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
