@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
 from program import Here
 
-from pe_lab.results.frame import breakdowns, by_split, curves, read_runs
+from pe_lab.results.frame import breakdowns, by_split, curves, read_file_of_runs, read_runs
 from pe_lab.results.labels import labels
 from pe_lab.store.run_id import identity
 
@@ -213,3 +213,39 @@ def test_large_numbers_are_kept() -> None:
     assert read_runs(**{"eval.every": 10**20})["seed"].to_list() == [0]
     made("b", **{"pe.npos": 10**20})
     assert read_runs()["pe.npos"].to_list() == [None, None, 1e20]
+
+
+def test_a_file_of_runs_is_read_without_the_folders(here: Here) -> None:
+    for seed in range(3):
+        made("rope", seed, errors={"in_domain": 0, "sparse": 0.1 * seed})
+    shown = here("results", "task=flipflop", "format=json")
+    runs = read_runs()
+    runs.write_parquet("runs.parquet")
+    shutil.rmtree("runs")
+    assert read_file_of_runs("runs.parquet").equals(runs)
+    again = here("results", "file=runs.parquet", "task=flipflop", "format=json")
+    assert (again.out, again.status) == (shown.out, 0)
+    assert '"n": 3' in again.out
+    compared = here("compare", "file=runs.parquet", "task=flipflop", "pe=rope")
+    assert (compared.status, "Golovneva" in compared.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["file=none"], "file=none cannot be read: there is no such file"),
+        (["file=text"], "file=text is no table of runs: read_runs(folder).write_parquet(file)"),
+        (["file=other.parquet"], "file=other.parquet is no table of runs: "),
+        (["file=runs"], "file=runs is no table of runs: "),
+        (["file=text", "runs_dir=runs"], "file=text runs_dir=runs: give one of the two"),
+    ],
+)
+@pytest.mark.parametrize("command", ["results", "compare"])
+def test_another_file_is_refused(here: Here, command: str, words: list[str], message: str) -> None:
+    made("rope")
+    Path("text").write_text("no table")
+    pl.DataFrame({"path": ["runs/flipflop/rope/seed0"]}).write_parquet("other.parquet")
+    ended = here(command, *words)
+    assert ended.status == 2
+    assert message in ended.err
+    assert ended.err.count("\n") == 1

@@ -5,7 +5,7 @@
     pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
     pe-lab compare pe=cope,rope                        both
 
-format=table, csv, json, markdown or latex, and runs_dir=runs, as in pe-lab results.
+format=table, csv, json, markdown or latex, runs_dir=runs and file=FILE as in pe-lab results.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.plan_runs import planned_runs_note
 from pe_lab.results.published import published
 from pe_lab.results.published_tables import RULE, commands, comparison_tables
-from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.selection import FileOptions, selected
 from pe_lab.results.vs_published import compared
 
 
-class CompareOptions(RunOptions):
+class CompareOptions(FileOptions):
     """The keys of ``pe-lab compare``."""
 
     command = "compare"

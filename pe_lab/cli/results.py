@@ -12,6 +12,7 @@
                                                        of other splits
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
+    pe-lab results file=docs/findings.parquet          a file of runs instead of their folder
     pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
                                                        each encoding at test time, a column for
                                                        each length in tokens read; splits= as
@@ -39,14 +40,14 @@ from pe_lab.results.cell_text import Spread, rate_intervals
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
-from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.selection import FileOptions, selected
 from pe_lab.results.statistics.power import what_clean_seeds_show, what_seeds_show
 from pe_lab.results.tables import Layout, tables
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
 
 
-class ResultsOptions(RunOptions):
+class ResultsOptions(FileOptions):
     """The keys of ``pe-lab results``."""
 
     command = "results"

@@ -1,14 +1,17 @@
 """The runs that a command's filters select."""
 
 import re
+from pathlib import Path
+from typing import Self
 
 import polars as pl
+from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
+from pe_lab.results.frame import FACTS, GROUPS, filtered, read_file_of_runs, read_runs
 from pe_lab.results.keys import column_of
 from pe_lab.store.run_id import EXCLUDED
 
@@ -31,13 +34,28 @@ class RunOptions(Options, extra="allow"):
         return [] if value is None else [entry.strip() for entry in value.split(",")]
 
 
+class FileOptions(RunOptions):
+    """Options of a command that needs of the runs no more than their table, which may be a file."""
+
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.file is not None and "runs_dir" in self.model_fields_set:
+            raise ValueError(
+                f"{self.command} file={self.file} runs_dir={self.runs_dir}: give one of the two"
+            )
+        return self
+
+
 def selected(options: RunOptions) -> pl.DataFrame:
-    """The runs that the options select (see ``read_runs``).
+    """The runs that the options select (see ``read_runs``), of a folder or a file.
 
     Raises:
         UsageError: a filter that no run can have, or that cannot be read.
     """
-    runs = read_runs(options.runs_dir)
+    file = options.file if isinstance(options, FileOptions) else None
+    runs = read_runs(options.runs_dir) if file is None else read_file_of_runs(file)
     for key, value in options.others.items():
         if column_of(key, runs.columns) is None:
             _check_root(options, f"{key}={value}", key)

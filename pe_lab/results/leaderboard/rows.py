@@ -145,7 +145,7 @@ def _rows(
         facts["state"],
         facts.get("message"),
         _run_id(record),
-        *_environment(folder),
+        *environment_of(folder),
         planned(dict(zip(names, run, strict=False)), began, plans),
         began,
     )
@@ -162,7 +162,7 @@ def _rows(
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
-def _environment(folder: Path) -> tuple[str | None, str | None, str | None]:
+def environment_of(folder: Path) -> tuple[str | None, str | None, str | None]:
     """Revision, version of torch and kind of machine of a run's last start."""
     # Damaged or missing: `pe-lab verify` says so.
     with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
