@@ -65,6 +65,8 @@ def completed(line: str) -> set[str]:
         "help ins": {"inspect"},
         "results form": {"format="},
         "results runs_dir=r": {"runs_dir=runs/"},
+        "results file=b": {"file=book.txt"},
+        "compare fi": {"file="},
         "results format=m": {"format=markdown"},
         "inspect run=": {"run=flipflop/"},
         "inspect run=flipflop/cope/": {"run=flipflop/cope/seed0-01234567"},

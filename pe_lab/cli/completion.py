@@ -46,9 +46,11 @@ VALUES = {
 """The values of these types in the classes of options."""
 KINDS = ("encoding", "task", "model")
 """What ``pe-lab new`` makes."""
-PATHS = ("runs_dir", "out", "to", "task.file", "result")
+PATHS = ("runs_dir", "out", "to", "task.file", "result", "file")
 """Keys whose values are files or folders."""
-RUN_FILTERS = ("task", "pe", "positions", "model", "seed")
+RUN_FILTERS = ("runs_dir", "where", "task", "pe", "positions", "model", "seed")
+INHERITED = {"RunOptions": RUN_FILTERS, "FileOptions": ("file", *RUN_FILTERS)}
+"""The keys that commands have from these classes."""
 TRAIN = "train"
 """As in common.task, which imports numpy."""
 NO_RUNS = ("report", "evaluations", "dashboard", "plans")
@@ -118,8 +120,9 @@ def _of_command(module: str, before: list[str], current: str) -> list[str]:
     apart = source.with_name(f"{source.stem}_options.py")
     source = apart if apart.is_file() else source
     fields = _fields(source, "Options")
-    if "RunOptions" in source.read_text("utf-8"):
-        fields = {**dict.fromkeys(("runs_dir", "where", *RUN_FILTERS), ""), **fields}
+    for base, inherited in INHERITED.items():
+        if f"({base})" in source.read_text("utf-8"):
+            fields = {**dict.fromkeys(inherited, ""), **fields}
     of_run = "checked_beside" in source.read_text("utf-8")
     key, equals, value = current.partition("=")
     if not equals:
