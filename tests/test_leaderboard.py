@@ -32,9 +32,10 @@ from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
-from pe_lab.results.leaderboard.task_tables import phases_table, task_table
+from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
+from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
@@ -240,10 +241,45 @@ def test_entries_of_other_tasks_do_not_look_better() -> None:
     assert overview_notes(found, by_family(SUITE, SUITE.tasks)) == [
         "not run: count, state, copy and address, arithmetic, text"
     ]
-    over_both, over_one = across_tables(found, ["flipflop", "recall"])
+    over_both, over_one, in_pairs = across_tables(found, ["flipflop", "recall"])
     assert [row[0].text.partition(" ")[0] for row in over_both.rows] == ["cope", "rope"]
     assert "Entries with all of these tasks: 2; others that lack some: 1." in over_both.caption
     assert {row[0].text.partition(" ")[0] for row in over_one.rows} == {"cope", "rope", "path"}
+    assert in_pairs.title == "P(row lower than column) over flipflop"
+    assert [row[1].text for row in over_both.rows] == ["a", "b"]
+    name = " (not tuned)"
+    assert {row[0].text.removesuffix(name): row[1].text for row in over_one.rows} == {
+        "cope": "a", "path": "a", "rope": "b",
+    }  # fmt: skip
+    by_row = {
+        row[0].text.removesuffix(name): dict(zip(in_pairs.columns, row, strict=True))
+        for row in in_pairs.rows
+    }
+    assert by_row["cope"]["rope"].text == "1.00*"
+    assert by_row["rope"]["cope"].text == "0.00*"
+    assert by_row["path"]["cope"].text == "0.50"
+    assert by_row["path"]["path"].text == ""
+
+
+def test_seeds_that_would_tell_the_first_from_the_next() -> None:
+    of = {"cope": 20, "path": 20, "rope": 10, "t5": 0}
+    found = scored(*(one for name, k in of.items() for one in flipflop(name, 20, k)))
+    caption = split_table(found, "flipflop", "long_x4").caption
+    needed = seeds_needed(1, 0.5)
+    assert f"To tell the 1 of cope from the 0.5 of rope would take {needed} seeds" in caption
+    alike = scored(*flipflop("cope", 8, 8), *flipflop("rope", 8, 8))
+    assert "seeds a side" not in split_table(alike, "flipflop", "long_x4").caption
+
+
+def test_over_tasks_with_many_entries_pairs_are_counted() -> None:
+    names = [name for name in SUITE.encodings if name != "none"][:20]
+    found = scored(
+        *(one for n, name in enumerate(names) for one in flipflop(name, 20, 20 * (n < 3)))
+    )
+    (table,) = across_tables(found, ["flipflop"])
+    assert table.columns[:3] == ["entry", "lower than", "higher than"]
+    counts = {row[0].text.partition(" ")[0]: (row[1].text, row[2].text) for row in table.rows}
+    assert [counts[name] for name in names] == [("17", "0")] * 3 + [("0", "3")] * 17
 
 
 def test_where_no_difference_is_significant_that_is_said() -> None:
@@ -778,7 +814,9 @@ def test_a_view_of_tasks_that_are_not_run_says_so(here: Here, shipped: Path) -> 
 def test_over_tasks(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "view=across", "format=markdown")
     assert ended.status == 0, ended.err
-    lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
+    over_tasks, in_pairs = ended.out.split("P(row lower than column)")
+    assert "| rope | 0.07\\* |" in in_pairs
+    lines = {line.split("|")[1].strip(): line for line in over_tasks.splitlines() if "|" in line}
     # 2 of 20 runs without an error, 18 at that of guessing; 19 of 20 for cope.
     assert "| 20 | 1.00 (1.00..1.00) |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
     assert "| 20 | 0.00 (0.00..0.00) | 0.93 (" in lines["cope"]
