@@ -7,13 +7,16 @@ import re
 import statistics
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 from made import errors_of, made, unfinished
 from program import ROOT, Here
 
+from pe_lab.results.formats import Cell
 from pe_lab.results.frame import read_runs
 from pe_lab.results.published import Published, published
+from pe_lab.results.published_tables import comparison_tables
 from pe_lab.results.vs_published import compared
 
 THEIRS = Published(
@@ -181,9 +184,29 @@ def test_every_seed_beside_the_published_number(here: Here) -> None:
     errors_of("cope", [0.0, 0.22, 0.01])
     errors_of("rope", [n / 100 for n in range(10)])
     out = here("compare", "task=flipflop", "pe=cope,rope", "format=markdown").out
-    assert "7.67‡ | 2/3: 0.0 1.00 22.0 |" in out
-    assert "| 3/10: 0.0..4.50..9.00 |" in out
+    assert "7.67‡ | 2/3 1.00: 0.0 1.00 22.0 |" in out
+    assert "| 3/10 4.50: 0.0..9.00 |" in out
     assert "‡: seeds in two clusters" in out
+
+
+@pytest.mark.parametrize(
+    ("values", "cell", "without_threshold"),
+    [
+        ([0.1], "", ""),
+        ([0.0, 0.5], "1/2: 0.0 50.0", "0.0 50.0"),
+        ([0.0, 0.1, 0.3, 0.5], "1/4 20.0: 0.0 10.0 30.0 50.0", "median 20.0: 0.0 10.0 30.0 50.0"),
+        ([0.1] * 9, "0/9 10.0: 10.0..10.0", "median 10.0: 10.0..10.0"),
+    ],
+)
+def test_the_median_is_of_three_or_more_seeds(
+    values: list[float], cell: str, without_threshold: str
+) -> None:
+    errors_of("rope", values)
+    table = compared(read_runs(), [THEIRS])
+    for k, wanted in ((pl.col("k"), cell), (pl.lit(None, pl.Int64), without_threshold)):
+        (shown,) = comparison_tables(table.with_columns(k=k))
+        line = dict(zip(shown.columns, shown.rows[0], strict=True))
+        assert line.get("seeds of ours", Cell("")).text == wanted
 
 
 def test_the_tables_and_what_is_not_run(here: Here) -> None:

@@ -5,7 +5,9 @@
     pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
     pe-lab compare pe=cope,rope                        both
 
-format=table, csv, json, markdown or latex, runs_dir=runs and file=FILE as in pe-lab results.
+format=table, csv, json, markdown or latex, runs_dir=runs, file=FILE and --config-dir FOLDER as in
+pe-lab results. Runs on which a suite chose the learning rate are left out: it was chosen by their
+errors.
 """
 
 from collections.abc import Sequence
@@ -16,14 +18,16 @@ import polars as pl
 from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import parse
+from pe_lab.common.options import parse, without_config_dir
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.plan_runs import planned_runs_note
-from pe_lab.results.published import published
+from pe_lab.results.published import Published, published
 from pe_lab.results.published_tables import RULE, commands, comparison_tables
 from pe_lab.results.selection import FileOptions, selected
+from pe_lab.results.tuning_notes import left_out_note
+from pe_lab.results.tuning_runs import tuning, without_tuning
 from pe_lab.results.vs_published import compared
 
 
@@ -49,12 +53,17 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a wrong option, or ``a`` and ``b`` share no seed in equal settings.
     """
-    options = parse(CompareOptions, words)
-    runs, form = selected(options), options.format
+    config_dir, rest = without_config_dir(words)
+    options = parse(CompareOptions, rest)
+    runs, form = selected(options, config_dir), options.format
     if options.a is not None and options.b is not None:
-        tests = paired(runs, options.a, options.b)
-        note = _planned(options, runs, tests)
-        print_tables(form, paired_tables(tests), tests, runs, [note], {})
+        left = left_out_note(tuning(runs).filter(pl.col("pe").is_in([options.a, options.b])))
+        try:
+            tests = paired(runs, options.a, options.b)
+        except UsageError as error:
+            raise UsageError("; ".join([str(error), *left])) from None
+        notes = [*left, _planned(options, runs, tests)]
+        print_tables(form, paired_tables(tests), tests, runs, notes, {})
         return
     filters = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
@@ -69,14 +78,17 @@ def show(words: Sequence[str]) -> None:
         shown = pl.lit(True)
     elif filters["pe"]:
         shown = pl.col("recipe").is_not_null()
-    tables, notes = comparison_tables(table.filter(shown)), commands(table)
+    both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
+    left = left_out_note(_left_out(runs, numbers, both))
+    tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
     facts: dict[str, Any] = {"interval": RULE}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
-        notes = [f"no published number matches {selection}: see pe_lab/results/published.yaml"]
-    if len(filters["pe"]) == 2 and form != "csv":
+        none = f"no published number matches {selection}: see pe_lab/results/published.yaml"
+        notes = [none, *left]
+    if both:
         try:
-            tests = paired(runs, *filters["pe"])
+            tests = paired(runs, *both)
         except UsageError as error:
             notes.append(str(error))
         else:
@@ -86,8 +98,17 @@ def show(words: Sequence[str]) -> None:
     print_tables(form, tables, table, runs, notes, facts)
 
 
+def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str]) -> pl.DataFrame:
+    """The runs of tuning that could stand beside one of these numbers, or be paired."""
+    beside, left = {(number.task, number.pe) for number in numbers}, tuning(runs)
+    pairs = left.select("task", "pe").iter_rows()
+    kept = [(task, pe) in beside or pe in both for task, pe in pairs]
+    return left.filter(pl.Series(kept, dtype=pl.Boolean))
+
+
 def _planned(options: CompareOptions, runs: pl.DataFrame, tests: pl.DataFrame) -> str:
     """Whether a plan named the runs of the settings that were paired before they began."""
     settings = [*tests["setting_a"], *tests["setting_b"]]
-    sides = runs.filter(pl.col("state") == "finished", pl.col("setting").is_in(settings))
+    finished = without_tuning(runs.filter(pl.col("state") == "finished"))
+    sides = finished.filter(pl.col("setting").is_in(settings))
     return planned_runs_note(sides["path"], Path(options.runs_dir))

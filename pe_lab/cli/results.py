@@ -19,6 +19,9 @@
                                                        evaluated, sort=-512
     pe-lab results variance=true                       of runs with crossed seed.init and seed.data:
                                                        what each has to do with the variance
+    pe-lab results where="tuning_of=null"              without the runs on which a suite chose the
+                                                       learning rate; --config-dir FOLDER adds the
+                                                       suites in FOLDER/suite/
 
 csv and json hold exact numbers, shares instead of %: one row for each row and split of the table.
 Runs that are not finished are listed below the table. In json they are under ``unfinished``; with
@@ -34,7 +37,7 @@ from pydantic import Field
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.options import CommaSeparated, Flag, parse
+from pe_lab.common.options import CommaSeparated, Flag, parse, without_config_dir
 from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
 from pe_lab.results.cell_text import Spread, rate_intervals
 from pe_lab.results.evaluations import evaluated_paths
@@ -43,6 +46,7 @@ from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import FileOptions, selected
 from pe_lab.results.statistics.power import what_clean_seeds_show, what_seeds_show
 from pe_lab.results.tables import Layout, tables
+from pe_lab.results.tuning_notes import pooled_note
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
 
@@ -70,8 +74,9 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a wrong option or filter.
     """
-    options = parse(ResultsOptions, words)
-    runs, form, metric = selected(options), options.format, options.metric
+    config_dir, rest = without_config_dir(words)
+    options = parse(ResultsOptions, rest)
+    runs, form, metric = selected(options, config_dir), options.format, options.metric
     by = SETTING if options.by is None else options.by
     if options.threshold is not None and metric not in RATED:
         raise UsageError(
@@ -104,6 +109,8 @@ def show(words: Sequence[str]) -> None:
         found, rows, notes = recorded_tables(
             runs, metric, options.by, options.splits, options.sort, options.spread
         )
+        evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs)))
+        notes += pooled_note(evaluated, ["pe", *(options.by or ["setting"])], options.where)
         print_tables(form, found, rows, runs, notes, facts)
     elif options.variance:
         from pe_lab.results.variance import CROSSED, variance_over_seeds, variance_tables
@@ -116,7 +123,12 @@ def show(words: Sequence[str]) -> None:
         finished = runs.filter(pl.col("state") == "finished")
         names = named(finished)
         found = tables(groups, names, Layout(by, metric, options.spread, options.sort))
-        notes = [*pooled_message(runs, by), *_power(groups), *_evaluated(runs, options)]
+        notes = [
+            *pooled_message(runs, by),
+            *pooled_note(runs, by, options.where),
+            *_power(groups),
+            *_evaluated(runs, options),
+        ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
 
 

@@ -17,7 +17,9 @@ from pe_lab.common.errors import PeLabError, UsageError
 from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
-from pe_lab.results.reader import read_records, records_of, text, without_collection
+from pe_lab.results.reader import Record, read_records, records_of, text, without_collection
+from pe_lab.results.tuning_runs import COLUMN as TUNING_OF
+from pe_lab.results.tuning_runs import tuning_column
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
 
@@ -36,6 +38,7 @@ FACTS: dict[str, Kind] = {
     "setting": pl.String,
     "splits": pl.List(pl.String),
     "null_keys": pl.List(pl.String),
+    TUNING_OF: pl.String,
 }
 """Columns of every run; null where unknown."""
 
@@ -43,15 +46,19 @@ GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
 
 
 def read_runs(
-    runs_dir: str | Path = "runs", where: str | None = None, **equal: Any
+    runs_dir: str | Path = "runs",
+    where: str | None = None,
+    config_dir: str | Path | None = None,
+    **equal: Any,
 ) -> pl.DataFrame:
     """One row per run, finished or not, without those that ``force`` replaced.
 
     Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
     broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
-    ``splits``, ``null_keys`` (null before the configuration was resolved); the chosen file of each
-    other group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
+    ``splits``, ``null_keys`` (null before the configuration was resolved), ``tuning_of`` (the suite
+    that chose a learning rate on this run, see ``tuning_column``); the chosen file of each other
+    group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
     every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and ``ood/error``,
     ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out of domain (null
     where the encoding could not measure one of them). A key that a run lacks is null. Keys whose
@@ -59,6 +66,7 @@ def read_runs(
 
     Args:
         where: a condition as in ``pe-lab results where=..`` (see query.py).
+        config_dir: ``--config-dir``, whose suites ``tuning_of`` may name.
         equal: keys with the value, or the values joined by commas, that they must have:
             ``pe="cope,rope"``, ``**{"train.steps": 400}``.
 
@@ -76,13 +84,14 @@ def read_runs(
             "make one with pe-lab task=flipflop pe=cope"
         )
     with without_collection():
-        frame = _with_ood_means(frame_of(read_records(folder), FACTS))
+        frame = _frame(read_records(folder), None if config_dir is None else Path(config_dir))
     return filtered(frame, where, equal)
 
 
 def read_file_of_runs(file: str | Path) -> pl.DataFrame:
     """The runs of a parquet file: what ``read_runs(folder).write_parquet(file)`` has written, whose
-    run folders need not be there any more.
+    run folders need not be there any more. In a file from before ``tuning_of`` was written, that is
+    null in every row.
 
     Raises:
         UsageError: there is no such file, or it is of something else.
@@ -94,6 +103,8 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
         raise UsageError(f"file={file} cannot be read: {why}") from None
     except pl.exceptions.PolarsError:
         frame = pl.DataFrame()
+    if TUNING_OF not in frame.columns:
+        frame = frame.with_columns(pl.lit(None, FACTS[TUNING_OF]).alias(TUNING_OF))
     if any(frame.schema.get(name) != kind for name, kind in FACTS.items()):
         raise UsageError(
             f"file={file} is no table of runs: read_runs(folder).write_parquet(file) of "
@@ -105,7 +116,12 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
 def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
     """The rows that ``read_runs`` has for these folders, copies of a run included."""
     records = records_of(RunFolder(Path(path)) for path in paths)
-    return _with_ood_means(frame_of(list(records), FACTS))
+    return _frame(list(records))
+
+
+def _frame(records: list[Record], config_dir: Path | None = None) -> pl.DataFrame:
+    frame = frame_of(records, FACTS).with_columns(tuning_column(records, config_dir))
+    return _with_ood_means(frame)
 
 
 def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -> pl.DataFrame:

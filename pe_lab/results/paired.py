@@ -15,6 +15,7 @@ from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.pairs import holm
 from pe_lab.results.suite import threshold
+from pe_lab.results.tuning_runs import without_tuning
 
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""
@@ -38,7 +39,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
     Compared are finished runs whose settings are equal except for the encoding, its keys and, for
     runs with the learning rate preset for their encoding, that rate: one row per pair of settings
-    and split.
+    and split. Runs on which a suite chose the learning rate are left out.
 
     Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
@@ -59,7 +60,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     """
     if a == b:
         raise UsageError(f"a={a} b={b} are the same encoding: give two")
-    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
     sides = {pe: _side(finished, pe) for pe in (a, b)}
     for pe, settings in sides.items():
         if not settings:

@@ -11,11 +11,14 @@ from pe_lab.results.formats import Cell, Table
 RULE = (
     "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "
     "of a single run where that reaches farther. Agrees: the published number, as rounded, meets "
-    "this interval; ours lower, ours higher: it lies wholly on the other side. Seeds: of ours, k/n "
-    "with an error up to the threshold of the split, and each (above 8 lowest..median..highest)."
+    "this interval; ours lower, ours higher: it lies wholly on the other side. Seeds of ours: k/n "
+    "with an error up to the threshold of the split, of three or more the median, and each of them "
+    "(above 8 lowest..highest)."
 )
 LISTED = 8
 """Most seeds of a row whose values are listed."""
+MEDIAN = 3
+"""Fewest seeds of a row whose median is shown."""
 
 
 def comparison_tables(table: pl.DataFrame) -> list[Table]:
@@ -98,13 +101,14 @@ def _ours(row: dict[str, Any]) -> str:
 
 
 def _seeds(row: dict[str, Any]) -> str:
+    """``2/3 1.00: 0.0 1.00 22.0``: k of n, the median of three or more, and the seeds."""
     if not row["n"] or row["n"] == 1:
         return ""
     values = row["values"]
+    each = " ".join(map(percent, values))
     if len(values) > LISTED:
-        return _of(row) + "..".join(map(percent, (values[0], row["median"], values[-1])))
-    return _of(row) + " ".join(map(percent, values))
-
-
-def _of(row: dict[str, Any]) -> str:
-    return "" if row["k"] is None else f"{row['k']}/{row['n']}: "
+        each = f"{percent(values[0])}..{percent(values[-1])}"
+    rate = "" if row["k"] is None else f"{row['k']}/{row['n']}"
+    if row["n"] >= MEDIAN:
+        rate = f"{rate or 'median'} {percent(row['median'])}"
+    return f"{rate}: {each}" if rate else each

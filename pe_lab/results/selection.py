@@ -48,14 +48,20 @@ class FileOptions(RunOptions):
         return self
 
 
-def selected(options: RunOptions) -> pl.DataFrame:
+def selected(options: RunOptions, config_dir: str | None = None) -> pl.DataFrame:
     """The runs that the options select (see ``read_runs``), of a folder or a file.
+
+    Args:
+        config_dir: of ``--config-dir``; a file says itself which suites are known.
 
     Raises:
         UsageError: a filter that no run can have, or that cannot be read.
     """
     file = options.file if isinstance(options, FileOptions) else None
-    runs = read_runs(options.runs_dir) if file is None else read_file_of_runs(file)
+    if file is None:
+        runs = read_runs(options.runs_dir, config_dir=config_dir)
+    else:
+        runs = read_file_of_runs(file)
     for key, value in options.others.items():
         if column_of(key, runs.columns) is None:
             _check_root(options, f"{key}={value}", key)

@@ -155,7 +155,6 @@ class Suite:
         return self.controls.get(entry, (*self.model, f"pe={entry}"))
 
 
-@cache
 def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     """The suite of conf/suite/NAME.yaml.
 
@@ -165,22 +164,41 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     Raises:
         UsageError: there is none, or its yaml is not that of a suite.
     """
-    theirs = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
-    files = {**theirs, **choices("suite")}
+    files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
-    written = yaml.safe_load(files[name].read_text("utf-8"))
+    return _loaded(name, files[name])
+
+
+def suites(folder: Path | None = None) -> list[Suite]:
+    """All suites by name: those of conf/suite/, and of the folder of ``--config-dir``.
+
+    Raises:
+        UsageError: a yaml is not that of a suite.
+    """
+    return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
+
+
+def _files(folder: Path | None) -> dict[str, Path]:
+    theirs = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
+    return {**theirs, **choices("suite")}
+
+
+@cache
+def _loaded(name: str, file: Path) -> Suite:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    written = yaml.load(file.read_bytes(), Loader=loader)
     text = json.dumps(written, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     own = {"name": name, "digest": digest, "times": 1.0}
     if taken := own.keys() & written.keys():
-        raise UsageError(f"{files[name]}: {min(taken)}: set by the program, leave it out")
+        raise UsageError(f"{file}: {min(taken)}: set by the program, leave it out")
     try:
         return TypeAdapter(Suite).validate_python({**written, **own})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{files[name]}: {key}: {first['msg']}") from None
+        raise UsageError(f"{file}: {key}: {first['msg']}") from None
 
 
 def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = None) -> str:

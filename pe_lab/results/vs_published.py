@@ -11,6 +11,7 @@ from pe_lab.results.aggregate import SETTING, grouped
 from pe_lab.results.frame import splits_of
 from pe_lab.results.published import Published, published
 from pe_lab.results.reader import text
+from pe_lab.results.tuning_runs import without_tuning
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
@@ -54,7 +55,8 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     """One row for each published number, with ours where finished runs of that task and encoding
     measured that split. Each setting of ours is matched with the nearest of their sizes, and of
     several the nearest is taken: with the fewest differences among the keys that the source
-    states, then the smallest ratios, then the most seeds.
+    states, then the smallest ratios, then the most seeds. Runs on which a suite chose the learning
+    rate are left out.
 
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
@@ -72,7 +74,7 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")
     """
     numbers = published() if numbers is None else numbers
-    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
     measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
     ours = finished.unique(["pe", "setting"], maintain_order=True)
     settings = ours.rows_by_key(["task", "pe"], named=True, include_key=True)
