@@ -92,3 +92,24 @@ def test_a_suite_of_the_users(here: Here, tmp_path: Path) -> None:
     load_suite.cache_clear()
     path.write_text(f"{path.read_text()}times: 2\n")
     assert_refused(here(*line), "tiny.yaml: times: set by the program, leave it out")
+
+
+@pytest.mark.parametrize(
+    ("digest", "read"), [("12345678", "12345678"), ("01234567", "342391"), ("1.5e+3", "1500.0")]
+)
+def test_a_digest_without_quotes(here: Here, tmp_path: Path, digest: str, read: str) -> None:
+    """YAML reads one of digits alone as a number, from which not every digest can be recovered."""
+    path = tmp_path / "mine" / "suite" / "tiny.yaml"
+    line = ["leaderboard", *tiny_suite(tmp_path, digest="QUOTED")[2:4], "suite=tiny"]
+    text = path.read_text()
+    path.write_text(text.replace("QUOTED", digest))
+    ended = here(*line)
+    assert_refused(ended, "tiny.yaml: tasks.flipflop.digest: ", f"reads this one as {read}: write")
+    load_suite.cache_clear()
+    path.write_text(text.replace("QUOTED", f"'{digest}'"))
+    assert here(*line).status == 0
+    load_suite.cache_clear()
+    path.write_text(text.replace("QUOTED", "[a]"))
+    ended = here(*line)
+    assert_refused(ended, "tasks.flipflop.digest: ")
+    assert "write it in quotes" not in ended.err
