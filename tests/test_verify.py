@@ -60,6 +60,18 @@ def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
     assert problems(run) == []
 
 
+def test_a_run_from_before_processors_were_recorded(run: Path) -> None:
+    path = run / "environment.json"
+    (start,) = json.loads(path.read_text())
+    for kept in ("processor", "python"):
+        del start[kept]
+        path.write_text(json.dumps([start]))
+        assert problems(run) == []
+    path.write_text(json.dumps([{**start, "processor": 7}]))
+    (problem,) = problems(run)
+    assert "environment.json is not as" in problem.sentence
+
+
 def test_a_folder_without_a_run_is_refused(here: Here, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     ended = here("verify", "run=notes")
