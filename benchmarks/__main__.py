@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gauges import cpu_name
 from benchmarks.parts import Scope
 from benchmarks.sides import SideError
 from pe_lab.common.console import console
@@ -64,7 +63,7 @@ def main() -> int:
     facts, _ = environment(1, "cpu")
     with suppress(metadata.PackageNotFoundError):
         facts["versions"]["x-transformers"] = metadata.version("x-transformers")
-    facts |= {"cpu": cpu_name(), "cores": os.cpu_count(), "scope": args.scope}
+    facts |= {"cpu": facts["processor"], "cores": os.cpu_count(), "scope": args.scope}
     path = args.to / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     out, scope = console(), Scope(args.scope, args.before)

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.gauges import Step, clocks, cpu_name, peak
+from benchmarks.gauges import Step, clocks, peak
 from benchmarks.ours import composed, training_step
 from docs import facts
 from docs.costs import FILE
@@ -103,7 +103,7 @@ def machine() -> dict[str, Any]:
     """The machine; results of two machines are not mixed in one table."""
     known, _ = environment(1, "cpu")
     kept = {key: known[key] for key in ("python", "cpu_capability", "threads")}
-    return {"cpu": cpu_name(), "torch": known["versions"]["torch"], **kept}
+    return {"cpu": known["processor"], "torch": known["versions"]["torch"], **kept}
 
 
 def earlier(chosen: list[str]) -> dict[str, Any]:

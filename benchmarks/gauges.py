@@ -1,9 +1,7 @@
 """Measures of one step: processor time, wall time, peak bytes of tensors, resident memory."""
 
-import platform
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pe_lab.evaluation.contract.memory import peak as peak
@@ -31,12 +29,3 @@ def resident() -> tuple[int, int]:
 def reset_peak() -> None:
     """Restart the peak of ``resident`` (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
-
-
-def cpu_name() -> str:
-    """The model name of the processor (Linux; elsewhere what Python knows)."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -24,10 +24,10 @@ from typing import Any
 import polars as pl
 import yaml
 
-from benchmarks.gauges import cpu_name
 from docs import facts
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
+from pe_lab.experiment.machine import processor
 from pe_lab.results.frame import by_split, read_runs
 from pe_lab.store.run_folder import RunFolder
 
@@ -95,8 +95,9 @@ def measured(runs: pl.DataFrame) -> str:
     made = (folder.starts()[-1] for folder in folders)
     commits = sorted({(one["git_revision"] or "no commit")[:7] for one in made})
     minutes = (runs["time/train_s"] + runs["time/measure_s"]).sum() / 60
+    where = processor() or "an unnamed processor"
     return (
-        f"Measured {last} on {cpu_name()} at {', '.join(commits)}: {len(runs)} runs, {minutes:.0f} "
+        f"Measured {last} on {where} at {', '.join(commits)}: {len(runs)} runs, {minutes:.0f} "
         "minutes of training and measuring by the clock, one thread each, other work beside."
     )
 

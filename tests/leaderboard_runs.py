@@ -41,6 +41,8 @@ def run(
         "revision": "0123456789ab",
         "torch": "2.13.0",
         "machine": "Linux x86_64",
+        "processor": "AMD EPYC 9654",
+        "python": "3.11.7",
         "planned": None,
         "started": 1_000_000.0,
         **values,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -98,20 +99,31 @@ def test_a_file_read_back_is_what_was_written(tmp_path: Path) -> None:
     assert len(content) * 10_000 / runs < 2e6
 
 
-def test_a_file_from_before_starts_were_recorded_is_read(tmp_path: Path) -> None:
+def test_a_file_with_fewer_columns_is_read(tmp_path: Path) -> None:
+    """From before starts, processors and versions of Python were recorded."""
     found = rows(*flipflop("rope", 2, 1))
     path = tmp_path / "v1.parquet"
     content = io.BytesIO()
-    found.drop("started").write_parquet(content)
+    later = ["started", "processor", "python"]
+    found.drop(later).write_parquet(content)
     path.write_bytes(content.getvalue())
     beside = path.with_name(path.name + file.SUFFIX)
     beside.write_text(f"{digest_of(content.getvalue())}  {path.name}\n")
     read, _ = file.read(path)
-    assert read["started"].null_count() == len(read)
-    assert read.drop("started").equals(found.drop("started"))
+    assert read.columns == found.columns
+    assert {read[name].null_count() for name in later} == {len(read)}
+    assert read.drop(later).equals(found.drop(later))
     # The folders of these runs know it.
     merged = file.merged(read, found)
-    assert merged.equals(found.sort(file.ORDER))
+    known = merged.select("started", "processor", "python").unique().rows()
+    assert known == [(1_000_000.0, None, None)]
+    assert merged.drop(later).equals(found.sort(file.ORDER).drop(later))
+
+
+def test_the_shipped_file_has_no_processor_yet() -> None:
+    read, _ = file.read(file.shipped("v1"))
+    assert dict(read.schema) == SCHEMA
+    assert read["processor"].null_count() == read["python"].null_count() == len(read)
 
 
 def test_of_equal_runs_the_first_start_is_kept() -> None:
@@ -492,6 +504,29 @@ def test_run_folders_become_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("sparse", 0.25, 100, 0.5, "flipflop", NAME),
     ]
     assert one["run_id"].str.contains(r"flipflop-rope-seed0-[0-9a-f]{8}").all()
+
+
+def test_rows_say_what_a_run_was_made_with(here: Here) -> None:
+    start = {
+        "git_revision": "0123456789abcdef", "python": "3.11.7", "versions": {"torch": "2.13.0"},
+        "platform": "Linux-6.1-x86_64-with-glibc2.36", "cpu_capability": "AVX512", "threads": 1,
+    }  # fmt: skip
+    machine = ("0123456789ab", "2.13.0", "Linux x86_64 AVX512")
+    starts: dict[int, Any] = {
+        0: [{**start, "processor": "AMD EPYC"}],
+        1: [{**start, "processor": None}],
+        2: [start],
+        3: [{**start, "processor": 7}],
+    }
+    for seed, recorded in starts.items():
+        made("rope", seed).write_json("environment.json", recorded)
+    found = suite_rows(Path("runs"), suite_of_made()).unique("run_id").sort("seed")
+    assert found.select("revision", "torch", "machine", "processor", "python").rows() == [
+        (*machine, "AMD EPYC", "3.11.7"),
+        (*machine, None, "3.11.7"),
+        (*machine, None, "3.11.7"),
+        (None,) * 5,
+    ]
 
 
 def test_a_run_that_lacked_memory_or_room_is_not_counted(here: Here) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from made import config, made
 from program import Here, assert_refused
 
-from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.common.errors import DamagedError
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import suite_rows
@@ -167,14 +168,37 @@ def test_a_changed_plan_is_none(
     assert "does not fit its digest" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2", "hypothesis: a", "a: !!python/object:os.x {}"])
-def test_other_files_are_no_plans(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text(text)
-    with pytest.raises(DamagedError, match="is no plan"):
-        read_plan(path)
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_plan(tmp_path / "none.yaml")
+NO_PLANS = ["", "[1, 2", "hypothesis: a", "a: !!python/object:os.x {}", "\xff"]
+
+
+@pytest.mark.parametrize("text", NO_PLANS)
+def test_other_files_are_no_plans(here: Here, text: str) -> None:
+    """A wrong path, not a failure: nothing can have become of what was no plan."""
+    Path("plan.yaml").write_text(text, "latin-1")
+    for action in ("check", "result"):
+        ended = here("plan", f"{action}=plan.yaml")
+        assert_refused(ended, "plan.yaml is no plan (", "give the file of one")
+    assert_refused(here("plan", "check=none.yaml"), "none.yaml cannot be read")
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda text: text[:-200],
+    "its end missing": lambda text: text.partition(b"\ntasks:")[0],
+    "not a yaml": lambda text: text.replace(b"tasks:", b"tasks: ["),
+    "another value": lambda text: text.replace(b"level: 0.05", b"level: 5"),
+    "without its head": lambda text: text.partition(b"plan: ")[2].replace(b"seeds:", b"sowed:"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_plan_is_a_failure(here: Here, damage: Callable[[bytes], bytes]) -> None:
+    path, _ = written(here)
+    path.write_bytes(damage(path.read_bytes()))
+    for action in ("check", "result"):
+        ended = here("plan", f"{action}={path}")
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert f"{path} is no plan any more (" in ended.err
+        assert "put back what was written" in ended.err
 
 
 def test_a_run_is_planned_if_a_plan_that_names_it_came_before_it() -> None:

@@ -50,9 +50,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
     assert problems(run) == []
-    for words in ([], [f"run={run}"], ["run=cope"], ["pe=cope"]):
-        if words == ["run=cope"]:
-            words = [f"run={run.name}"]
+    for words in ([], [f"{run}"], [f"run={run}"], [f"run={run.name}"], ["pe=none"]):
         ended = here("verify", *words)
         assert (ended.status, ended.err) == (0, "")
     # Interrupted, too.
@@ -62,11 +60,38 @@ def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
     assert problems(run) == []
 
 
+def test_a_run_from_before_processors_were_recorded(run: Path) -> None:
+    path = run / "environment.json"
+    (start,) = json.loads(path.read_text())
+    for kept in ("processor", "python"):
+        del start[kept]
+        path.write_text(json.dumps([start]))
+        assert problems(run) == []
+    path.write_text(json.dumps([{**start, "processor": 7}]))
+    (problem,) = problems(run)
+    assert "environment.json is not as" in problem.sentence
+
+
 def test_a_folder_without_a_run_is_refused(here: Here, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     ended = here("verify", "run=notes")
     assert (ended.status, ended.out) == (2, "")
     assert "there is no run in notes" in ended.err
+
+
+def test_a_folder_that_is_not_there_is_refused(here: Here, run: Path) -> None:
+    ended = here("verify", "/nonexistent/folder")
+    assert_refused(ended, "verify /nonexistent/folder: there is no such folder", "run= with")
+    assert_refused(here("verify", "format"), "give key=value")
+
+
+def test_no_run_to_check_is_no_success(here: Here, run: Path, tmp_path: Path) -> None:
+    """A wrong folder must not pass as one in which nothing is wrong."""
+    assert_refused(here("verify", "pe=cope"), "verify: no runs in runs pe=cope: leave out a filter")
+    (tmp_path / "empty").mkdir()
+    for words in ((), ("format=json",), ("again=2",), ("set_aside=true",)):
+        ended = here("verify", "runs_dir=empty", *words)
+        assert_refused(ended, "verify: no runs in empty: give runs_dir=FOLDER", "or make one")
 
 
 def test_a_checkpoint_of_an_earlier_version_is_named_as_such(here: Here, run: Path) -> None:

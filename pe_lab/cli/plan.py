@@ -101,9 +101,10 @@ def show(words: Sequence[str]) -> None:
     """Write a plan, or say what became of one.
 
     Raises:
-        UsageError: a wrong option; the file exists; no run could support the plan, or some of its
-            runs began already.
-        RunError: the file cannot be written, does not fit its digest, or is no plan of its runs.
+        UsageError: a wrong option; the file exists, or never was a plan; no run could support the
+            plan, or some of its runs began already.
+        RunError: the file cannot be written, was a plan and is damaged, does not fit its digest, or
+            is no plan of its runs.
     """
     config_dir, rest = without_config_dir(words)
     options = parse(PlanOptions, rest)

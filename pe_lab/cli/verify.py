@@ -12,8 +12,9 @@
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
 Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
-its schema. The exit status is 1 if anything is wrong. Nothing is changed without set_aside=true,
-and nothing is deleted with it; a folder with a damaged row of evaluations stays where it is.
+its schema. The exit status is 1 if anything is wrong, 2 if there is no run. Nothing is changed
+without set_aside=true, and nothing is deleted with it; a folder with a damaged row of evaluations
+stays where it is.
 again= trains runs a second time, from their recorded configuration, in a temporary folder;
 --config-dir FOLDER trusts the classes that the yamls there name, as an encoding of yours.
 """
@@ -68,7 +69,7 @@ def show(words: Sequence[str]) -> None:
     """Print what is wrong, and set damaged runs aside if that is wanted.
 
     Raises:
-        UsageError: a wrong option or filter, or no such run.
+        UsageError: a wrong option or filter, or no run.
         RunError: something is wrong with a run that is not set aside.
     """
     config_dir, rest = without_config_dir(words)
@@ -91,6 +92,8 @@ def show(words: Sequence[str]) -> None:
         if no_runs := [str(path) for path in paths if not is_run(path)]:
             raise UsageError(f"run={options.run}: there is no run in {', '.join(no_runs)}")
         runs = runs_of(paths)
+    if runs.is_empty():
+        raise UsageError(_no_runs(options))
     if options.again is not None:
         from pe_lab.cli.verify_again import verify_again
 
@@ -99,7 +102,7 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.evaluation.verify import problems
 
-    names = labels(runs) if len(runs) else {}
+    names = labels(runs)
     found = [
         {
             **{key: run[key] for key in ("path", "task", "pe", "seed")},
@@ -132,8 +135,25 @@ def show(words: Sequence[str]) -> None:
 
 
 def _folder(word: str) -> str:
-    """A bare folder is ``run=``."""
-    return f"run={word}" if "=" not in word and Path(word).is_dir() else word
+    """A bare folder is ``run=``; UsageError where there is no such folder."""
+    if "=" in word or word.startswith("-") or word in VerifyOptions.model_fields:
+        return word
+    if not Path(word).is_dir():
+        raise UsageError(
+            f"verify {word}: there is no such folder; give that of a run or of several, or run= "
+            "with a part of a name"
+        )
+    return f"run={word}"
+
+
+def _no_runs(options: VerifyOptions) -> str:
+    if options.filters:
+        among = " ".join([options.runs_dir, *options.filters])
+        return f"verify: no runs in {among}: leave out a filter, pe-lab runs lists the runs"
+    return (
+        f"verify: no runs in {options.runs_dir}: give runs_dir=FOLDER with the folder of the runs, "
+        "or make one with pe-lab task=flipflop pe=cope"
+    )
 
 
 def _title(found: Sequence[dict[str, Any]], of: int) -> str:

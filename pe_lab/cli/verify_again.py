@@ -40,7 +40,7 @@ def verify_again(runs: pl.DataFrame, n: int, pick: int | None, form: Format) -> 
     # Imported here: torch takes a second.
     from pe_lab.evaluation.again import chosen
 
-    finished = runs.filter(pl.col("state") == "finished") if len(runs) else runs
+    finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         raise UsageError(
             "verify again: none of these runs is finished: give folders that hold some"

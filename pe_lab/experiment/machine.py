@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 2**31 - 1)
 
 
+def processor() -> str | None:
+    """The model name of the processor, such as AMD EPYC 9654; None where the system has none."""
+    with suppress(OSError, subprocess.SubprocessError):
+        if sys.platform == "darwin":
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            done = subprocess.run(command, capture_output=True, timeout=10)
+            return done.stdout.decode(errors="replace").strip() or None
+        with Path("/proc/cpuinfo").open(errors="replace") as lines:
+            names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+            return next(names, "").strip() or None
+    return None
+
+
 def environment(
     threads: int,
     device: str,
@@ -94,6 +108,7 @@ def environment(
         "python": platform.python_version(),
         "versions": versions,
         "platform": platform.platform(),
+        "processor": processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "device": device,

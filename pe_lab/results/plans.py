@@ -30,8 +30,9 @@ FOLDER = "plans"
 PHASES = (SCORE, OTHER_SEEDS)
 """The phases of the runs that a plan is about: those of the suite's steps."""
 Test = Literal["fisher", "mann_whitney"]
-HEAD = """\
-# Written by pe-lab plan, before its runs. A changed value has another digest, and the file is then
+MARK = "# Written by pe-lab plan"
+HEAD = f"""\
+{MARK}, before its runs. A changed value has another digest, and the file is then
 # no plan: commit the file or publish the digest, which shows when it was there.
 """
 
@@ -181,35 +182,44 @@ def read_plan(path: Path) -> Plan:
     """The plan in a file.
 
     Raises:
-        UsageError: there is no such file.
-        DamagedError: it is no plan, or its digest is that of something else.
+        UsageError: there is no such file, or it never was a plan.
+        DamagedError: it was a plan and is damaged, or its digest is that of something else.
     """
     try:
-        content = yaml.safe_load(read_file(path))
+        text = read_file(path)
+        content = yaml.safe_load(text)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror}): give the file of a plan"
         ) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise DamagedError(f"{path} is no plan ({reason:.200}): pe-lab plan writes one") from None
+        raise _no_plan(path, text, f"{reason:.200}") from None
     if not isinstance(content, dict):
-        raise DamagedError(f"{path} is no plan (it has no keys): pe-lab plan writes one")
+        raise _no_plan(path, text, "it has no keys")
     digest = content.pop("digest", None)
     try:
         plan = Plan.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise DamagedError(
-            f"{path} is no plan ({key}: {first['msg']}): pe-lab plan writes one"
-        ) from None
+        raise _no_plan(path, text, f"{key}: {first['msg']}") from None
     if plan.digest != digest:
         raise DamagedError(
             f"{path} does not fit its digest, it was changed after it was written and is no plan: "
             "put back what was written, or write another plan for runs to come"
         )
     return plan
+
+
+def _no_plan(path: Path, text: bytes, reason: str) -> PeLabError:
+    """Of a file with the first line or the last key of a plan: it is damaged, else another file."""
+    if text.startswith(MARK.encode()) or b"\ndigest: " in text:
+        return DamagedError(
+            f"{path} is no plan any more ({reason}): put back what was written, or write another "
+            "plan for runs to come"
+        )
+    return UsageError(f"{path} is no plan ({reason}): give the file of one; pe-lab plan writes one")
 
 
 def plans_in(folder: Path) -> list[Plan]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
@@ -198,7 +199,15 @@ def _loaded(name: str, file: Path) -> Suite:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{file}: {key}: {first['msg']}") from None
+        raise UsageError(f"{file}: {key}: {first['msg']}{_quotes(first)}") from None
+
+
+def _quotes(error: ErrorDetails) -> str:
+    """What to do about a text that YAML reads as something else: a digest 12345678, an entry no."""
+    value = error["input"]
+    if error["type"] != "string_type" or isinstance(value, (dict, list)):
+        return ""
+    return f", and YAML reads this one as {json.dumps(value)}: write it in quotes"
 
 
 def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = None) -> str:

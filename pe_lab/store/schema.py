@@ -65,11 +65,14 @@ class Status(TypedDict):
 
 @with_config(STRICT)
 class Start(TypedDict):
-    """An entry of environment.json; ``time``: when the start was, in seconds since 1970; ``code``:
-    class outside of pe_lab -> the start of the SHA-256 of its file; ``contents`` and ``null_keys``:
+    """An entry of environment.json; ``time``: when the start was, in seconds since 1970;
+    ``processor``: its model name, None where not known, absent in earlier versions; ``code``: class
+    outside of pe_lab -> the start of the SHA-256 of its file; ``contents`` and ``null_keys``:
     as the summary has them, of a run that has none."""
 
     time: NotRequired[float]
+    python: NotRequired[str]
+    processor: NotRequired[str | None]
     versions: NotRequired[dict[str, str]]
     threads: NotRequired[Annotated[int, Field(ge=1)]]
     git_revision: NotRequired[str | None]

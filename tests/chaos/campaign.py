@@ -13,8 +13,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gauges import cpu_name
 from docs.markdown import insert, table
+from pe_lab.experiment.machine import processor
 from tests.chaos import configurations, damage, faults, kills, mutations
 from tests.chaos.case import Case, Records, Violation, make_records
 from tests.chaos.warm import become_reaper
@@ -159,7 +159,7 @@ def write_page(row: list[str]) -> None:
     text = PAGE.read_text("utf-8")
     lines = [line for line in text.splitlines() if line.startswith("| 20")]
     before = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
-    machine = f"{cpu_name()}, Python {platform.python_version()}"
+    machine = f"{processor() or platform.machine()}, Python {platform.python_version()}"
     rows = [[date.today().isoformat(), machine, *row], *before][:KEPT]
     columns = ["date", "machine", "commit", "minutes", "seed", *KINDS, "violations"]
     insert(PAGE, table(columns, rows), "make test-chaos")

@@ -17,7 +17,7 @@ from pe_lab.store.digests import digest_of
 logger = logging.getLogger("pe_lab")
 
 SUFFIX = ".sha256"
-LATER = ("started",)
+LATER = ("started", "processor", "python")
 """Columns that files written before do not have: null there."""
 LEVEL = 19
 """Of zstd: written once, read often."""
@@ -81,7 +81,7 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
             f"{path} has another column {wrong} than this version writes: write it again from run "
             "folders with pe-lab leaderboard to=FILE.parquet"
         )
-    return frame, digest[:8]
+    return frame.select(*SCHEMA), digest[:8]
 
 
 def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

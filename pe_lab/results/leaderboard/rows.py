@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 
-from pe_lab.common.files import read_file
+from pe_lab.common.errors import PeLabError
 from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed
 from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started
 from pe_lab.results.reader import Record, Setting, read_records, without_collection
 from pe_lab.results.suite import Suite
+from pe_lab.store.run_folder import RunFolder
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("suite", "task", "entry", "pe", "model", "phase"), pl.String),
@@ -33,8 +33,10 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "train_s": pl.Float64,
     "measure_s": pl.Float64,
     **dict.fromkeys(
-        ("state", "message", "run_id", "revision", "torch", "machine", "planned"), pl.String
+        ("state", "message", "run_id", "revision", "torch", "machine", "processor", "python"),
+        pl.String,
     ),
+    "planned": pl.String,
     "started": pl.Float64,
 }
 """``suite`` name and digest; ``task`` as the suite names it; ``entry`` the encoding or control with
@@ -43,7 +45,8 @@ peak rate; ``seed`` of the data, ``seed_init`` of the weights; ``error`` a share
 answers in ``n_seq`` sequences, null where the run failed or the encoding does not reach the length;
 ``guess`` the error of guessing; ``parameters`` of the model; ``train_s`` and ``measure_s`` seconds;
 ``state`` finished or failed, and why in ``message``; ``run_id`` task-encoding-seed-hash;
-``revision`` of git, with + where files were changed; ``planned`` the digest of a plan;
+``revision`` of git, with + where files were changed; ``machine`` its kind, ``processor`` the model
+name; ``python`` the version, as that of ``torch``; ``planned`` the digest of a plan;
 ``started`` when it was first begun, in seconds since 1970."""
 ORDER = (
     *("task", "entry", "phase", "steps", "lr", "seed", "seed_init"),
@@ -162,11 +165,12 @@ def _rows(
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
-def environment_of(folder: Path) -> tuple[str | None, str | None, str | None]:
-    """Revision, version of torch and kind of machine of a run's last start."""
+def environment_of(folder: Path) -> tuple[str | None, ...]:
+    """Revision, version of torch, kind of machine, processor and version of Python of a run's last
+    start."""
     # Damaged or missing: `pe-lab verify` says so.
-    with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
-        starts = orjson.loads(read_file(f"{folder}/environment.json"))
+    with suppress(OSError, PeLabError, KeyError, IndexError):
+        starts: list[Any] = RunFolder(folder).starts()
         start = starts[-1]
         revision = start.get("git_revision")
         if revision:
@@ -179,8 +183,9 @@ def environment_of(folder: Path) -> tuple[str | None, str | None, str | None]:
             f"{start['threads']} threads" if start.get("threads", 1) != 1 else "",
         )
         machine = " ".join(str(part) for part in parts if part)
-        return revision, start["versions"].get("torch"), machine
-    return None, None, None
+        python = start.get("python")
+        return revision, start["versions"].get("torch"), machine, start.get("processor"), python
+    return (None,) * 5
 
 
 def _architecture(platform: str) -> str:

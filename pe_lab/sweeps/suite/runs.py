@@ -142,7 +142,8 @@ class Composer:
                 raise UsageError(
                     f"the task {task} composes to {digest}, and the suite {suite.name} has "
                     f"{suite.tasks[task].digest}: remove what changes it (a yaml in --config-dir, "
-                    "another text), or give this suite another name and that digest"
+                    "another text), or give this suite another name and that digest (in "
+                    "quotes)"
                 )
         ours = [word for word in (*kept, *changes) if word.partition("=")[0] not in SET_BY_RUN]
         others = [word for word in self.args.overrides if not word.startswith("hydra")]
