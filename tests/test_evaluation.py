@@ -11,15 +11,17 @@ import polars as pl
 import pytest
 import torch
 from edited import edit_checkpoint
+from made import evaluate as recorded
+from made import made as written
 from program import start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.common.errors import DamagedError, RunError, UsageError
 from pe_lab.common.metrics import GENERATED
 from pe_lab.config.combined_parts import encoding_section
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.evaluate import evaluate
-from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.evaluation.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import SUMMARY, load
@@ -412,6 +414,20 @@ def test_a_torn_row_is_not_read_and_goes(run: Run) -> None:
     lines = (path / NAME).read_bytes().splitlines()
     assert lines[0] + b"\n" == whole[:first]
     assert [json.loads(line)["tokens"] for line in lines] == [15, 31]
+
+
+def test_any_flipped_bit_of_a_row_is_found(tmp_path: Path) -> None:
+    run = written(runs_dir=str(tmp_path))
+    recorded(run, "pi", {32: 0.5})
+    path = run.path / NAME
+    whole = path.read_bytes()
+    assert len(read_evaluations(path)) == 1
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        with pytest.raises(DamagedError):
+            read_evaluations(path)
 
 
 def test_several_may_add_at_once(run: Run) -> None:

@@ -64,10 +64,10 @@ _IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
 
 
 def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """The rows of a record, without their digests.
+    """The rows of a record, without their digests. An incomplete last line is left out.
 
     Raises:
-        DamagedError: a line is not a row, or does not fit its digest.
+        DamagedError: a line is not a row, or does not fit its digest or its end.
         RunError: the file cannot be read.
     """
     rows = []
@@ -84,11 +84,25 @@ def read_evaluations(path: Path) -> list[dict[str, Any]]:
     ):
         row: dict[str, Any] = {**found}
         digest = row.pop("digest", None)
-        if digest is not None and digest != row_digest(row):
+        if digest != row_digest(row):
             where = f"{path}: line {number}"
             raise DamagedError(does_not_fit(where, remedy="remove that line"))
         rows.append(row)
+    last = content.rpartition(b"\n")[2]
+    # A killed process leaves the beginning of a row, no whole one and another byte.
+    if _whole(last[:-1]):
+        where = f"{path}: line {len(rows) + 1}"
+        raise DamagedError(does_not_fit(where, "end", remedy="remove that line"))
     return rows
+
+
+def _whole(line: bytes) -> bool:
+    """Whether this is a row and its digest, up to the newline."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and row.pop("digest", None) == row_digest(row)
 
 
 def row_digest(row: Mapping[str, Any]) -> str:
