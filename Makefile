@@ -94,10 +94,11 @@ cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hou
 docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
 
-leaderboard: $(STAMP) ## docs/leaderboard.md, from the shipped results of the suite
+leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite
 	$(BIN)/python -m docs.leaderboard
+	$(BIN)/python -m docs.readme
 
-findings: $(STAMP) ## the sweeps of docs/findings.md, about an hour; then the page and README.md's table
+findings: $(STAMP) ## the sweeps of docs/findings.md, some 22 core-hours (python -m docs.findings NAME: one)
 	$(BIN)/python -m docs.findings
 
 clean: ## remove what make made; runs/ stays

@@ -49,12 +49,12 @@ def page() -> str:
 
 def picture() -> str:
     """The heat map of the entries with the most tasks, as SVG."""
-    found, _ = _shipped()
+    found, _ = shipped()
     heat = leaderboard_heat(found, list(found.suite.tasks))
     return drawn(heat_picture(heat, found.suite.title, whole=True), "svg").decode()
 
 
-def _shipped() -> tuple[Scores, str | None]:
+def shipped() -> tuple[Scores, str | None]:
     """The shipped results, and the digest of their file."""
     suite = load_suite(DEFAULT)
     rows, digest = file.shipped_rows(suite)
@@ -62,7 +62,7 @@ def _shipped() -> tuple[Scores, str | None]:
 
 
 def _tables() -> list[str]:
-    found, digest = _shipped()
+    found, digest = shipped()
     if found.rows.is_empty():
         return ["No results are shipped yet."]
     suite = found.suite
@@ -131,14 +131,14 @@ def _differences(found: Scores, task: str) -> str:
 def _plans(suite: Suite) -> list[str]:
     """What the shipped runs say of each plan, and whether they began after it was written."""
     found, waiting = [], []
-    shipped = rows_of_plans(None, suite)
+    of_plans = rows_of_plans(None, suite)
     for path in sorted(PLANS.glob("*.yaml")):
         plan = read_plan(path)
         link = f"[{path.stem}](plans/{path.name})"
         if not (runs := runs_of(plan, None, suite)):
             waiting.append(link)
             continue
-        rows = evaluate(plan, shipped, suite)
+        rows = evaluate(plan, of_plans, suite)
         reason = why_exploratory(plan, runs, suite)
         said = f"exploratory, since {reason}" if reason else "planned"
         missing = dict.fromkeys(rows["missing"].drop_nulls())

@@ -1,0 +1,66 @@
+"""docs/findings.parquet: the runs from which the tables of docs/findings.md are made, a row each.
+
+The columns are those of ``pe_lab.results.frame.read_runs``, without keys that do not change a run's
+numbers, and ``date``, ``revision``, ``torch``, ``machine``, ``processor``, ``python``. Read it with
+
+    pe-lab results file=docs/findings.parquet task=flipflop
+"""
+
+import io
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+
+from docs import facts
+from pe_lab.common.files import replace_file
+from pe_lab.experiment.machine import processor
+from pe_lab.results.frame import FACTS, GROUPS, read_file_of_runs, read_runs
+from pe_lab.results.leaderboard.rows import environment_of
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import ROUNDING, excluded
+
+FILE = facts.ROOT / "docs" / "findings.parquet"
+ADDED = ("date", "revision", "torch", "machine", "processor", "python")
+
+
+def kept(file: Path = FILE) -> pl.DataFrame:
+    """The runs of the file; none where there is no file."""
+    return read_file_of_runs(file) if file.exists() else pl.DataFrame(schema=FACTS)
+
+
+def keep(folder: Path, file: Path = FILE) -> None:
+    """Add the finished runs of the folder. A run that is in the file is replaced by that of the
+    folder; all others stay."""
+    here = _described(read_runs(folder, where="state=finished"), folder)
+    there = kept(file)
+    stays = there.join(here, on="path", how="anti")
+    # A column without any value has no type of its own.
+    parts = [
+        part.with_columns(pl.lit(None).alias(c.name) for c in part if c.null_count() == len(c))
+        for part in (stays, here)
+    ]
+    both = pl.concat([pl.DataFrame(schema=FACTS), *parts], how="diagonal_relaxed").sort("path")
+    both = both.with_columns(pl.col(pl.Null).cast(pl.String))
+    added = [name for name in both.columns if name not in FACTS]
+    content = io.BytesIO()
+    both.select(*FACTS, *sorted(added)).write_parquet(
+        content, compression="zstd", compression_level=19, statistics=False
+    )
+    replace_file(file, content.getvalue())
+
+
+def _described(runs: pl.DataFrame, folder: Path) -> pl.DataFrame:
+    """Where and when each was made, and of its path what is below the folder."""
+    dropped = {name for name in runs.columns if excluded(name) and name not in (*GROUPS, *ROUNDING)}
+    rows = []
+    for path in map(Path, runs["path"]):
+        day = date.fromtimestamp(RunFolder(path).status()["time"]).isoformat()
+        revision, torch, machine, model, python = environment_of(path)
+        # Recorded by runs since a4776c2; before, findings were added where they had been run.
+        rows.append((day, revision, torch, machine, model or processor(), python))
+    made = pl.DataFrame(rows, dict.fromkeys(ADDED, pl.String), orient="row")
+    paths = [Path(path).relative_to(folder).as_posix() for path in runs["path"]]
+    return (
+        runs.drop(dropped).with_columns(made).with_columns(path=pl.Series(paths, dtype=pl.String))
+    )

@@ -1,0 +1,86 @@
+"""The page of findings: its tables are those of the runs that are kept, and these are not lost."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from made import made
+
+from docs import findings
+from docs.findings_runs import ADDED, FILE, keep, kept
+
+PAGE = findings.earlier()
+WRITTEN = yaml.safe_load(findings.SOURCE.read_text("utf-8"))["findings"]
+ON_PAGE = [name for name, one in WRITTEN.items() if one["title"] in PAGE]
+IN_FILE = [name for name, one in WRITTEN.items() if findings.from_file(PAGE.get(one["title"], ""))]
+
+
+@pytest.mark.parametrize("name", IN_FILE)
+def test_a_section_has_the_numbers_of_the_file(name: str) -> None:
+    section = findings.section(WRITTEN[name])
+    # Not `assert a == b`, which would print the difference of two long sections.
+    same = section == PAGE[WRITTEN[name]["title"]]
+    assert same, f"run python -m docs.findings {name} --tables"
+    assert "| n |" in section
+
+
+@pytest.mark.parametrize("name", ON_PAGE)
+def test_a_section_says_what_is_written(name: str) -> None:
+    there, text = PAGE[WRITTEN[name]["title"]], WRITTEN[name]["text"]
+    assert there == findings.with_text(there, text), "run python -m docs.findings --tables"
+    assert findings.with_text(there, "Another.").count("\n\nAnother.\n\nMeasured ") == 1
+
+
+def test_no_kept_run_is_without_a_section() -> None:
+    """A run of the file is shown by a section, which names the file in its command."""
+    assert IN_FILE
+    shown = pl.concat([findings.runs_of(WRITTEN[name])["path"] for name in IN_FILE])
+    assert set(kept()["path"]) == set(shown)
+    assert FILE.stat().st_size < 1_000_000
+
+
+def test_the_file_has_no_path_of_the_machine() -> None:
+    runs = kept()
+    words = pl.concat(
+        [runs[name].cast(pl.String) for name, kind in runs.schema.items() if kind == pl.String]
+    )
+    assert not words.str.contains("(^|[^:/])/(home|tmp|root|work|Users|mnt)/").any()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "kept.parquet"
+
+
+def errors(file: Path) -> dict[tuple[str, int], float]:
+    rows = kept(file).select("pe", "seed", "ood/sparse/error").iter_rows()
+    return {(pe, seed): error for pe, seed, error in rows}
+
+
+def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
+    assert kept(file).is_empty()
+    made("rope", 0, errors={"in_domain": 0, "sparse": 0.5}, runs_dir="first")
+    made("cope", 0, errors={"in_domain": 0, "sparse": 0.25}, runs_dir="first", **{"pe.npos": 16})
+    keep(Path("first"), file)
+    assert errors(file) == {("cope", 0): 0.25, ("rope", 0): 0.5}
+    content = file.read_bytes()
+    keep(Path("first"), file)
+    assert file.read_bytes() == content, "the same runs are the same file"
+    made("rope", 0, errors={"in_domain": 0, "sparse": 0.125}, runs_dir="second")
+    made("t5", 1, errors={"in_domain": 0, "sparse": 1.0}, runs_dir="second", **{"pe.max": "many"})
+    keep(Path("second"), file)
+    assert errors(file) == {("cope", 0): 0.25, ("rope", 0): 0.125, ("t5", 1): 1.0}
+    of = {row["pe"]: row for row in kept(file).iter_rows(named=True)}
+    assert (of["cope"]["pe.npos"], of["t5"]["pe.npos"], of["t5"]["pe.max"]) == (16, None, "many")
+    assert of["rope"]["path"].startswith("flipflop/rope/seed0-"), "wherever the runs were"
+    assert "runs_dir" not in of["rope"]
+    assert set(ADDED) <= of["rope"].keys()
+
+
+def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
+    made("rope", 0, runs_dir="first")
+    (made("cope", 0, runs_dir="first").path / "summary.json").unlink()
+    keep(Path("first"), file)
+    assert list(errors(file)) == [("rope", 0)]
