@@ -45,29 +45,31 @@ def pe_lab(*words: str, capture: bool = False) -> str:
     return done.stdout or ""
 
 
-def runs_of(finding: dict[str, Any]) -> pl.DataFrame:
-    """The runs in docs/findings.parquet that the table of a finding shows."""
+def runs_of(finding: dict[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
+    """Those of these runs that the table of a finding shows."""
     words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
     keys = {key: word for key, word in words.items() if key not in ResultsOptions.model_fields}
-    runs = kept()
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
 
 
 def section(finding: dict[str, Any]) -> str:
     """The commands, the table and the text of a finding.
 
-    The table is of the runs in docs/findings.parquet; where none are there, that of the page. Empty
-    where the finding was never run.
+    The table is of the runs in docs/findings.parquet; where none are there, or fewer rows than the
+    page has of runs that were not kept, that of the page. Empty where the finding was never run.
     """
-    runs = runs_of(finding)
+    runs, there = runs_of(finding, kept()), earlier().get(finding["title"], "")
     if runs.is_empty():
-        return with_text(earlier().get(finding["title"], ""), finding["text"])
+        return with_text(there, finding["text"])
     results = shlex.split(finding["results"])
     shown, notes = StringIO(), StringIO()
     with redirect_stdout(shown), redirect_stderr(notes):
         show_results([f"file={FILE}", "format=markdown", *results])
     lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
     lines.append(f"pe-lab results file={FILE.relative_to(facts.ROOT)} {finding['results']}")
+    if not from_file(there) and there.count("\n| ") > shown.getvalue().count("\n| "):
+        print(f"{finding['title']}: not all of its runs are kept, its table stays")
+        return with_text(there, finding["text"])
     below = ". ".join(line.strip() for line in notes.getvalue().splitlines())
     return "\n\n".join(
         [
@@ -122,7 +124,7 @@ def measured(runs: pl.DataFrame) -> str:
     last = str(runs["date"].max())
     minutes = (runs["time/train_s"] + runs["time/measure_s"]).sum() / 60
     processors, revisions = (
-        ", ".join(sorted(runs[name].drop_nulls().unique())) for name in ("processor", "revision")
+        ", ".join(sorted(runs[name].fill_null("?").unique())) for name in ("processor", "revision")
     )
     return (
         f"Measured until {last} on {processors} at {revisions}: {len(runs)} runs, "
@@ -154,6 +156,7 @@ def main() -> None:
     written = yaml.safe_load(SOURCE.read_text("utf-8"))
     if unknown := set(args.names) - written["findings"].keys():
         raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(written['findings'])}")
+    findings, head = written["findings"].values(), written["head"]
     names = args.names or ([] if args.tables else list(written["findings"]))
     for name, finding in written["findings"].items():
         if args.tables or name not in names:
@@ -164,14 +167,16 @@ def main() -> None:
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
     if (folder := facts.ROOT / RUNS).is_dir():
-        keep(folder)
+        keep(folder, lambda runs: [p for f in findings for p in runs_of(f, runs)["path"]])
     page = earlier()
+    known = {finding["title"] for finding in findings} | {*re.findall("^## (.*)$", head, re.M)}
+    if lost := page.keys() - known:
+        raise SystemExit(f"no finding of {SOURCE.name} has the title {', '.join(lost)}")
     shown = [
         section(finding) if name in names or from_file(there) else with_text(there, finding["text"])
         for name, finding in written["findings"].items()
         for there in [page.get(finding["title"], "")]
     ]
-    head = written["head"]
     head = head.replace("REPRODUCTIONS", reproductions(written["findings"], shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")

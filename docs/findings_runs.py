@@ -7,6 +7,7 @@ numbers, and ``date``, ``revision``, ``torch``, ``machine``, ``processor``, ``py
 """
 
 import io
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 
@@ -14,9 +15,9 @@ import polars as pl
 
 from docs import facts
 from pe_lab.common.files import replace_file
-from pe_lab.experiment.machine import processor
-from pe_lab.results.frame import FACTS, GROUPS, read_file_of_runs, read_runs
+from pe_lab.results.frame import FACTS, GROUPS, read_runs
 from pe_lab.results.leaderboard.rows import environment_of
+from pe_lab.results.runs_file import read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
 
@@ -29,10 +30,15 @@ def kept(file: Path = FILE) -> pl.DataFrame:
     return read_file_of_runs(file) if file.exists() else pl.DataFrame(schema=FACTS)
 
 
-def keep(folder: Path, file: Path = FILE) -> None:
-    """Add the finished runs of the folder. A run that is in the file is replaced by that of the
-    folder; all others stay."""
-    here = _described(read_runs(folder, where="state=finished"), folder)
+def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Path = FILE) -> None:
+    """Add the finished runs of the folder that a section shows. A run that is in the file is
+    replaced by that of the folder; all others stay.
+
+    Args:
+        shown: the paths of those of some runs that are in a table.
+    """
+    found = read_runs(folder, where="state=finished")
+    here = _described(found.filter(pl.col("path").is_in(list(shown(found)))), folder)
     there = kept(file)
     stays = there.join(here, on="path", how="anti")
     # A column without any value has no type of its own.
@@ -56,9 +62,7 @@ def _described(runs: pl.DataFrame, folder: Path) -> pl.DataFrame:
     rows = []
     for path in map(Path, runs["path"]):
         day = date.fromtimestamp(RunFolder(path).status()["time"]).isoformat()
-        revision, torch, machine, model, python = environment_of(path)
-        # Recorded by runs since a4776c2; before, findings were added where they had been run.
-        rows.append((day, revision, torch, machine, model or processor(), python))
+        rows.append((day, *environment_of(path)))
     made = pl.DataFrame(rows, dict.fromkeys(ADDED, pl.String), orient="row")
     paths = [Path(path).relative_to(folder).as_posix() for path in runs["path"]]
     return (

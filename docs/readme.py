@@ -20,7 +20,10 @@ ENTRIES = ("path", "fox", "cope", "rope")
 
 def first_table() -> str:
     """Of each split: the error of the run, and how many seeds of each entry generalise to it."""
-    splits = by_split(filtered(kept(), RUN, {}))
+    run = filtered(kept(), RUN, {})
+    if len(run) != 1:
+        raise SystemExit(f"docs/findings.parquet has {len(run)} runs with {RUN}, not one")
+    splits = by_split(run)
     cells = {
         (row["entry"], row["split"]): f"{row['k']}/{row['n']}"
         for row in shipped()[0].cells.filter(task="flipflop").iter_rows(named=True)

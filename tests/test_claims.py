@@ -101,12 +101,18 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "flip-flop and majority by all": lambda: all(
         (entry, task, IN_DOMAIN) in cells() for entry in OTHERS for task in RUN[:2]
     ),
-    "Over the eight together path differs from every other of the ten and from the LSTM; cope and "
-    "fire, which cannot be told apart, follow": lambda: (
+    "Over the eight together path errs less than each of the other nine and than the "
+    "LSTM": lambda: (
         (of := letters())["path"] == "a"
         and not any("a" in of[entry] for entry in [*TEN, "lstm"] if entry != "path")
-        and bool({*of["cope"]} & {*of["fire"]})
-        and [*of][:3] == ["path", "cope", "fire"]
+        and next(iter(of)) == "path"
+    ),
+    "The next lowest interquartile means are those of cope and fire, which cannot be told from "
+    "each other nor from the LSTM": lambda: (
+        [*(of := letters())][1:3] == ["cope", "fire"]
+        and all(
+            {*of[a]} & {*of[b]} for a, b in (("cope", "fire"), ("cope", "lstm"), ("fire", "lstm"))
+        )
     ),
     "path generalises on six of the eight: flip-flop, recall, sort and unique copy "
     "(`copy_unique`) in every seed and to every split": lambda: all(
@@ -310,8 +316,5 @@ def test_the_readme_has_what_ships() -> None:
     assert flipflop.fits == 0.01
     assert {*flipflop.generalises.values()} == {0.02}
     said = " ".join(shown.split())
-    assert "path generalises in 20 of 20 seeds, fox in 17, cope in 9, rope in 0" in said
-    counts = {entry: on_all(entry, "flipflop") for entry in readme.ENTRIES}
-    assert counts == {"path": (20, 20), "fox": (17, 20), "cope": (9, 20), "rope": (0, 20)}
-    claim = "over eight tasks path differs from nine other encodings and an LSTM, and cope and fire"
+    claim = "over eight tasks path errs less than each of nine others and an LSTM"
     assert claim in said  # CLAIMS has the same of docs/leaderboard.md

@@ -35,7 +35,7 @@ def test_a_section_says_what_is_written(name: str) -> None:
 def test_no_kept_run_is_without_a_section() -> None:
     """A run of the file is shown by a section, which names the file in its command."""
     assert IN_FILE
-    shown = pl.concat([findings.runs_of(WRITTEN[name])["path"] for name in IN_FILE])
+    shown = pl.concat([findings.runs_of(WRITTEN[name], kept())["path"] for name in IN_FILE])
     assert set(kept()["path"]) == set(shown)
     assert FILE.stat().st_size < 1_000_000
 
@@ -54,6 +54,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kept.parquet"
 
 
+def every(runs: pl.DataFrame) -> list[str]:
+    return runs["path"].to_list()
+
+
 def errors(file: Path) -> dict[tuple[str, int], float]:
     rows = kept(file).select("pe", "seed", "ood/sparse/error").iter_rows()
     return {(pe, seed): error for pe, seed, error in rows}
@@ -63,14 +67,14 @@ def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
     assert kept(file).is_empty()
     made("rope", 0, errors={"in_domain": 0, "sparse": 0.5}, runs_dir="first")
     made("cope", 0, errors={"in_domain": 0, "sparse": 0.25}, runs_dir="first", **{"pe.npos": 16})
-    keep(Path("first"), file)
+    keep(Path("first"), every, file)
     assert errors(file) == {("cope", 0): 0.25, ("rope", 0): 0.5}
     content = file.read_bytes()
-    keep(Path("first"), file)
+    keep(Path("first"), every, file)
     assert file.read_bytes() == content, "the same runs are the same file"
     made("rope", 0, errors={"in_domain": 0, "sparse": 0.125}, runs_dir="second")
     made("t5", 1, errors={"in_domain": 0, "sparse": 1.0}, runs_dir="second", **{"pe.max": "many"})
-    keep(Path("second"), file)
+    keep(Path("second"), every, file)
     assert errors(file) == {("cope", 0): 0.25, ("rope", 0): 0.125, ("t5", 1): 1.0}
     of = {row["pe"]: row for row in kept(file).iter_rows(named=True)}
     assert (of["cope"]["pe.npos"], of["t5"]["pe.npos"], of["t5"]["pe.max"]) == (16, None, "many")
@@ -82,5 +86,22 @@ def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
 def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
     made("rope", 0, runs_dir="first")
     (made("cope", 0, runs_dir="first").path / "summary.json").unlink()
-    keep(Path("first"), file)
+    keep(Path("first"), every, file)
     assert list(errors(file)) == [("rope", 0)]
+    made("t5", 0, runs_dir="first")
+    keep(Path("first"), lambda runs: runs.filter(pe="rope")["path"].to_list(), file)
+    assert list(errors(file)) == [("rope", 0)], "a run that no section shows"
+
+
+def test_a_table_whose_runs_were_not_kept_is_not_lost_for_a_part_of_it() -> None:
+    """cope and rope in three seeds are kept of another section."""
+    finding, there = WRITTEN["flipflop"], PAGE[WRITTEN["flipflop"]["title"]]
+    assert not findings.from_file(there)
+    assert len(findings.runs_of(finding, kept())) == 6
+    assert findings.section(finding) == there
+
+
+def test_every_heading_of_the_page_is_a_finding() -> None:
+    first = "What others published, and whether it comes out here"
+    assert PAGE.keys() - {first} <= {finding["title"] for finding in WRITTEN.values()}
+    assert not any("\n\n" in finding["text"] for finding in WRITTEN.values())

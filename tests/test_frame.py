@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
 from program import Here
 
-from pe_lab.results.frame import breakdowns, by_split, curves, read_file_of_runs, read_runs
+from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
+from pe_lab.results.runs_file import read_file_of_runs
 from pe_lab.store.run_id import identity
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -233,10 +234,17 @@ def test_a_file_of_runs_is_read_without_the_folders(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["file=none"], "file=none cannot be read: there is no such file"),
-        (["file=text"], "file=text is no table of runs: read_runs(folder).write_parquet(file)"),
-        (["file=other.parquet"], "file=other.parquet is no table of runs: "),
-        (["file=runs"], "file=runs is no table of runs: "),
+        (["file=none"], "file=none is not a file: give one"),
+        (["file=text"], "file=text is no table of runs (its column path is missing"),
+        (
+            ["file=other.parquet"],
+            "file=other.parquet is no table of runs (its column state is missing",
+        ),
+        (["file=runs"], "file=runs is not a file: "),
+        (["file=facts"], "file=facts is no table of runs (it has no key of a configuration)"),
+        (["file=words"], "its column in_domain/error is String, not numbers"),
+        (["file=nulls"], "a finished run lacks one of path, task, pe, seed"),
+        (["file=twice"], "a path is there twice"),
         (["file=text", "runs_dir=runs"], "file=text runs_dir=runs: give one of the two"),
     ],
 )
@@ -245,7 +253,20 @@ def test_another_file_is_refused(here: Here, command: str, words: list[str], mes
     made("rope")
     Path("text").write_text("no table")
     pl.DataFrame({"path": ["runs/flipflop/rope/seed0"]}).write_parquet("other.parquet")
+    runs = read_runs()
+    runs.select(*FACTS).write_parquet("facts")
+    runs.with_columns(pl.col("in_domain/error").cast(pl.String)).write_parquet("words")
+    runs.with_columns(pl.lit(None, pl.String).alias("task")).write_parquet("nulls")
+    pl.concat([runs, runs]).write_parquet("twice")
     ended = here(command, *words)
     assert ended.status == 2
     assert message in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_what_a_file_of_runs_cannot_answer(here: Here) -> None:
+    made("rope")
+    read_runs().write_parquet("file")
+    ended = here("results", "file=file", "evaluations=true")
+    assert (ended.status, "file=file: evaluations lie in run folders" in ended.err) == (2, True)
+    assert "no runs in file task=sort" in here("results", "file=file", "task=sort").out

@@ -766,7 +766,7 @@ def test_the_seeds_that_readme_counts() -> None:
     assert set(n.values()) == {20}
     sentence = (
         f"path generalises to all six other splits in {k['path']} of 20 seeds, fox in {k['fox']}, "
-        f"CoPE in {k['cope']}, rope in {k['rope']}:"
+        f"cope in {k['cope']}, rope in {k['rope']};"
     )
     assert sentence in (leaderboard.facts.ROOT / "README.md").read_text("utf-8")
 

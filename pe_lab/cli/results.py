@@ -89,6 +89,11 @@ def show(words: Sequence[str]) -> None:
                 f"threshold={options.threshold} with {key}=true: its tables have no rates, leave "
                 "one of the two out"
             )
+    if options.evaluations and options.file is not None:
+        raise UsageError(
+            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
+            "of the two out"
+        )
     ignored = {"by", "sort", "spread", "evaluations"} & options.model_fields_set
     if options.variance and ignored:
         raise UsageError(
@@ -97,8 +102,8 @@ def show(words: Sequence[str]) -> None:
         )
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
-        among = " ".join([options.runs_dir, *options.filters])
-        begin = "pe-lab task=flipflop pe=cope makes one"
+        among = " ".join([str(options.file or options.runs_dir), *options.filters])
+        begin = "pe-lab task=flipflop pe=cope makes one in runs"
         notes = [f"no runs in {among}: {'leave out a filter' if options.filters else begin}"]
         print_tables(form, [], pl.DataFrame(), runs, notes, facts)
     elif "finished" not in runs["state"]:

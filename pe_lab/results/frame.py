@@ -88,31 +88,6 @@ def read_runs(
     return filtered(frame, where, equal)
 
 
-def read_file_of_runs(file: str | Path) -> pl.DataFrame:
-    """The runs of a parquet file: what ``read_runs(folder).write_parquet(file)`` has written, whose
-    run folders need not be there any more. In a file from before ``tuning_of`` was written, that is
-    null in every row.
-
-    Raises:
-        UsageError: there is no such file, or it is of something else.
-    """
-    try:
-        frame = pl.read_parquet(file)
-    except OSError as error:
-        why = "there is no such file" if not Path(file).exists() else str(error)
-        raise UsageError(f"file={file} cannot be read: {why}") from None
-    except pl.exceptions.PolarsError:
-        frame = pl.DataFrame()
-    if TUNING_OF not in frame.columns:
-        frame = frame.with_columns(pl.lit(None, FACTS[TUNING_OF]).alias(TUNING_OF))
-    if any(frame.schema.get(name) != kind for name, kind in FACTS.items()):
-        raise UsageError(
-            f"file={file} is no table of runs: read_runs(folder).write_parquet(file) of "
-            "pe_lab.results.frame writes one"
-        )
-    return frame
-
-
 def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
     """The rows that ``read_runs`` has for these folders, copies of a run included."""
     records = records_of(RunFolder(Path(path)) for path in paths)

@@ -25,8 +25,9 @@ BASELINE = "rope"
 TAUS = (0.02, 0.1, 0.5)
 """Of the errors relative to guessing, for the profile's columns."""
 TEST = (
-    "exact test of the runs' errors, stratified by task, at 5 % after Holm over all pairs: it "
-    "speaks of other seeds on these tasks, not of other tasks"
+    "exact test of the runs' errors, normal where a pair has more than 60 runs of a task, "
+    "stratified by task, at 5 % after Holm over all pairs: it speaks of other seeds on these "
+    "tasks, not of other tasks"
 )
 IN_PAIRS = 15
 """Entries up to which pairs are letters and cells; of more only their number can be read."""
@@ -115,9 +116,12 @@ def _table(
     few, differ = len(chosen) <= IN_PAIRS, _differ(tested)
     letters = compact_letters([*listed, *controls], tested if few else [])
     told = (
-        f"tie: entries that share no letter differ, others cannot be told apart ({TEST})"
+        "tie: "
+        + ("entries that share no letter differ, others" if differ else "empty, as no two")
+        + f" cannot be told apart ({TEST})"
         if few
-        else f"lower than, higher than: the number of entries that it differs from ({TEST})"
+        else "lower than, higher than: of the entries that it differs from, the number over which "
+        f"its P(lower) is above 0.5, and below ({TEST})"
     )
     left = entries_of_any - len(chosen)
     others = f"; others that lack some: {left}" if left else ""
