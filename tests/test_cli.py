@@ -16,7 +16,7 @@ from program import ROOT, Here, rows, state, summary, the_run, tiny
 from pe_lab.cli.main import VERBS
 from pe_lab.common.options import Options
 from pe_lab.config.choices import CHOICES
-from pe_lab.results.selection import RunOptions
+from pe_lab.results.selection import FileOptions, RunOptions
 
 ESCAPE = "\x1b"
 
@@ -96,7 +96,8 @@ def keys_of(verb: str) -> list[str]:
     if verb == "list":
         return list(CHOICES)
     import_module(VERBS[verb])
-    models = [*Options.__subclasses__(), *RunOptions.__subclasses__()]
+    bases = (Options, RunOptions, FileOptions)
+    models = [model for base in bases for model in base.__subclasses__()]
     (model,) = (model for model in models if getattr(model, "command", None) == verb)
     return [key for key in model.model_fields if key not in RunOptions.model_fields]
 

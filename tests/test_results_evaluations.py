@@ -13,7 +13,7 @@ from program import Here
 from scipy import stats
 
 from pe_lab.common.errors import RunError
-from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.evaluation.record import NAME, Evaluations, row_digest
 
 
 @pytest.fixture
@@ -214,7 +214,8 @@ def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> No
 
 def test_a_row_that_was_cut_off_is_none(here: Here) -> None:
     path = made("cope").path / NAME
-    path.write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW | {'error': 1})[:40]}")
+    row = ROW | {"digest": row_digest(ROW)}
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(ROW | {'error': 1})[:40]}")
     (one,) = rows(here)
     assert (one["encoding"], one["mean"], one["k"]) == ("pi", "0.5", "")
 
