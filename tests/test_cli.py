@@ -145,7 +145,8 @@ TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sy
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:
-    words = tiny("train.steps=60", "train.log_every=5")
+    # So many steps that a fast machine takes longer than two pictures of the progress.
+    words = tiny("train.steps=300", "train.log_every=5")
     ended = subprocess.run(
         [sys.executable, "-c", TERMINAL, sys.executable, "-m", "pe_lab", *words],
         cwd=tmp_path,
@@ -157,7 +158,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     out = ended.stdout.decode()
     assert ended.returncode == 0, out
     plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out)
-    assert len(re.findall(r" \d+/60 loss \d\.\d{4}  \d+\.\d steps/s \d:\d\d:\d\d", plain)) >= 2
+    assert len(re.findall(r" \d+/300 loss \d\.\d{4}  \d+\.\d steps/s \d:\d\d:\d\d", plain)) >= 2
     screen = Screen(out)
     # The bar is gone, and what stays can be read.
     assert "steps/s" not in screen.text
