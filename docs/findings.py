@@ -52,13 +52,13 @@ def runs_of(finding: dict[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
 
 
-def section(finding: dict[str, Any]) -> str:
-    """The commands, the table and the text of a finding.
+def section(finding: dict[str, Any], there: str) -> str:
+    """The commands, the table and the text of a finding, of which the page has ``there``.
 
     The table is of the runs in docs/findings.parquet; where none are there, or fewer rows than the
     page has of runs that were not kept, that of the page. Empty where the finding was never run.
     """
-    runs, there = runs_of(finding, kept()), earlier().get(finding["title"], "")
+    runs = runs_of(finding, kept())
     if runs.is_empty():
         return with_text(there, finding["text"])
     results = shlex.split(finding["results"])
@@ -157,6 +157,10 @@ def main() -> None:
     if unknown := set(args.names) - written["findings"].keys():
         raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(written['findings'])}")
     findings, head = written["findings"].values(), written["head"]
+    page = earlier()
+    known = {finding["title"] for finding in findings} | {*re.findall("^## (.*)$", head, re.M)}
+    if lost := page.keys() - known:
+        raise SystemExit(f"no finding of {SOURCE.name} has the title {', '.join(lost)}")
     names = args.names or ([] if args.tables else list(written["findings"]))
     for name, finding in written["findings"].items():
         if args.tables or name not in names:
@@ -168,12 +172,10 @@ def main() -> None:
         print(f"ran {name}")
     if (folder := facts.ROOT / RUNS).is_dir():
         keep(folder, lambda runs: [p for f in findings for p in runs_of(f, runs)["path"]])
-    page = earlier()
-    known = {finding["title"] for finding in findings} | {*re.findall("^## (.*)$", head, re.M)}
-    if lost := page.keys() - known:
-        raise SystemExit(f"no finding of {SOURCE.name} has the title {', '.join(lost)}")
     shown = [
-        section(finding) if name in names or from_file(there) else with_text(there, finding["text"])
+        section(finding, there)
+        if name in names or from_file(there)
+        else with_text(there, finding["text"])
         for name, finding in written["findings"].items()
         for there in [page.get(finding["title"], "")]
     ]

@@ -18,14 +18,14 @@ from pe_lab.results.statistics.across_tasks import (
     stratified_bootstrap,
 )
 from pe_lab.results.statistics.letters import compact_letters
-from pe_lab.results.statistics.pairs import Pair, pairs
+from pe_lab.results.statistics.pairs import EXACT, Pair, pairs
 from pe_lab.results.statistics.power import LEVEL
 
 BASELINE = "rope"
 TAUS = (0.02, 0.1, 0.5)
 """Of the errors relative to guessing, for the profile's columns."""
 TEST = (
-    "exact test of the runs' errors, normal where a pair has more than 60 runs of a task, "
+    f"exact test of the runs' errors, normal where a pair has more than {EXACT} runs of a task, "
     "stratified by task, at 5 % after Holm over all pairs: it speaks of other seeds on these "
     "tasks, not of other tasks"
 )
