@@ -248,7 +248,8 @@ def test_several_in_a_line_each(here: Here, mine: Path) -> None:
         (["task=copy", "d_model=8"], "only the check of an encoding has that key"),
         (["task=copi"], "did you mean copy?"),
         (["pe=cope", "d_model=5"], "d_model=5 is not allowed: set it to an even number"),
-        (["--config-dir", "none"], "--config-dir none holds no pe/NAME.yaml"),
+        (["--config-dir", "none"], "--config-dir none is not a folder"),
+        (["--config-dir", "."], "--config-dir . holds no pe/NAME.yaml"),
         (["cope"], "check cope: "),
     ],
 )

@@ -255,6 +255,7 @@ def test_nothing_of_ours(here: Here) -> None:
         (["format=pdf"], "format=pdf"),
         (["taks=flipflop"], "did you mean task"),
         (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
+        (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
         (["where=pe"], "character 3"),
     ],
 )

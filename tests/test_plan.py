@@ -433,6 +433,17 @@ def test_what_is_missing_is_named(here: Here, small: None) -> None:
     assert row["missing"] == "path lacks seeds 7; rope is not tuned, or failed at every rate"
 
 
+def test_runs_of_another_configuration_are_named(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    for base in (100, 1000):
+        made("rope", 0, errors={"in_domain": 0.0, "sparse": 0.0, "dense": 0.0}, **{"pe.base": base})
+    (row,) = json.loads(here("plan", "result=plan.yaml", "format=json").out)["rows"]
+    assert row["missing"].endswith(
+        "rope is not tuned, or failed at every rate (there are runs of rope base=100, rope "
+        "base=1000: a plan is of one configuration)"
+    )
+
+
 def test_every_cell_has_to_be_supported() -> None:
     def decided(*verdicts: str) -> str:
         return verdict(pl.DataFrame({"verdict": verdicts}))

@@ -224,6 +224,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("pee=rope", "pee=rope: did you mean pe?"),
         ("where=pe=", "character 4"),
         ("runs_dir=nowhere", "runs_dir=nowhere is not a folder"),
+        ("--config-dir nowhere", "--config-dir nowhere is not a folder"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(here: Here, word: str, message: str) -> None:

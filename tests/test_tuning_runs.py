@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from made import evaluate, made, unfinished
+from markupsafe import escape
 from program import Here
 from suites import suite_of_made
 
@@ -120,6 +121,16 @@ def test_evaluations_name_them_too(here: Here, mine: list[str]) -> None:
     made("rope", 1)
     out = here("results", "evaluations=true", *mine).out
     assert f"rows pool 2 runs {NOTE} with others" in out
+
+
+def test_the_report_names_them_where_they_share_a_row(here: Here, mine: list[str]) -> None:
+    suite_runs("rope", [0.1, 0.2], tuning=0.0)
+    page = Path("runs/report/index.html")
+    assert here("report", "where=pe=rope", *mine).status == 0
+    where = escape("where='(pe=rope) and tuning_of=null'")
+    assert f"In the table rows pool 2 runs {NOTE} with others: {where} leaves" in page.read_text()
+    assert here("report", "where=tuning_of=null", *mine).status == 0
+    assert "rows pool" not in page.read_text()
 
 
 def test_pairs_are_of_fresh_seeds(here: Here, mine: list[str]) -> None:

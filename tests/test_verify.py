@@ -81,7 +81,7 @@ def test_a_folder_without_a_run_is_refused(here: Here, tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_refused(here: Here, run: Path) -> None:
     ended = here("verify", "/nonexistent/folder")
-    assert_refused(ended, "verify /nonexistent/folder: there is no such folder", "run= with")
+    assert_refused(ended, "verify /nonexistent/folder: this is not a folder", "run= with")
     assert_refused(here("verify", "format"), "give key=value")
 
 

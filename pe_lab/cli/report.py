@@ -79,7 +79,7 @@ def show(words: Sequence[str]) -> None:
         )
     states = _states(runs)
     in_states = ", ".join(f"{n} {state}" for state, n in states.items())
-    content = _content(runs, options.inspect)
+    content = _content(runs, options)
     if options.format != "html":
         images = charts(content.parts, content.inspections, options.format)
         folder = options.out or Path(options.runs_dir) / "report" / "charts"
@@ -121,13 +121,13 @@ class _Content:
     refused: Sequence[str]
 
 
-def _content(runs: pl.DataFrame, inspect: str | None) -> _Content:
+def _content(runs: pl.DataFrame, options: ReportOptions) -> _Content:
     finished = runs.filter(pl.col("state") == "finished")
-    trained = sections(finished, by_split(finished)) if len(finished) else []
+    trained = sections(finished, by_split(finished), options.where) if len(finished) else []
     since, unread = evaluated(finished) if len(finished) else ([], [])
     # The evaluations of a task come after it.
     ordered = sorted([*trained, *since], key=lambda section: section.title)
-    found, refused = inspections(trained, inspect)
+    found, refused = inspections(trained, options.inspect)
     return _Content(trained, [_part(section) for section in ordered], unread, found, refused)
 
 

@@ -140,8 +140,8 @@ def _folder(word: str) -> str:
         return word
     if not Path(word).is_dir():
         raise UsageError(
-            f"verify {word}: there is no such folder; give that of a run or of several, or run= "
-            "with a part of a name"
+            f"verify {word}: this is not a folder; give that of a run or of several, or run= with "
+            "a part of a name"
         )
     return f"run={word}"
 

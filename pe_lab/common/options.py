@@ -83,14 +83,29 @@ def parse(model: type[T], words: Sequence[str]) -> T:
 
 
 def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder of ``--config-dir``, None without it, and the other words."""
+    """The folder of ``--config-dir``, None without it, and the other words.
+
+    Raises:
+        UsageError: it is no folder.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config-dir", "-cd")
     try:
         flags, rest = parser.parse_known_args(words)
     except argparse.ArgumentError:
         raise UsageError("--config-dir names no folder: give --config-dir FOLDER") from None
+    if flags.config_dir is not None:
+        check_config_dir(flags.config_dir)
     return flags.config_dir, rest
+
+
+def check_config_dir(config_dir: str) -> None:
+    """UsageError where the folder of ``--config-dir`` is none."""
+    if not Path(config_dir).is_dir():
+        raise UsageError(
+            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/, task/ "
+            "or suite/ yamls"
+        )
 
 
 def _hint(model: type[Options], word: str, after: str) -> str:

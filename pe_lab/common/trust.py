@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.options import check_config_dir
 
 _named: set[str] = set()
 
@@ -25,10 +26,7 @@ def trust(config_dir: str | None) -> None:
     """
     if config_dir is None:
         return
-    if not Path(config_dir).is_dir():
-        raise UsageError(
-            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/ yamls"
-        )
+    check_config_dir(config_dir)
     importable(config_dir)
     for path in sorted(Path(config_dir).rglob("*.yaml")):
         try:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
+from pe_lab.common.options import check_config_dir
 from pe_lab.config.compose_errors import broken_yaml, check_presets, missing, not_text, refused
 from pe_lab.config.hydra_internals import (
     BasicSweeper,
@@ -35,12 +36,8 @@ def open_hydra(args: Any) -> Hydra:
     """Hydra with our configuration and the folder of ``--config-dir``, set as GlobalHydra."""
     search_path = create_config_search_path(CONFIG_PATH)
     if args.config_dir is not None:
+        check_config_dir(args.config_dir)
         folder = Path(args.config_dir).absolute()
-        if not folder.is_dir():
-            raise UsageError(
-                f"--config-dir {args.config_dir} is not a folder: give the one that holds "
-                "your pe/ or task/ yamls"
-            )
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     return Hydra.create_main_hydra2("pe-lab", search_path)
 

@@ -9,11 +9,13 @@ import polars as pl
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
+from pe_lab.results.aggregate import SETTING
 from pe_lab.results.cell_text import rate_intervals
 from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
 from pe_lab.results.suite import threshold
+from pe_lab.results.tuning_notes import pooled_note
 
 METRICS = tuple(metric.name for metric in TITLED)
 
@@ -56,7 +58,7 @@ class Section:
         changes: the keys that each split changes.
         thresholds: of each split, the error up to which it counts as generalised; none of lengths.
         split: the split of the evaluations, else empty.
-        note: what the evaluations are.
+        note: what the evaluations are, or which runs of a table were made for tuning.
     """
 
     task: str
@@ -103,15 +105,21 @@ class Section:
         return sorted(range(len(self.settings)), key=lambda rank: (lacking(rank), rank))
 
 
-def sections(runs: pl.DataFrame, splits: pl.DataFrame) -> list[Section]:
+def sections(runs: pl.DataFrame, splits: pl.DataFrame, where: str | None = None) -> list[Section]:
     """One section for each task.
 
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
+        where: the condition that selected the runs.
     """
     return [
-        section(part, splits.filter(pl.col("task") == task), labels(part))
+        section(
+            part,
+            splits.filter(pl.col("task") == task),
+            labels(part),
+            note="".join(f"In the table {n}." for n in pooled_note(part, SETTING, where)),
+        )
         for (task,), part in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]
 

@@ -145,7 +145,8 @@ def _row(
             f"median_{side}": runs["error"].fill_null(WORST).median(),
         }
         if rate is None:
-            missing.append(f"{entry} is not tuned, or failed at every rate")
+            others = _other_configurations(rows, task, entry)
+            missing.append(f"{entry} is not tuned, or failed at every rate{others}")
         elif left := sorted(set(plan.seeds) - set(runs["seed"])):
             missing.append(f"{entry} lacks seeds {','.join(map(str, left))}")
     if missing:
@@ -154,3 +155,11 @@ def _row(
     # The smallest p of three seeds a side is 0.05 but for rounding.
     supported = row["p"] <= plan.level * (1 + 1e-9)
     return {**row, "verdict": SUPPORTED if supported else NOT_SUPPORTED}
+
+
+def _other_configurations(rows: pl.DataFrame, task: str, entry: str) -> str:
+    """Those of the encoding that have runs, as an addition to a sentence; empty for none."""
+    like = pl.col("entry").str.starts_with(f"{entry} ")
+    names = rows.filter(pl.col("task") == task, like)["entry"].unique().sort().to_list()
+    listed = ", ".join(names)
+    return f" (there are runs of {listed}: a plan is of one configuration)" if names else ""
