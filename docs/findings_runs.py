@@ -31,8 +31,8 @@ def kept(file: Path = FILE) -> pl.DataFrame:
 
 
 def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Path = FILE) -> None:
-    """Add the finished runs of the folder that a section shows. A run that is in the file is
-    replaced by that of the folder; all others stay.
+    """Add the finished runs of the folder that a section shows. A run of the file that was made
+    again is replaced; all others stay, with the machine that was noted when they were added.
 
     Args:
         shown: the paths of those of some runs that are in a table.
@@ -40,6 +40,9 @@ def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Pat
     found = read_runs(folder, where="state=finished")
     here = _described(found.filter(pl.col("path").is_in(list(shown(found)))), folder)
     there = kept(file)
+    # Times and errors of a run made again differ.
+    measured = [name for name in here.columns if "/" in name and name in there.columns]
+    here = here.join(there, on=["path", *measured], how="anti", nulls_equal=True)
     stays = there.join(here, on="path", how="anti")
     # A column without any value has no type of its own.
     parts = [

@@ -1,5 +1,6 @@
 """The page of findings: its tables are those of the runs that are kept, and these are not lost."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -73,6 +74,11 @@ def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
     content = file.read_bytes()
     keep(Path("first"), every, file)
     assert file.read_bytes() == content, "the same runs are the same file"
+    for run in Path("first").glob("flipflop/*/*"):
+        start = {"time": 1.0, "versions": {"torch": "2.13.0"}, "processor": "another"}
+        (run / "environment.json").write_text(json.dumps([start]))
+    keep(Path("first"), every, file)
+    assert file.read_bytes() == content, "what was noted when they were added is kept"
     made("rope", 0, errors={"in_domain": 0, "sparse": 0.125}, runs_dir="second")
     made("t5", 1, errors={"in_domain": 0, "sparse": 1.0}, runs_dir="second", **{"pe.max": "many"})
     keep(Path("second"), every, file)
