@@ -9,6 +9,7 @@ docs/extrapolation.md.
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 
 With --tables and without names, the sections that have been made from the file are made again.
+Runs of other sections are not added: a part of a sweep would be in no table.
 """
 
 import argparse
@@ -139,6 +140,11 @@ def earlier() -> dict[str, str]:
     return {text.partition("\n")[0].removeprefix("## "): text.strip() for text in found}
 
 
+def of_page(finding: Mapping[str, Any], page: Mapping[str, str]) -> str:
+    """The section of a finding on the page, which ``earlier`` gives; empty where it has none."""
+    return page.get(finding["title"], "")
+
+
 def extrapolated() -> str:
     """The tables of ``pe-lab extrapolate``; trains and measures what is missing."""
     return pe_lab(
@@ -170,14 +176,15 @@ def main() -> None:
             pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
+    made = [n for n, f in written["findings"].items() if n in names or from_file(of_page(f, page))]
     if (folder := facts.ROOT / RUNS).is_dir():
-        keep(folder, lambda runs: [p for f in findings for p in runs_of(f, runs)["path"]])
+        of_made = [written["findings"][name] for name in made]
+        keep(folder, lambda runs: [path for f in of_made for path in runs_of(f, runs)["path"]])
     shown = [
-        section(finding, there)
-        if name in names or from_file(there)
-        else with_text(there, finding["text"])
+        section(finding, of_page(finding, page))
+        if name in made
+        else with_text(of_page(finding, page), finding["text"])
         for name, finding in written["findings"].items()
-        for there in [page.get(finding["title"], "")]
     ]
     head = head.replace("REPRODUCTIONS", reproductions(written["findings"], shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
