@@ -56,6 +56,8 @@ def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Pat
         for part in (stays, here)
     ]
     both = pl.concat([pl.DataFrame(schema=FACTS), *parts], how="diagonal_relaxed").sort("path")
+    # Errors that none of these runs has are those of other runs in the folder.
+    both = both.drop(c.name for c in both if c.dtype == pl.Null and "/" in c.name)
     both = both.with_columns(pl.col(pl.Null).cast(pl.String))
     added = [name for name in both.columns if name not in FACTS]
     content = io.BytesIO()

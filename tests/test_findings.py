@@ -95,9 +95,10 @@ def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
     (made("cope", 0, runs_dir="first").path / "summary.json").unlink()
     keep(Path("first"), every, file)
     assert list(errors(file)) == [("rope", 0)]
-    made("t5", 0, runs_dir="first")
+    made("t5", 0, errors={"in_domain": 0, "far": 0.5}, runs_dir="first")
     keep(Path("first"), lambda runs: runs.filter(pe="rope")["path"].to_list(), file)
     assert list(errors(file)) == [("rope", 0)], "a run that no section shows"
+    assert "ood/far/error" not in kept(file).columns, "nor what was measured of it"
 
 
 def test_a_table_whose_runs_were_not_kept_is_not_lost_for_a_part_of_it() -> None:
