@@ -48,7 +48,9 @@ def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Pat
         for name in here.columns
         if "/" in name and name in there.columns and not re.fullmatch("ood/[^/]*", name)
     ]
-    here = here.join(there, on=["path", *measured], how="anti", nulls_equal=True)
+    here, known = (part.with_columns(pl.col(measured).cast(pl.Float64)) for part in (here, there))
+    again = here.join(known, on=["path", *measured], how="anti", nulls_equal=True)["path"]
+    here = here.filter(pl.col("path").is_in(again.to_list()))
     stays = there.join(here, on="path", how="anti")
     # A column without any value has no type of its own.
     parts = [

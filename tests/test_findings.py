@@ -90,6 +90,15 @@ def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
     assert set(ADDED) <= of["rope"].keys()
 
 
+def test_a_run_is_the_same_whatever_the_type_of_its_numbers(file: Path) -> None:
+    made("rope", 0, errors={"in_domain": 0.0, "sparse": 0.5}, runs_dir="first")
+    keep(Path("first"), every, file)
+    whole = kept(file).with_columns(pl.col("in_domain/error").cast(pl.Int64), python=pl.lit("3.9"))
+    whole.write_parquet(file)
+    keep(Path("first"), every, file)
+    assert kept(file)["python"].to_list() == ["3.9"]
+
+
 def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
     made("rope", 0, runs_dir="first")
     (made("cope", 0, runs_dir="first").path / "summary.json").unlink()

@@ -440,7 +440,8 @@ def test_runs_of_another_configuration_are_named(here: Here, small: None) -> Non
     (row,) = json.loads(here("plan", "result=plan.yaml", "format=json").out)["rows"]
     assert row["missing"].endswith(
         "rope is not tuned, or failed at every rate (there are runs of rope base=100, rope "
-        "base=1000: a plan is of one configuration)"
+        "base=1000: this plan is of rope as its yaml has it, keep other configurations in a "
+        "runs_dir of their own)"
     )
 
 

@@ -128,7 +128,8 @@ def test_the_report_names_them_where_they_share_a_row(here: Here, mine: list[str
     page = Path("runs/report/index.html")
     assert here("report", "where=pe=rope", *mine).status == 0
     where = escape("where='(pe=rope) and tuning_of=null'")
-    assert f"In the table rows pool 2 runs {NOTE} with others: {where} leaves" in page.read_text()
+    note = f"In the table and the charts rows pool 2 runs {NOTE} with others: {where} leaves"
+    assert note in page.read_text()
     assert here("report", "where=tuning_of=null", *mine).status == 0
     assert "rows pool" not in page.read_text()
 

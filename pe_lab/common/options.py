@@ -103,8 +103,8 @@ def check_config_dir(config_dir: str) -> None:
     """UsageError where the folder of ``--config-dir`` is none."""
     if not Path(config_dir).is_dir():
         raise UsageError(
-            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/, task/ "
-            "or suite/ yamls"
+            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/, task/, "
+            "model/ or suite/ yamls"
         )
 
 

@@ -118,7 +118,9 @@ def sections(runs: pl.DataFrame, splits: pl.DataFrame, where: str | None = None)
             part,
             splits.filter(pl.col("task") == task),
             labels(part),
-            note="".join(f"In the table {n}." for n in pooled_note(part, SETTING, where)),
+            note="".join(
+                f"In the table and the charts {n}." for n in pooled_note(part, SETTING, where)
+            ),
         )
         for (task,), part in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]

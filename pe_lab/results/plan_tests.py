@@ -162,4 +162,9 @@ def _other_configurations(rows: pl.DataFrame, task: str, entry: str) -> str:
     like = pl.col("entry").str.starts_with(f"{entry} ")
     names = rows.filter(pl.col("task") == task, like)["entry"].unique().sort().to_list()
     listed = ", ".join(names)
-    return f" (there are runs of {listed}: a plan is of one configuration)" if names else ""
+    return (
+        f" (there are runs of {listed}: this plan is of {entry} as its yaml has it, keep other "
+        "configurations in a runs_dir of their own)"
+        if names
+        else ""
+    )
