@@ -30,6 +30,7 @@ from docs.findings_runs import FILE, keep, kept
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
+from pe_lab.common.output import counted
 from pe_lab.results.frame import filtered
 
 EXTRAPOLATION = facts.ROOT / "docs" / "extrapolation.md"
@@ -129,7 +130,7 @@ def measured(runs: pl.DataFrame) -> str:
     )
     return (
         f"Measured until {last} on {processors} at {revisions}: {len(runs)} runs, "
-        f"{minutes:.0f} minutes of training and measuring by the clock, one thread each, other "
+        f"{counted(round(minutes), 'minute')} of training and measuring by the clock, one thread each, other "
         "work beside."
     )
 
