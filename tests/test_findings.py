@@ -111,8 +111,8 @@ def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
 
 
 def test_a_table_whose_runs_were_not_kept_is_not_lost_for_a_part_of_it() -> None:
-    """cope and rope in three seeds are kept of another section."""
-    finding, there = WRITTEN["flipflop"], PAGE[WRITTEN["flipflop"]["title"]]
+    """rope and pope in three seeds are kept of another section."""
+    finding, there = WRITTEN["indirect"], PAGE[WRITTEN["indirect"]["title"]]
     assert not findings.from_file(there)
     assert len(findings.runs_of(finding, kept())) == 6
     assert findings.section(finding, there) == there
