@@ -130,8 +130,8 @@ def measured(runs: pl.DataFrame) -> str:
     )
     return (
         f"Measured until {last} on {processors} at {revisions}: {len(runs)} runs, "
-        f"{counted(round(minutes), 'minute')} of training and measuring by the clock, one thread each, "
-        "other work beside."
+        f"{counted(round(minutes), 'minute')} of training and measuring by the clock, one thread "
+        "each, other work beside."
     )
 
 
