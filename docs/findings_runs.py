@@ -48,9 +48,11 @@ def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Pat
         for name in here.columns
         if "/" in name and name in there.columns and not re.fullmatch("ood/[^/]*", name)
     ]
-    here, known = (part.with_columns(pl.col(measured).cast(pl.Float64)) for part in (here, there))
-    again = here.join(known, on=["path", *measured], how="anti", nulls_equal=True)["path"]
-    here = here.filter(pl.col("path").is_in(again.to_list()))
+    numbers = [pl.col("path"), pl.col(measured).cast(pl.Float64)]
+    again = here.select(numbers).join(
+        there.select(numbers), on=["path", *measured], how="anti", nulls_equal=True
+    )
+    here = here.join(again, on="path", how="semi")
     stays = there.join(here, on="path", how="anti")
     # A column without any value has no type of its own.
     parts = [

@@ -88,6 +88,9 @@ def test_runs_are_added_and_measured_again_and_never_lost(file: Path) -> None:
     assert of["rope"]["path"].startswith("flipflop/rope/seed0-"), "wherever the runs were"
     assert "runs_dir" not in of["rope"]
     assert set(ADDED) <= of["rope"].keys()
+    whole = [name for name in kept(file).columns if name.endswith("/n")]
+    assert whole
+    assert set(kept(file).select(whole).dtypes) == {pl.Int64}, "as in the folders"
 
 
 def test_a_run_is_the_same_whatever_the_type_of_its_numbers(file: Path) -> None:
