@@ -141,11 +141,6 @@ def earlier() -> dict[str, str]:
     return {text.partition("\n")[0].removeprefix("## "): text.strip() for text in found}
 
 
-def of_page(finding: Mapping[str, Any], page: Mapping[str, str]) -> str:
-    """The section of a finding on the page, which ``earlier`` gives; empty where it has none."""
-    return page.get(finding["title"], "")
-
-
 def extrapolated() -> str:
     """The tables of ``pe-lab extrapolate``; trains and measures what is missing."""
     return pe_lab(
@@ -161,15 +156,15 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="run nothing")
     args = parser.parse_args()
     written = yaml.safe_load(SOURCE.read_text("utf-8"))
-    if unknown := set(args.names) - written["findings"].keys():
-        raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(written['findings'])}")
-    findings, head = written["findings"].values(), written["head"]
+    findings, head = written["findings"], written["head"]
+    if unknown := set(args.names) - findings.keys():
+        raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(findings)}")
     page = earlier()
-    known = {finding["title"] for finding in findings} | {*re.findall("^## (.*)$", head, re.M)}
-    if lost := page.keys() - known:
+    there = {name: page.pop(finding["title"], "") for name, finding in findings.items()}
+    if lost := page.keys() - {*re.findall("^## (.*)$", head, re.M)}:
         raise SystemExit(f"no finding of {SOURCE.name} has the title {', '.join(lost)}")
-    names = args.names or ([] if args.tables else list(written["findings"]))
-    for name, finding in written["findings"].items():
+    names = args.names or ([] if args.tables else list(findings))
+    for name, finding in findings.items():
         if args.tables or name not in names:
             continue
         for line in finding["runs"]:
@@ -177,17 +172,15 @@ def main() -> None:
             pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
-    made = [n for n, f in written["findings"].items() if n in names or from_file(of_page(f, page))]
+    made = [name for name in findings if name in names or from_file(there[name])]
     if (folder := facts.ROOT / RUNS).is_dir():
-        of_made = [written["findings"][name] for name in made]
-        keep(folder, lambda runs: [path for f in of_made for path in runs_of(f, runs)["path"]])
+        shown_by = [findings[name] for name in made]
+        keep(folder, lambda runs: [path for f in shown_by for path in runs_of(f, runs)["path"]])
     shown = [
-        section(finding, of_page(finding, page))
-        if name in made
-        else with_text(of_page(finding, page), finding["text"])
-        for name, finding in written["findings"].items()
+        section(finding, there[name]) if name in made else with_text(there[name], finding["text"])
+        for name, finding in findings.items()
     ]
-    head = head.replace("REPRODUCTIONS", reproductions(written["findings"], shown))
+    head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
     readme.write()

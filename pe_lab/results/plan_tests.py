@@ -161,10 +161,9 @@ def _other_configurations(rows: pl.DataFrame, task: str, entry: str) -> str:
     """Those of the encoding that have runs, as an addition to a sentence; empty for none."""
     like = pl.col("entry").str.starts_with(f"{entry} ")
     names = rows.filter(pl.col("task") == task, like)["entry"].unique().sort().to_list()
-    listed = ", ".join(names)
+    if not names:
+        return ""
     return (
-        f" (there are runs of {listed}: this plan is of {entry} as its yaml has it, keep other "
-        "configurations in a runs_dir of their own)"
-        if names
-        else ""
+        f" (there are runs of {', '.join(names)}: this plan is of {entry} as its yaml has it, keep "
+        "other configurations in a runs_dir of their own)"
     )
