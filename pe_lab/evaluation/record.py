@@ -82,9 +82,8 @@ def read_evaluations(path: Path) -> list[dict[str, Any]]:
     for number, found in enumerate(
         read_rows(EVALUATION, path, "remove that line", content), start=1
     ):
-        row: dict[str, Any] = {**found}
-        digest = row.pop("digest", None)
-        if digest != row_digest(row):
+        row = _without_digest(found)
+        if row is None:
             where = f"{path}: line {number}"
             raise DamagedError(does_not_fit(where, remedy="remove that line"))
         rows.append(row)
@@ -102,7 +101,13 @@ def _whole(line: bytes) -> bool:
         row = json.loads(line)
     except ValueError:
         return False
-    return isinstance(row, dict) and row.pop("digest", None) == row_digest(row)
+    return isinstance(row, dict) and _without_digest(row) is not None
+
+
+def _without_digest(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row that its digest closes; None if it does not fit."""
+    row = {**found}
+    return row if row.pop("digest", None) == row_digest(row) else None
 
 
 def row_digest(row: Mapping[str, Any]) -> str:
