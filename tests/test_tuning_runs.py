@@ -132,6 +132,20 @@ def test_the_report_names_them_where_they_share_a_row(here: Here, mine: list[str
     assert note in page.read_text()
     assert here("report", "where=tuning_of=null", *mine).status == 0
     assert "rows pool" not in page.read_text()
+    assert "In the table and the charts rows pool 2 runs" in here("report", "format=svg", *mine).out
+    assert "rows pool" not in here("report", "format=svg", "where=tuning_of=null", *mine).out
+
+
+def test_so_do_its_sections_of_evaluations(here: Here, mine: list[str]) -> None:
+    page = Path("runs/report/index.html")
+    for seed in (0, 1000, 1001):
+        evaluate(made("rope", seed), "trained", {64: 0.1})
+    assert here("report", *mine).status == 0
+    note = f"In the table and the charts rows pool 2 runs {NOTE} with others"
+    assert page.read_text().count(note) == 2, "of the runs, and of what was measured since"
+    evaluate(made("cope", 0), "trained", {64: 0.1})
+    assert here("report", "where=tuning_of=null", *mine).status == 0
+    assert "rows pool" not in page.read_text()
 
 
 def test_pairs_are_of_fresh_seeds(here: Here, mine: list[str]) -> None:

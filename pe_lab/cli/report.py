@@ -87,6 +87,9 @@ def show(words: Sequence[str]) -> None:
             write_charts(images, folder)
         shown = f"{folder}: {in_states}; {counted(len(images), 'chart')}, {', '.join(images)}"
         console().print(shown, soft_wrap=True)
+        for section in content.trained:
+            if section.note:
+                console().print(f"{section.title}: {section.note}", soft_wrap=True)
         return
     text = render(
         Page(
@@ -124,7 +127,7 @@ class _Content:
 def _content(runs: pl.DataFrame, options: ReportOptions) -> _Content:
     finished = runs.filter(pl.col("state") == "finished")
     trained = sections(finished, by_split(finished), options.where) if len(finished) else []
-    since, unread = evaluated(finished) if len(finished) else ([], [])
+    since, unread = evaluated(finished, options.where) if len(finished) else ([], [])
     # The evaluations of a task come after it.
     ordered = sorted([*trained, *since], key=lambda section: section.title)
     found, refused = inspections(trained, options.inspect)

@@ -7,7 +7,7 @@ from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
 from pe_lab.report.error_vs_key import mean_guess
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import Section, section
+from pe_lab.report.sections import Section, in_charts, section
 from pe_lab.report.series import charted_settings
 from pe_lab.results.evaluation_tables import scales
 from pe_lab.results.evaluations import recorded, shown_encoding
@@ -19,22 +19,23 @@ NOTE = (
 )
 
 
-def evaluated(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
+def evaluated(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Section], list[str]]:
     """The sections, and a message for each file that cannot be read. A setting is one of the runs
     with an encoding, the splits are the lengths and their mean is that over lengths.
 
     Args:
         runs: as ``frame.read_runs`` gives them.
+        where: the condition that selected the runs.
     """
     rows, unread = recorded(runs)
     if rows.is_empty():
         return [], unread
     names = labels(runs.filter(pl.col("path").is_in(rows["path"].unique().to_list())))
-    return evaluated_sections(rows, runs, names), unread
+    return evaluated_sections(rows, runs, names, where), unread
 
 
 def evaluated_sections(
-    rows: pl.DataFrame, runs: pl.DataFrame, names: dict[str, str]
+    rows: pl.DataFrame, runs: pl.DataFrame, names: dict[str, str], where: str | None = None
 ) -> list[Section]:
     """The sections of these evaluations.
 
@@ -42,6 +43,7 @@ def evaluated_sections(
         rows: as ``results.evaluations.recorded`` or ``evaluate`` gives them.
         runs: the runs that they are of, with any others.
         names: the keys in which each setting of the runs differs.
+        where: the condition that selected the runs.
     """
     trained = pl.col("encoding") == TRAINED
     cells = rows.sort("tokens", maintain_order=True).join(
@@ -63,7 +65,9 @@ def evaluated_sections(
     found = []
     for (task, split), part in cells.group_by("task", "of_split", maintain_order=True):
         of_split = rows.filter(pl.col("task") == task, pl.col("split") == split)
-        note = " ".join([NOTE, *(f"{k[0].upper()}{k[1:]}." for k in scales(of_split))])
+        measured = runs.filter(pl.col("path").is_in(of_split["path"].unique().to_list()))
+        below = [*scales(of_split), *in_charts(measured, where)]
+        note = " ".join([NOTE, *(f"{text[0].upper()}{text[1:]}." for text in below)])
         runs_of = part.unique(["path", "setting"], maintain_order=True)
         found.append(section(runs_of, part, differs, str(split), note))
     return found

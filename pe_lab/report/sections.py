@@ -118,12 +118,15 @@ def sections(runs: pl.DataFrame, splits: pl.DataFrame, where: str | None = None)
             part,
             splits.filter(pl.col("task") == task),
             labels(part),
-            note="".join(
-                f"In the table and the charts {n}." for n in pooled_note(part, SETTING, where)
-            ),
+            note="".join(f"{text}." for text in in_charts(part, where)),
         )
         for (task,), part in sorted(runs.group_by(["task"], maintain_order=True), key=_first)
     ]
+
+
+def in_charts(runs: pl.DataFrame, where: str | None) -> list[str]:
+    """That tuning runs of a suite are pooled with others, if they are."""
+    return [f"In the table and the charts {note}" for note in pooled_note(runs, SETTING, where)]
 
 
 def _first(pair: tuple[Any, Any]) -> Any:
