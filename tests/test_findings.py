@@ -10,9 +10,13 @@ from made import made
 
 from docs import findings
 from docs.findings_runs import ADDED, FILE, keep, kept
+from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.results.leaderboard.file import shipped_rows
+from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = findings.earlier()
-WRITTEN = yaml.safe_load(findings.SOURCE.read_text("utf-8"))["findings"]
+SOURCE = yaml.safe_load(findings.SOURCE.read_text("utf-8"))
+WRITTEN, WRITTEN_HEAD = SOURCE["findings"], SOURCE["head"]
 ON_PAGE = [name for name, one in WRITTEN.items() if one["title"] in PAGE]
 IN_FILE = [name for name, one in WRITTEN.items() if findings.from_file(PAGE.get(one["title"], ""))]
 
@@ -119,6 +123,42 @@ def test_a_table_whose_runs_were_not_kept_is_not_lost_for_a_part_of_it() -> None
     assert not findings.from_file(there)
     assert len(findings.runs_of(finding, kept())) == 6
     assert findings.section(finding, there) == there
+
+
+def test_what_another_processor_changes_is_what_both_files_have() -> None:
+    """The head of the page says how far runs made for the leaderboard, too, agree with it."""
+    suite = load_suite(DEFAULT)
+    shipped, _ = shipped_rows(suite)
+    rows = [
+        (run["run_id"], name.removeprefix("ood/").removesuffix("/error"), error)
+        for run in kept().iter_rows(named=True)
+        for name, error in run.items()
+        if name.endswith("/error") and error is not None
+    ]
+    limits = [
+        (task, split, limit)
+        for task, of in suite.tasks.items()
+        for split, limit in {IN_DOMAIN: of.fits, **of.generalises}.items()
+    ]
+    both = (
+        shipped.filter(state="finished")
+        .join(pl.DataFrame(rows, ["run_id", "split", "here"], orient="row"), on=["run_id", "split"])
+        .join(pl.DataFrame(limits, ["task", "split", "limit"], orient="row"), on=["task", "split"])
+    )
+    assert both["processor"].null_count() == len(both), "shipped before processors were recorded"
+    said = " ".join(WRITTEN_HEAD.split())
+    other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
+    sides = f"of their {len(both)} errors that have a threshold {len(both.filter(other))} are on"
+    assert f"{both['run_id'].n_unique()} runs of these tables" in said
+    assert sides in said
+    learned = both.filter(pl.col("split") == IN_DOMAIN, pl.col("error") <= pl.col("limit"))
+    flipflop = both.filter(task="flipflop").join(learned, on="run_id", how="semi")
+    far = dict(
+        flipflop.group_by("split").agg((pl.col("error") - pl.col("here")).abs().max()).iter_rows()
+    )
+    assert 0.007 < far[IN_DOMAIN] <= 0.008
+    assert 0.066 < far["long_x2"] <= 0.067
+    assert "in domain differ by at most 0.8 points, at twice the length by at most 6.7" in said
 
 
 def test_every_heading_of_the_page_is_a_finding() -> None:
