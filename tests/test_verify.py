@@ -298,6 +298,22 @@ def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
     assert_refused(ended, "set_aside=true does nothing with again=1")
 
 
+def test_on_another_processor_the_last_digits_may_differ(here: Here, run: Path) -> None:
+    """AVX-512 alone does not decide them."""
+
+    def edit(summary: dict[str, Any]) -> None:
+        summary["metrics"]["in_domain/loss"] += 1e-9
+
+    edit_summary(run, edit)
+    path = run / "environment.json"
+    (start,) = json.loads(path.read_text())
+    path.write_text(json.dumps([{**start, "processor": "another"}]))
+    ended = here("verify", f"{run}", "again=1", "format=json")
+    assert ended.status == 0, ended.err
+    (row,) = json.loads(ended.out)["rows"]
+    assert row["verdict"] == "agrees"
+
+
 def test_a_run_that_fails_when_it_is_done_again_is_listed(
     here: Here, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,10 @@ from pe_lab.store.run_folder import RunFolder
 
 TOLERANCE = 0.02
 """How far the in-domain error may be from the recorded one on another machine or version."""
-FACTS = ("git_revision", "gpu", "cpu_capability", "attention", "device", "threads", "deterministic")
+FACTS = (
+    *("git_revision", "gpu", "cpu_capability", "processor"),
+    *("attention", "device", "threads", "deterministic"),
+)
 VERSIONS = ("torch", "numpy")
 Verdict = Literal["equal", "agrees", "differs"]
 
