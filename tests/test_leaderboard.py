@@ -36,6 +36,7 @@ from pe_lab.results.leaderboard.tables import by_family, overview, overview_note
 from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
+from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
@@ -267,8 +268,8 @@ def test_entries_of_other_tasks_do_not_look_better() -> None:
         row[0].text.removesuffix(name): dict(zip(in_pairs.columns, row, strict=True))
         for row in in_pairs.rows
     }
-    assert by_row["cope"]["rope"].text == "1.00*"
-    assert by_row["rope"]["cope"].text == "0.00*"
+    assert by_row["cope"]["rope"].text == "1.00≠"
+    assert by_row["rope"]["cope"].text == "0.00≠"
     assert by_row["path"]["cope"].text == "0.50"
     assert by_row["path"]["path"].text == ""
 
@@ -850,7 +851,7 @@ def test_over_tasks(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "view=across", "format=markdown")
     assert ended.status == 0, ended.err
     over_tasks, in_pairs = ended.out.split("P(row lower than column)")
-    assert "| rope | 0.07\\* |" in in_pairs
+    assert "| rope | 0.07≠ |" in in_pairs
     lines = {line.split("|")[1].strip(): line for line in over_tasks.splitlines() if "|" in line}
     # 2 of 20 runs without an error, 18 at that of guessing; 19 of 20 for cope.
     assert "| 20 | 1.00 (1.00..1.00) |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
@@ -1002,6 +1003,18 @@ def test_published_numbers_stand_beside(here: Here, shipped: Path) -> None:
     assert "Golovneva 2024" in line
     assert "n_layers 2, n_heads 4, d_model 128" in line.replace("\\", "")
     assert line.endswith("| within ours | 22.3 | 0.0 (0.0..50.0) | 1, 20 |")
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.0, "within ours"), (0.01, "ours higher")])
+def test_a_published_error_below_one_answer_is_not_above_none(error: float, verdict: str) -> None:
+    """path's published 0.0001 % on sparse is less than one of 100 answers."""
+    errors = [0.0, error, *MISSED[1:]]
+    found = scored(*(run("path", "flipflop", seed, errors) for seed in range(8)))
+    of = {
+        tuple(c.text for c in row[:3]): row[5].text
+        for row in published_table(found, ["flipflop"]).rows
+    }
+    assert of["flipflop", "path", "sparse"] == verdict
 
 
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _pairs_table(
     def cell(a: str, b: str) -> Cell:
         if a == b:
             return Cell("")
-        mark = "*" if b in differ[a] else ""
+        mark = "≠" if b in differ[a] else ""
         return Cell(f"{probability_of_improvement(chosen[a], chosen[b]):.2f}{mark}")
 
     return Table(
@@ -178,7 +178,7 @@ def _pairs_table(
         caption=(
             "The probability that a run of the row has a lower error relative to guessing than one "
             "of the column on the same task, ties half, its mean over the tasks. "
-            f"*: the two differ ({TEST})."
+            f"≠: the two differ ({TEST})."
         ),
         closing=[
             [Cell(display_name(found, a, tasks)), *(cell(a, b) for b in entries)] for a in controls

@@ -114,9 +114,11 @@ def _made(rows: pl.DataFrame) -> Iterator[str]:
     seconds = pl.sum_horizontal("train_s", "measure_s") * threads
     hours = runs.select(seconds.sum()).item() / 3600
     yield f"{counted(len(runs), 'run')} ({', '.join(parts)}), {hours:.1f} core-hours by the clock"
-    for title, column in (("machine", "machine"), ("revision", "revision"), ("torch", "torch")):
+    for column in ("machine", "processor", "revision", "torch"):
         counts = runs[column].drop_nulls().value_counts(sort=True)
         if len(counts):
             values = [f"{value} ({n})" for value, n in counts.head(6).iter_rows()]
             more = [f"and {len(counts) - 6} more"] if len(counts) > 6 else []
-            yield f"{title}: {', '.join([*values, *more])}"
+            unknown = runs[column].null_count()
+            more += [f"not recorded ({unknown})"] if unknown else []
+            yield f"{column}: {', '.join([*values, *more])}"
