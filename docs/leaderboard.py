@@ -123,8 +123,8 @@ def _differences(found: Scores, task: str) -> str:
     if of.least_p is None:
         return "Too few seeds for a test."
     return (
-        f"No encoding differs significantly from the highest ({test}: the smallest corrected p of "
-        f"two of the {of.compared} is {of.least_p:.2g})."
+        f"No encoding differs significantly from the highest ({test} of {of.compared} encodings: "
+        f"the smallest corrected p is {of.least_p:.2g})."
     )
 
 

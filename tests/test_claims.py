@@ -13,12 +13,14 @@ from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import WORST, Scores, cells_of, scores
-from pe_lab.results.suite import DEFAULT, load_suite
+from pe_lab.results.suite import DEFAULT, TUNING, load_suite
 
 SUITE = load_suite(DEFAULT)
 TEN = ["path", "fire", "cope", "rope", "fox", "t5", "alibi", "sinusoidal", "learned", "none"]
 OTHERS = [name for name in SUITE.encodings if name not in TEN]
 RUN = ["majority", "flipflop", "recall", "parity", "copy_unique", "sort", "addition", "cycle"]
+MORE_SEEDS = ("flipflop", "majority", "sort", "copy_unique", "recall", "parity")
+"""Tasks on which the ten have twenty seeds."""
 X4 = ("long_x4", "sparse_x4", "dense_x4")
 HEADING = "## What it says so far"
 
@@ -90,6 +92,25 @@ def fits(entry: str, task: str) -> bool:
     return 2 * k >= n
 
 
+def seeds_of(entry: str, task: str) -> int:
+    return rate(entry, task, IN_DOMAIN)[1]
+
+
+def first_eight(entry: str, task: str, split: str) -> int:
+    """Of the seeds 0 to 7, those that generalise."""
+    rows = shipped().rows.filter(
+        pl.col("counts"), pl.col("seed") < 8, entry=entry, task=task, split=split
+    )
+    return int((rows["error"] <= rows["threshold"]).sum())
+
+
+def tuned(entry: str, task: str) -> dict[float, tuple[float, float]]:
+    """rate -> mean in-domain error and loss of the tuning seeds."""
+    rows = shipped().rows.filter(entry=entry, task=task, split=IN_DOMAIN, phase=TUNING)
+    means = rows.group_by("lr").agg(pl.col("error", "loss").mean())
+    return {lr: (error, loss) for lr, error, loss in means.iter_rows()}
+
+
 def longer(entry: str, task: str, phase: str) -> bool:
     return every(entry, task, "long_x2", "long_x3", phase=phase)
 
@@ -101,7 +122,19 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "flip-flop and majority by all": lambda: all(
         (entry, task, IN_DOMAIN) in cells() for entry in OTHERS for task in RUN[:2]
     ),
-    "Over the eight together path errs less than each of the other nine and than the "
+    "The ten have 20 seeds on flip-flop, majority, sort, unique copy (`copy_unique`), recall and "
+    "parity, 8 on addition and cycle; the LSTM and the other 27 have 8": lambda: (
+        all(seeds_of(entry, task) == 20 for entry in TEN for task in MORE_SEEDS)
+        and all(seeds_of(entry, task) == 8 for entry in TEN for task in {*RUN} - {*MORE_SEEDS})
+        and all(seeds_of("lstm", task) == 8 for task in RUN)
+        and all(seeds_of(entry, task) == 8 for entry in OTHERS for task in RUN[:2])
+    ),
+    "on parity and cycle the LSTM errs less than path": lambda: all(
+        median("lstm", task, split) < median("path", task, split)
+        for task in ("parity", "cycle")
+        for split in splits(task)
+    ),
+    "On average over the eight path errs less than each of the other nine and than the "
     "LSTM": lambda: (
         (of := letters())["path"] == "a"
         and not any("a" in of[entry] for entry in [*TEN, "lstm"] if entry != "path")
@@ -114,22 +147,30 @@ CLAIMS: dict[str, Callable[[], bool]] = {
             {*of[a]} & {*of[b]} for a, b in (("cope", "fire"), ("cope", "lstm"), ("fire", "lstm"))
         )
     ),
-    "path generalises on six of the eight: flip-flop, recall, sort and unique copy "
-    "(`copy_unique`) in every seed and to every split": lambda: all(
-        every("path", task) for task in ("flipflop", "recall", "sort", "copy_unique")
+    "path generalises to every split of flip-flop, recall and sort in all 20 seeds": lambda: all(
+        on_all("path", task) == (20, 20) for task in ("flipflop", "recall", "sort")
     ),
-    "majority and parity in all but one seed at the greatest length": lambda: (
-        rate("path", "majority", "long_x3") == rate("path", "parity", "long_x8") == (7, 8)
+    "It copies at twice the length in every seed and at three times in 15 of 20, and finds the "
+    "commonest letter at three times in 12, where its errors of 1.7 to 6.9 % lie on both sides of "
+    "the threshold of 5 %": lambda: (
+        every("path", "copy_unique", "long_x2")
+        and rate("path", "copy_unique", "long_x3") == (15, 20)
+        and rate("path", "majority", "long_x3") == (12, 20)
         and every("path", "majority", "long_x2")
-        and every("path", "parity", "long_x2", "long_x4")
+        and (of := errors("path", "majority", "long_x3"))[0] == 1.7
+        and of[-1] == 6.9
+        and SUITE.tasks["majority"].generalises["long_x3"] == 0.05
     ),
     "trained for 222 of the 400 steps of flip-flop, which take about as long as rope's 400, it "
-    "still does (8 seeds)": lambda: (
+    "still solves flip-flop, and so it does with a narrower feed-forward that leaves it as many "
+    "parameters as rope (8 seeds each)": lambda: (
         every("path", "flipflop", phase="equal_time")
         and rate("path", "flipflop", "long_x4", "equal_time")[1] == 8
         and set(phase_steps("path", "equal_time")) == {222}
+        and every("path", "flipflop", phase="equal_parameters")
+        and rate("path", "flipflop", "long_x4", "equal_parameters")[1] == 8
     ),
-    "It does not learn addition": lambda: not fits("path", "addition"),
+    "path does not learn addition": lambda: not fits("path", "addition"),
     "a walk on a cycle it learns and does not follow further": lambda: (
         fits("path", "cycle") and none("path", "cycle")
     ),
@@ -137,55 +178,77 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         sorted((median(entry, "cycle", "long_x2"), entry) for entry in TEN)[:2]
         == [(20.9, "path"), (31.7, "cope")]
     ),
-    "Of the ten it alone follows parity beyond the trained length": lambda: (
+    "Of the ten it alone follows parity beyond the trained length, to four times in every seed and "
+    "to eight in 13 of 20": lambda: (
         {entry for entry in TEN if not none(entry, "parity")} == {"path"}
+        and every("path", "parity", "long_x2", "long_x4")
+        and rate("path", "parity", "long_x8") == (13, 20)
     ),
-    "fire generalises to every split of majority and sort, and of recall at twice the length and "
-    "with more pairs": lambda: (
-        every("fire", "majority")
+    "Before the last twelve seeds were run, these three were 8, 7 and 7 of 8": lambda: (
+        first_eight("path", "copy_unique", "long_x3") == 8
+        and first_eight("path", "majority", "long_x3") == 7
+        and first_eight("path", "parity", "long_x8") == 7
+    ),
+    "In domain its errors are the same in every seed": lambda: (
+        len({*errors("path", "parity", IN_DOMAIN)}) == 1
+    ),
+    "sinusoidal, which changes the embeddings, errs less in one seed": lambda: (
+        (of := errors("sinusoidal", "parity", IN_DOMAIN))[0]
+        < errors("path", "parity", IN_DOMAIN)[0]
+        < of[1]
+    ),
+    "fire generalises to every split of sort in every seed, to three times the length on majority "
+    "in 19 of 20, and on recall at twice the length and with more pairs in every seed": lambda: (
+        on_all("fire", "majority") == (19, 20)
         and every("fire", "sort")
         and every("fire", "recall", "long_x2", "more_pairs")
     ),
-    "At four times the length its errors in recall are 3.4 to 6.4 % in all seeds, so that the "
+    "At four times the length its errors in recall are 3.3 to 8.1 % in all seeds, so that the "
     "threshold of 5 % divides one cluster": lambda: (
-        (of := errors("fire", "recall", "long_x4"))[0] == 3.4
-        and of[-1] == 6.4
+        (of := errors("fire", "recall", "long_x4"))[0] == 3.3
+        and of[-1] == 8.1
         and SUITE.tasks["recall"].generalises["long_x4"] == 0.05
     ),
     "On flip-flop 9 of 20 seeds generalise to all six splits; of the other 11, 6 do not "
     "fit": lambda: (
         on_all("fire", "flipflop") == (9, 20) and rate("fire", "flipflop", IN_DOMAIN) == (14, 20)
     ),
-    "Half of its seeds copy at twice the length": lambda: (
-        rate("fire", "copy_unique", "long_x2") == (4, 8)
+    "at the rate 0.012, which tied with 0.006 in domain and had the lower loss": lambda: (
+        set(shipped().cells.filter(entry="fire", task="flipflop")["lr"]) == {0.012}
+        and (of := tuned("fire", "flipflop"))[0.012][0] == of[0.006][0] == min(of.values())[0]
+        and of[0.012] < of[0.006]
     ),
-    "cope generalises on majority and recall in every seed": lambda: (
-        every("cope", "majority") and every("cope", "recall")
+    "It copies in 15 of 20 seeds and at twice the length in 6": lambda: (
+        rate("fire", "copy_unique", IN_DOMAIN) == (15, 20)
+        and rate("fire", "copy_unique", "long_x2") == (6, 20)
+    ),
+    "cope generalises on recall in every seed and on majority in 18 of 20": lambda: (
+        on_all("cope", "majority") == (18, 20) and every("cope", "recall")
     ),
     "13 of 20 seeds do on each split of four times the length, not the same ones: 9 do on all "
     "six": lambda: (
         {rate("cope", "flipflop", split) for split in X4} == {(13, 20)}
         and on_all("cope", "flipflop") == (9, 20)
     ),
-    "cope sorts at twice the length in 7 of 8 seeds and at three times in none": lambda: (
-        rate("cope", "sort", "long_x2") == (7, 8) and none("cope", "sort", "long_x3")
+    "cope sorts at twice the length in 18 of 20 seeds and at three times in none": lambda: (
+        rate("cope", "sort", "long_x2") == (18, 20) and none("cope", "sort", "long_x3")
     ),
-    "it copies in domain alone, and fits parity in one seed of 8": lambda: (
+    "it copies in domain alone, and fits parity in 3 of 20": lambda: (
         fits("cope", "copy_unique")
         and none("cope", "copy_unique")
-        and rate("cope", "parity", IN_DOMAIN) == (1, 8)
+        and rate("cope", "parity", IN_DOMAIN) == (3, 20)
     ),
     "fox keeps the bit on all six splits of flip-flop in 17 of 20 seeds and finds the value of a "
-    "key in 7 of 8": lambda: (
-        on_all("fox", "flipflop") == (17, 20) and on_all("fox", "recall") == (7, 8)
+    "key on all splits of recall in 15": lambda: (
+        on_all("fox", "flipflop") == (17, 20) and on_all("fox", "recall") == (15, 20)
     ),
     "it follows majority to twice the length, to three times only with twice the steps": lambda: (
         every("fox", "majority", "long_x2")
         and none("fox", "majority", "long_x3")
         and longer("fox", "majority", "steps_x2")
     ),
-    "sorting it learns in one seed, copying in none": lambda: (
-        rate("fox", "sort", IN_DOMAIN)[0] == 1 and rate("fox", "copy_unique", IN_DOMAIN)[0] == 0
+    "sorting it learns in 3 of 20 seeds, copying in none": lambda: (
+        rate("fox", "sort", IN_DOMAIN) == (3, 20) and rate("fox", "copy_unique", IN_DOMAIN)[0] == 0
     ),
     "keeps the bit in all 20 seeds where instructions are as dense as in training, also at four "
     "times the length; there it does in 7 where they are denser, and in none where they are "
@@ -195,9 +258,11 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and none("alibi", "flipflop", "sparse_x4")
     ),
     "It sorts at twice the length in every seed": lambda: every("alibi", "sort", "long_x2"),
-    "rope generalises on majority (6 of 8 seeds at three times the length) and, at twice the "
-    "length, on recall": lambda: (
-        rate("rope", "majority", "long_x3") == (6, 8) and every("rope", "recall", "long_x2")
+    "rope generalises on majority at twice the length in every seed, at three times in 12 of 20, "
+    "and at twice the length on recall in every seed": lambda: (
+        rate("rope", "majority", "long_x3") == (12, 20)
+        and every("rope", "majority", "long_x2")
+        and every("rope", "recall", "long_x2")
     ),
     "it keeps the bit at twice the length in 11 of 20 seeds, and at four times in 5 where "
     "instructions are dense, else in none": lambda: (
@@ -208,10 +273,10 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "It fits sorting and copying, and does neither at any other length": lambda: all(
         fits("rope", task) and none("rope", task) for task in ("sort", "copy_unique")
     ),
-    "t5 generalises on majority (7 of 8) and, at twice the length, on recall (6 of 8), and sorts "
-    "at twice the length": lambda: (
-        on_all("t5", "majority") == (7, 8)
-        and rate("t5", "recall", "long_x2") == (6, 8)
+    "t5 generalises on majority as often (12 of 20), sorts at twice the length in every seed, and "
+    "finds the value of a key there in 16": lambda: (
+        on_all("t5", "majority") == (12, 20)
+        and rate("t5", "recall", "long_x2") == (16, 20)
         and every("t5", "sort", "long_x2")
     ),
     "flip-flop it does not learn in 400 steps": lambda: not fits("t5", "flipflop"),
@@ -228,33 +293,43 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         median("sinusoidal", "addition", "long_x2") > 80
     ),
     "none, without any encoding, sorts in every seed at up to three times the length and finds "
-    "the commonest letter there in 7 of 8; it fits no other task": lambda: (
+    "the commonest letter there in 18 of 20; it fits no other task": lambda: (
         every("none", "sort")
-        and rate("none", "majority", "long_x3") == (7, 8)
+        and rate("none", "majority", "long_x3") == (18, 20)
         and {task for task in RUN if fits("none", task)} == {"sort", "majority"}
     ),
-    "The LSTM generalises on flip-flop, parity and cycle, the tasks of a state, in every seed, and "
-    "on majority to twice the length; it fits no other task": lambda: (
+    "The LSTM generalises on flip-flop, parity and cycle, the three tasks that a small automaton "
+    "solves, in every seed, and on majority to twice the length; it fits no other task": lambda: (
         all(every("lstm", task) for task in ("flipflop", "parity", "cycle"))
         and every("lstm", "majority", "long_x2")
         and not every("lstm", "majority", "long_x3")
         and {task for task in RUN if fits("lstm", task)}
         == {"flipflop", "parity", "cycle", "majority"}
     ),
-    "the ten but learned, alibi and fox have at most 5 % of the majorities there wrong in every "
-    "seed": lambda: (
+    "the ten but learned, alibi and fox have at most 5 % of the majorities there wrong in each of "
+    "8 seeds": lambda: (
         {e for e in TEN if every(e, "majority", "long_x3", phase="capacity:long_x3")}
         == {*TEN} - {"learned", "alibi", "fox"}
     ),
     "alibi (one seed of 8), fox and learned do not learn it": lambda: (
         rate("alibi", "majority", "long_x3", "capacity:long_x3") == (1, 8)
     ),
+    "fox, trained at that length, errs in 18.1 % (median), and trained on short words for twice "
+    "the steps in 2.5 %": lambda: (
+        median("fox", "majority", "long_x3", "capacity:long_x3") == 18.1
+        and median("fox", "majority", "long_x3", "steps_x2") == 2.5
+    ),
+    "(phase `longer`, 8 seeds)": lambda: rate("fox", "majority", "long_x3", "steps_x2")[1] == 8,
     "path, fire, cope, rope, fox, t5 and none generalise to three times the length in every "
     "seed": lambda: (
         {entry for entry in TEN if longer(entry, "majority", "steps_x2")}
         == {*TEN} - {"alibi", "sinusoidal", "learned"}
     ),
-    "fox's 0 of 8 above all": lambda: rate("fox", "majority", "long_x3") == (0, 8),
+    "fox's 0 of 20 above all, whose rate is the least of the four": lambda: (
+        rate("fox", "majority", "long_x3") == (0, 20)
+        and set(shipped().cells.filter(entry="fox", task="majority")["lr"])
+        == {min(SUITE.protocol.rates)}
+    ),
     "alibi then follows majority to twice the length in every seed, and at three times errs in "
     "6.8 % after four times the steps (median)": lambda: (
         every("alibi", "majority", "long_x2", phase="steps_x2")
@@ -266,8 +341,9 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and every("transformer_xl", "flipflop", "long_x4")
         and rate("transformer_xl", "flipflop", "sparse_x4") == (2, 8)
     ),
-    "deberta, pope, selective_rope, rope_2d, repo and tape do so in every seed, and keep the bit "
-    "over four times the length (`long_x4`) in at most two of eight": lambda: all(
+    "deberta, pope, selective_rope, rope_2d, repo and tape follow majority to three times the "
+    "length in every seed, and keep the bit over four times the length (`long_x4`) in at most two "
+    "of eight": lambda: all(
         every(entry, "majority", "long_x3") and rate(entry, "flipflop", "long_x4")[0] <= 2
         for entry in ("deberta", "pope", "selective_rope", "rope_2d", "repo", "tape")
     ),
@@ -297,7 +373,7 @@ def test_every_number_of_seeds_is_checked() -> None:
 
     The plans' own numbers are made from the file below the text.
     """
-    said = text().partition("Eight comparisons were planned")[0]
+    said = text().partition("Sixteen comparisons were planned")[0]
     counts = r"\d+ of \d+|\d+(?:\.\d+)? (?:to \d+(?:\.\d+)? )?%|\d+ seeds"
     covered = [found.span() for claim in CLAIMS for found in re.finditer(re.escape(claim), said)]
     missing = [

@@ -121,10 +121,15 @@ def test_a_file_with_fewer_columns_is_read(tmp_path: Path) -> None:
     assert merged.drop(later).equals(found.sort(file.ORDER).drop(later))
 
 
-def test_the_shipped_file_has_no_processor_yet() -> None:
+def test_the_shipped_runs_without_a_processor_are_those_from_before_it_was_recorded() -> None:
     read, _ = file.read(file.shipped("v1"))
     assert dict(read.schema) == SCHEMA
-    assert read["processor"].null_count() == read["python"].null_count() == len(read)
+    runs = read.unique("run_id")
+    assert (runs["processor"].is_null() == runs["python"].is_null()).all()
+    unknown = runs["processor"].null_count()
+    said = " ".join(leaderboard.TEXT.read_text("utf-8").split())
+    assert f"not recorded of the first {unknown:,} runs".replace(",", " ") in said
+    assert f"not recorded ({unknown})" in leaderboard.PAGE.read_text("utf-8")
 
 
 def test_of_equal_runs_the_first_start_is_kept() -> None:
