@@ -298,6 +298,16 @@ def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
     assert_refused(ended, "set_aside=true does nothing with again=1")
 
 
+def test_filters_choose_among_the_runs_of_a_folder(here: Here, run: Path) -> None:
+    (run / "metrics.jsonl").write_text("damaged")
+    ended = here("verify", "runs/flipflop", "pe=cope", "set_aside=true")
+    assert_refused(ended, "verify: no runs in runs/flipflop pe=cope: leave out a filter")
+    assert run.exists()
+    assert_refused(here("verify", "runs/flipflop", "pee=cope"), "pee=cope")
+    assert here("verify", "runs/flipflop", "pe=none", "set_aside=true").status == 0
+    assert not run.exists()
+
+
 def test_on_another_processor_the_last_digits_may_differ(here: Here, run: Path) -> None:
     """AVX-512 alone does not decide them."""
 

@@ -40,7 +40,7 @@ from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import FACTS, runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.output import Format, print_tables
-from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.selection import RunOptions, among, selected
 from pe_lab.store.run_folder import RunFolder, is_run
 
 COLUMNS = ("run", "setting", "what is wrong")
@@ -91,7 +91,7 @@ def show(words: Sequence[str]) -> None:
         paths = matching_runs(options.run, Path(options.runs_dir))
         if no_runs := [str(path) for path in paths if not is_run(path)]:
             raise UsageError(f"run={options.run}: there is no run in {', '.join(no_runs)}")
-        runs = runs_of(paths)
+        runs = among(runs_of(paths), options)
     if runs.is_empty():
         raise UsageError(_no_runs(options))
     if options.again is not None:
@@ -148,8 +148,9 @@ def _folder(word: str) -> str:
 
 def _no_runs(options: VerifyOptions) -> str:
     if options.filters:
-        among = " ".join([options.runs_dir, *options.filters])
-        return f"verify: no runs in {among}: leave out a filter, pe-lab runs lists the runs"
+        where = options.runs_dir if options.run is None else options.run
+        selection = " ".join([where, *options.filters])
+        return f"verify: no runs in {selection}: leave out a filter, pe-lab runs lists the runs"
     return (
         f"verify: no runs in {options.runs_dir}: give runs_dir=FOLDER with the folder of the runs, "
         "or make one with pe-lab task=flipflop pe=cope"

@@ -63,6 +63,15 @@ def selected(options: RunOptions, config_dir: str | None = None) -> pl.DataFrame
         runs = read_runs(options.runs_dir, config_dir=config_dir)
     else:
         runs = read_file_of_runs(file)
+    return among(runs, options)
+
+
+def among(runs: pl.DataFrame, options: RunOptions) -> pl.DataFrame:
+    """Those of these runs that the filters of the options select.
+
+    Raises:
+        UsageError: as ``selected``.
+    """
     for key, value in options.others.items():
         if column_of(key, runs.columns) is None:
             _check_root(options, f"{key}={value}", key)
