@@ -15,7 +15,7 @@ import yaml
 from made import config, made
 from program import Here, assert_refused
 
-from pe_lab.common.errors import DamagedError
+from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.rows import suite_rows
@@ -270,6 +270,9 @@ CLAIM = ("plan", "pe=path,rope", "hypothesis=path generalises", "splits=sparse",
 def test_a_plan_that_came_before_its_runs_is_checked_and_decided(here: Here, small: None) -> None:
     assert here(*CLAIM).status == 0
     assert "planned: none of its runs is here yet" in here("plan", "check=plan.yaml").out
+    for what in ("check", "result"):
+        ended = here("plan", f"{what}=plan.yaml", "runs_dir=rnus")
+        assert_refused(ended, "runs_dir=rnus is not a folder")
     plan = read_plan(Path("plan.yaml"))
     for pe, errors in {"path": [0.0] * 8, "rope": [0.0] * 2 + [0.3] * 6}.items():
         tuned(pe)
@@ -322,6 +325,48 @@ def test_a_run_made_again_by_force_began_when_the_first_one_did(here: Here, smal
     first = run_at(plan.time - 60, "rope", 3, 0.3)
     first.rename(f"{first}.replaced-1")
     assert started(run_at(plan.time + 60, "rope", 3, 0.0)) == plan.time - 60
+
+
+def test_what_no_run_could_decide_is_refused(here: Here, small: None) -> None:
+    assert_refused(here(*CLAIM, "threshold=1"), "threshold=1", "below 1")
+    assert_refused(here(*CLAIM, f"first_seed={10**23}"), "first_seed=1000", "below 2^62")
+    assert_refused(here(*CLAIM, "level=0.5"), "level=0.5", "between 0 and 0.5")
+    assert not Path("plan.yaml").exists()
+    Path("deep.yaml").write_text("[" * 50_000)
+    assert_refused(here("plan", "result=deep.yaml"), "deep.yaml")
+
+
+def test_a_plan_of_another_version_of_the_suite_is_not_decided(here: Here, small: None) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    other = plan.model_copy(update={"suite": "v1-00000000", "tasks": {"gone": {"sparse": 0.1}}})
+    write_plan(other, Path("other.yaml"))
+    for what in ("check", "result"):
+        ended = here("plan", f"{what}=other.yaml")
+        assert ended.status == 1
+        assert "it is of suite v1-00000000" in ended.err
+
+
+def test_a_plan_of_a_suite_of_ones_own_names_its_runs(
+    here: Here, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here(*CLAIM).status == 0
+    plan = read_plan(Path("plan.yaml"))
+    write_plan(plan, Path("runs/plans/plan.yaml"))
+    for pe in ("path", "rope"):
+        for seed in plan.seeds[:2]:
+            run_at(plan.time + 60, pe, seed, 0.3)
+
+    def load(name: str, folder: Path | None = None) -> Suite:
+        if folder is None:
+            raise UsageError("unknown suite")
+        return suite_of_made()
+
+    monkeypatch.setattr("pe_lab.results.plan_runs.load_suite", load)
+    Path("mine").mkdir()
+    assert "exploratory" in here("compare", "a=path", "b=rope").out
+    named = here("compare", "a=path", "b=rope", "--config-dir", "mine").out
+    assert f"planned: 4 of 4 runs, by {plan.digest[:12]}" in named
 
 
 def test_a_plan_of_runs_that_are_there_is_refused(here: Here, small: None) -> None:
@@ -430,7 +475,10 @@ def test_what_is_missing_is_named(here: Here, small: None) -> None:
     decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
     (row,) = decided["rows"]
     assert row["verdict"] == decided["verdict"] == "not enough runs"
-    assert row["missing"] == "path lacks seeds 7; rope is not tuned, or failed at every rate"
+    assert row["missing"] == (
+        "path lacks seeds 7 at train.lr=0.003, which tuning chose; rope is not tuned, or failed at "
+        "every rate"
+    )
 
 
 def test_runs_of_another_configuration_are_named(here: Here, small: None) -> None:

@@ -62,7 +62,7 @@ def show(words: Sequence[str]) -> None:
             tests = paired(runs, options.a, options.b)
         except UsageError as error:
             raise UsageError("; ".join([str(error), *left])) from None
-        notes = [*left, _planned(options, runs, tests)]
+        notes = [*left, _planned(options, config_dir, runs, tests)]
         print_tables(form, paired_tables(tests), tests, runs, notes, {})
         return
     filters = {key: options.values(key) for key in ("task", "pe")}
@@ -94,7 +94,7 @@ def show(words: Sequence[str]) -> None:
         else:
             tables += paired_tables(tests)
             facts["paired"] = tests.to_dicts()
-            notes.append(_planned(options, runs, tests))
+            notes.append(_planned(options, config_dir, runs, tests))
     print_tables(form, tables, table, runs, notes, facts)
 
 
@@ -106,9 +106,11 @@ def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str])
     return left.filter(pl.Series(kept, dtype=pl.Boolean))
 
 
-def _planned(options: CompareOptions, runs: pl.DataFrame, tests: pl.DataFrame) -> str:
+def _planned(
+    options: CompareOptions, config_dir: str | None, runs: pl.DataFrame, tests: pl.DataFrame
+) -> str:
     """Whether a plan named the runs of the settings that were paired before they began."""
     settings = [*tests["setting_a"], *tests["setting_b"]]
     finished = without_tuning(runs.filter(pl.col("state") == "finished"))
     sides = finished.filter(pl.col("setting").is_in(settings))
-    return planned_runs_note(sides["path"], Path(options.runs_dir))
+    return planned_runs_note(sides["path"], Path(options.runs_dir), config_dir)

@@ -71,10 +71,10 @@ class PlanOptions(Options):
     splits: CommaSeparated[str] | None = None
     pe: CommaSeparated[str] | None = None
     seeds: AtLeastOne | None = None
-    first_seed: Annotated[int, Field(ge=0, description="a whole number from 0")] | None = None
+    first_seed: Annotated[int, Field(ge=0, lt=2**62, description="below 2^62")] | None = None
     test: Test = "fisher"
-    threshold: Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1")] | None = None
-    level: Annotated[float, Field(gt=0, lt=1, description="a share between 0 and 1")] = 0.05
+    threshold: Annotated[float, Field(ge=0, lt=1, description="from 0, below 1")] | None = None
+    level: Annotated[float, Field(gt=0, lt=0.5, description="a share between 0 and 0.5")] = 0.05
     check: str | None = None
     result: str | None = None
     runs_dir: str = "runs"
@@ -155,6 +155,8 @@ def _write(options: PlanOptions, config_dir: Path | None) -> None:
 
 def _read(options: PlanOptions, config_dir: Path | None) -> None:
     path, runs_dir = Path(options.check or options.result or ""), Path(options.runs_dir)
+    if "runs_dir" in options.model_fields_set and not runs_dir.is_dir():
+        raise UsageError(f"runs_dir={runs_dir} is not a folder: give the one the runs are in")
     plan = read_plan(path)
     suite = load_suite(plan.suite_name, config_dir)
     runs = runs_of(plan, runs_dir, suite)
@@ -170,6 +172,8 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
         if reason:
             raise RunError(f"{path} is no plan of these runs: {reason}")
         return
+    if plan.suite != suite.version:
+        raise RunError(f"{path} is no plan of these runs: {reason}")
     rows = evaluate(plan, rows_of_plans(runs_dir, suite), suite)
     missing = dict.fromkeys(f"{r['task']}: {r['missing']}" for r in rows.filter(
         pl.col("missing").is_not_null()).iter_rows(named=True))  # fmt: skip
@@ -242,6 +246,4 @@ def _splits(options: PlanOptions, suite: Suite, task: str) -> dict[str, float]:
         for split in options.splits or of_task.generalises
         if (threshold := of_task.threshold(split)) is not None
     }
-    if options.threshold is not None:
-        found = dict.fromkeys(found, options.threshold)
-    return found
+    return found if options.threshold is None else dict.fromkeys(found, options.threshold)

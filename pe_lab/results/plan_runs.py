@@ -138,9 +138,13 @@ def why_exploratory(plan: Plan, runs: Sequence[PlanRun], suite: Suite) -> str:
     return "; ".join(reasons)
 
 
-def planned_runs_note(paths: Iterable[str], runs_dir: Path) -> str:
-    """``planned_note`` of these folders of runs."""
-    found = planned_by(runs_dir)
+def planned_runs_note(paths: Iterable[str], runs_dir: Path, config_dir: str | None) -> str:
+    """``planned_note`` of these folders of runs.
+
+    Args:
+        config_dir: of ``--config-dir``, where plans may have a suite of the user's.
+    """
+    found = planned_by(runs_dir, None if config_dir is None else Path(config_dir))
     return planned_note([found.get(Path(path)) for path in paths])
 
 
@@ -198,18 +202,18 @@ def state_table(plan: Plan, runs: Sequence[PlanRun]) -> Table:
             words = [task, entry, f"{len(finished)} of {len(plan.seeds)}"]
             lines.append([Cell(w) for w in (*words, ", ".join(others), ",".join(missing) or "-")])
     head = ("task", "encoding", "finished", "other states", "seeds not begun")
-    return Table(f"the runs of the plan, suite {plan.suite}", head, len(head), lines)
+    return Table(f"the runs of the plan at any rate, suite {plan.suite}", head, len(head), lines)
 
 
-def planned_by(runs_dir: Path) -> dict[Path, str]:
+def planned_by(runs_dir: Path, config_dir: Path | None = None) -> dict[Path, str]:
     """The folders of the planned runs below ``runs_dir``, each with the digest of its plan."""
     found: dict[Path, str] = {}
     runs: dict[str, list[tuple[dict[str, Any], PlanRun]]] = {}
     for plan in sorted(plans_in(runs_dir / FOLDER), key=lambda plan: plan.time):
         try:
-            suite = load_suite(plan.suite_name)
+            suite = load_suite(plan.suite_name, config_dir)
         except UsageError:
-            continue  # of --config-dir, which is not given here
+            continue  # of a --config-dir that is not given here
         if plan.suite == suite.version:
             if plan.suite not in runs:
                 runs[plan.suite] = _runs(runs_dir, suite)

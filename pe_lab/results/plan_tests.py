@@ -148,7 +148,8 @@ def _row(
             others = _other_configurations(rows, task, entry)
             missing.append(f"{entry} is not tuned, or failed at every rate{others}")
         elif left := sorted(set(plan.seeds) - set(runs["seed"])):
-            missing.append(f"{entry} lacks seeds {','.join(map(str, left))}")
+            seeds = ",".join(map(str, left))
+            missing.append(f"{entry} lacks seeds {seeds} at train.lr={rate:g}, which tuning chose")
     if missing:
         return {**row, "verdict": NOT_ENOUGH, "missing": "; ".join(missing)}
     row["p"] = p_value(plan.test, errors[0], errors[1], threshold)

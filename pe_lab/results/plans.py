@@ -192,7 +192,7 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(
             f"{path} cannot be read ({error.strerror}): give the file of a plan"
         ) from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise _no_plan(path, text, f"{reason:.200}") from None
     if not isinstance(content, dict):
