@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from made import errors_of
+from made import errors_of, made
 from program import Here
 
 from pe_lab.results.aggregate import grouped, pooled
@@ -99,6 +99,16 @@ def test_what_a_group_pools_is_reported(here: Here) -> None:
     assert "over runs" in out
     assert "pools" not in here("results", "by=pe,train.steps").out
     assert "pools" not in here("results").out
+
+
+def test_keys_without_effect_are_not_pooled(here: Here) -> None:
+    """eval.every changes no number where nothing stops a run early."""
+    for seed, every in enumerate((4, 100)):
+        made("rope", seed, **{"eval.every": every, "train.stop_below": None})
+    assert pooled(read_runs(), ["pe"]) == {}
+    for seed, every in enumerate((4, 100), 2):
+        made("rope", seed, **{"eval.every": every, "train.stop_below": 0.01})
+    assert "eval.every" in pooled(read_runs(), ["pe", "train.stop_below"])
 
 
 def test_tasks_are_never_pooled(here: Here) -> None:

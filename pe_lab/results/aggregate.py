@@ -12,6 +12,7 @@ from pe_lab.results.best import is_best
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_interval
 from pe_lab.results.keys import unknown
+from pe_lab.results.labels import without_idle
 from pe_lab.results.reader import text
 from pe_lab.results.suite import threshold
 
@@ -112,7 +113,7 @@ def summarized(
 def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
     """The keys other than the seed that vary within a group of finished runs, with their values:
     what a mean over the group does not show."""
-    finished = runs.filter(pl.col("state") == "finished")
+    finished = without_idle(runs.filter(pl.col("state") == "finished"))
     group = ["task", *group_keys(by, runs.columns)]
     keys = [k for k in ("pe", "positions", *compared_keys(runs)) if k in runs.columns]
     keys = [key for key in keys if key not in group and finished[key].n_unique() > 1]
