@@ -192,7 +192,7 @@ def test_at_length():
 
 def test_the_floor_of_parity_without_a_start_token():
     """Of the suite's words: an even number of swaps and nothing else so far. Path makes these
-    errors and no other in domain and at twice the length, in each of the shipped runs."""
+    errors and no other in domain, in each of the shipped runs, and at twice the length in most."""
     suite = load_suite("v1")
     (job,) = checked_jobs([*suite.common, *suite.model, *suite.tasks["parity"].words, "pe=path"])
     sets = evaluation_sets(plan(job))
@@ -202,6 +202,7 @@ def test_the_floor_of_parity_without_a_start_token():
         swaps = np.logical_and.accumulate(sets[split].tokens == 1, axis=1)
         floor = int(swaps[:, 1::2].sum())
         wrong = found.filter(split=split).select(pl.col("error") * pl.col("n")).to_series()
-        assert len(wrong) >= 8
-        assert set(wrong.round(6)) == {floor}
+        assert len(wrong) == 20
+        assert wrong.round(6).min() == floor
+        assert (wrong.round(6) == floor).sum() >= (20 if split == "in_domain" else 15)
         assert floor / swaps.shape[0] == pytest.approx(1 / 3, abs=0.05)
