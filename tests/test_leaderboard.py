@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ from pe_lab.results.leaderboard.entries import Place
 from pe_lab.results.leaderboard.families import Rate, missed, rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
 from pe_lab.results.leaderboard.order import ordered
-from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
+from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
 from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
@@ -610,6 +611,31 @@ def test_configurations_of_an_encoding_of_yours_stand_apart(
     assert found["entry"].unique().sort().to_list() == ["mine width=4", "mine width=8"]
 
 
+def test_versions_of_a_file_of_yours_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for pe, digests in {"mine": "aab", "yours": "cc", "rope": "de"}.items():
+        for seed, digest in enumerate(digests):
+            start = {"code": {f"{pe}.Bias": digest}}
+            made(pe, seed).write_json("environment.json", [{"code": {}}, start])
+    made("mine", 3).write_json("environment.json", [{}])
+    (line,) = suite_runs(tmp_path / "runs", suite_of_made()).versions
+    assert line.startswith(
+        "mine: its runs were made with 2 versions of the file of mine.Bias (2, 1"
+    )
+
+
+def test_a_configuration_of_yours_has_one_name_in_all_tasks() -> None:
+    places = [
+        Place(task, "mine", unknown=(("pe.width", width),))
+        for task, width in (("flipflop", "4"), ("flipflop", "8"), ("recall", "4"))
+    ]
+    assert [_apart(places)[place] for place in places] == [
+        "mine width=4", "mine width=8", "mine width=4",
+    ]  # fmt: skip
+
+
 def test_families_and_not_run(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "format=markdown")
     assert ended.status == 0
@@ -736,7 +762,12 @@ def test_other_thresholds(here: Here, shipped: Path) -> None:
     assert_refused(here("leaderboard", "thresholds=0"), "thresholds=0", "greater than 0")
     # A run that failed has the error 1, and is never one that generalises.
     ended = here("leaderboard", "thresholds=3")
-    assert_refused(ended, "thresholds=3 takes that of text, in_domain from 0.35 to 1.05", "2.86")
+    assert_refused(
+        ended, "thresholds=3 takes that of text, in_domain from 0.35 to 1.05", "less than 2.8571"
+    )
+    # As decimals: 0.05 times 0.7, of floats, is less than the 0.035 of 140 wrong answers of 4000.
+    scaled = SUITE.with_thresholds(0.7).tasks["recall"]
+    assert scaled.generalises["long_x2"] == 140 / 4000
     for other in ("to=a.parquet", "view=tuning", "view=across", "view=published"):
         ended = here("leaderboard", other, "thresholds=2")
         assert_refused(ended, "thresholds= has no effect here, as ", "leave it")
@@ -753,6 +784,14 @@ def test_wrong_words(here: Here, shipped: Path) -> None:
     assert_refused(here("leaderboard", "to=no/x.html"), "there is no folder no")
     Path("x.html").write_text("<p>mine")
     assert_refused(here("leaderboard", "to=x.html"), "x.html was not written by pe-lab leaderboard")
+    Path("none.html").symlink_to("nowhere")
+    os.mkfifo("pipe.parquet")
+    for name in ("none.html", "pipe.parquet"):
+        ended = here("leaderboard", f"to={name}")
+        assert_refused(ended, f"to={name} is no plain file and is left as it is")
+    Path("list.parquet.sha256").write_text("a checksum list of mine")
+    assert_refused(here("leaderboard", "to=list.parquet"), "list.parquet.sha256 beside it is not")
+    assert Path("list.parquet.sha256").read_text() == "a checksum list of mine"
     shipped.write_bytes(b"nothing")
     ended = here("leaderboard")
     assert (ended.status, ended.err.count("\n")) == (1, 1)

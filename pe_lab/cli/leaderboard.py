@@ -98,6 +98,7 @@ def show(words: Sequence[str]) -> None:
     yours, known = here.rows, {*shipped["run_id"], *here.rows["run_id"]}
     left = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
     closing = [*([lacking_note(left, suite)] if left else []), *broken_notes(here.broken)]
+    closing += here.versions
     if options.to is not None and options.to.suffix == PARQUET:
         write_runs(options.to, shipped, yours, closing)
         return

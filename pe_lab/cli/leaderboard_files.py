@@ -36,9 +36,11 @@ def _check_place(path: Path) -> None:
         raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
     if path.suffix in PICTURES and os.path.lexists(path):
         raise UsageError(f"to={path} is there and is left as it is: choose another name")
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise UsageError(f"to={path} is no plain file and is left as it is: choose another name")
     head = path.read_bytes()[:1000] if path.is_file() else b""
     ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
-    if path.is_dir() or (head and not ours):
+    if head and not ours:
         raise UsageError(
             f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
             "name"
@@ -97,7 +99,12 @@ def _write(path: Path, content: bytes) -> None:
     try:
         replace_file(path, content)
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise _elsewhere(path, error) from None
+
+
+def _elsewhere(path: Path, error: OSError) -> RunError:
+    remedy = "runs_dir, then run the same command again", "to="
+    return RunError(str(cannot_write(path, error)).replace(*remedy))
 
 
 def _runs(rows: pl.DataFrame) -> str:

@@ -84,7 +84,8 @@ def check_together(options: LeaderboardOptions) -> None:
         why = f"to={options.to} writes {what}"
     elif options.view != "families":
         without = ("split", "sort", "thresholds")
-        why = f"view={options.view} shows errors on all scored splits"
+        of = "in domain" if options.view == "tuning" else "on all scored splits"
+        why = f"view={options.view} shows errors {of}"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
     elif options.format in ("csv", "json"):

@@ -117,8 +117,8 @@ def _table(
     letters = compact_letters([*listed, *controls], tested if few else [])
     told = (
         "tie: "
-        + ("entries that share no letter differ, others" if differ else "empty, as no two")
-        + f" cannot be told apart ({TEST})"
+        + ("entries that share no letter differ, others cannot" if differ else "empty: no two can")
+        + f" be told apart ({TEST})"
         if few
         else "lower than, higher than: of the entries that it differs from, the number over which "
         f"its P(lower) is above 0.5, and below ({TEST})"

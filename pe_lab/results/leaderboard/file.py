@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -125,6 +126,13 @@ def _first_starts(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
 def check_kept(path: Path, rows: pl.DataFrame) -> None:
     """UsageError if writing these rows there would lose runs or what they measured, or a file that
     is not of ours. A failed run may be replaced by one that finished."""
+    beside = path.with_name(path.name + SUFFIX)
+    ours = rb"[0-9a-f]{64}  " + re.escape(path.name.encode()) + rb"\n?"
+    if beside.exists() and not re.fullmatch(ours, beside.read_bytes()):
+        raise UsageError(
+            f"to={path}: {beside.name} beside it is not the digest of a file of runs and is left "
+            "as it is: choose another name, or move it first"
+        )
     if not path.exists():
         return
     try:

@@ -1,9 +1,9 @@
 """The runs of a suite as a table, one row for each run and split."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,14 @@ class Found:
         lacking: by ``run_id``, the runs that failed for want of memory or room: these say nothing
             of their entry and are not among the rows.
         broken: of each run of any task that cannot be read, or is a copy of another, a sentence.
+        versions: of each encoding of the user's whose runs were made with several versions of its
+            file, a sentence.
     """
 
     rows: pl.DataFrame
     lacking: dict[str, Place]
     broken: list[str]
+    versions: list[str] = field(default_factory=list)
 
 
 def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
@@ -93,7 +96,27 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)
         rows = [row for one in over for row in _rows(*one, named[one[2]], suite, plans)]
-        return Found(pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER), lacking, broken)
+        own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
+        frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
+        return Found(frame, lacking, broken, list(_versions(own, named)))
+
+
+def _versions(
+    over: Iterable[tuple[Record, Setting, Place]], named: Mapping[Place, str]
+) -> Iterable[str]:
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for record, _, place in over:
+        with suppress(OSError, PeLabError, KeyError, IndexError):
+            start: Any = RunFolder(Path(record.facts["path"])).starts()[-1]
+            for name, digest in start["code"].items():
+                found[named[place], name][digest] += 1
+    for (entry, name), runs in found.items():
+        if len(runs) > 1:
+            yield (
+                f"{entry}: its runs were made with {len(runs)} versions of the file of {name} "
+                f"({', '.join(map(str, runs.values()))} runs) and are counted together: another "
+                "runs_dir begins with none"
+            )
 
 
 def _run_id(record: Record) -> str:
@@ -102,12 +125,12 @@ def _run_id(record: Record) -> str:
 
 def _apart(places: Iterable[Place]) -> dict[Place, str]:
     """The entries' names, with the keys in which configurations of one encoding of the user's
-    differ within a task."""
-    values: dict[tuple[str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    differ, in whichever task: one configuration has one name."""
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     distinct = set(places)
     for place in distinct:
         for key, value in place.unknown:
-            values[place.task, place.entry][key].add(value)
+            values[place.entry][key].add(value)
     return {
         place: " ".join(
             [
@@ -115,7 +138,7 @@ def _apart(places: Iterable[Place]) -> dict[Place, str]:
                 *(
                     f"{key.removeprefix('pe.')}={value}"
                     for key, value in place.unknown
-                    if len(values[place.task, place.entry][key]) > 1
+                    if len(values[place.entry][key]) > 1
                 ),
             ]
         )
