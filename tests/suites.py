@@ -65,7 +65,7 @@ def suite_of_made(folder: Path, name: str = "mine", **protocol: Any) -> Path:
             "rates": [0.001, 0.003, 0.006, 0.012],
             "tuning_seeds": [1000, 1001],
             "seeds": 3,
-            "more_seeds": 3,
+            "more_seeds": 4,
             "more_seeds_for": [],
             "longer": [2],
             **protocol,

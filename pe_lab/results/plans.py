@@ -20,7 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
 from pe_lab.common.files import read_file, write_new_file
 from pe_lab.common.output import counted
-from pe_lab.results.suite import OTHER_SEEDS, SCORE, Share
+from pe_lab.results.suite import OTHER_SEEDS, SCORE
+from pe_lab.results.suite_parts import Share
 from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")

@@ -9,17 +9,17 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
-import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
 
 from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
+from pe_lab.results.suite_checks import check_keys
+from pe_lab.results.suite_parts import Protocol, Several, SuiteTask
+from pe_lab.results.suite_yaml import problem, written
 from pe_lab.store.run_id import identity
 
 DEFAULT = "v1"
@@ -29,59 +29,6 @@ DEFAULT_THRESHOLD = 0.05
 TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
 EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
 """Phases: what a run of a suite is for."""
-
-Share = Annotated[float, Field(ge=0, le=1)]
-T = TypeVar("T")
-Several = Annotated[tuple[T, ...], Field(min_length=1)]
-
-
-@closed
-class SuiteTask:
-    """A task of a suite.
-
-    Args:
-        family: the skill that it needs; tasks of a family are neighbours in tables.
-        words: overrides of a run of it, beside those that all tasks share.
-        fits: the in-domain error up to which the task counts as learned, a share.
-        generalises: of each scored split, the error up to which it counts as generalised to.
-        digest: of the task, its training and its measuring as composed (``task_digest``).
-    """
-
-    family: str
-    words: tuple[str, ...]
-    fits: Share
-    generalises: dict[str, Share]
-    digest: str
-
-    @property
-    def thresholds(self) -> dict[str, float]:
-        """In domain and of each scored split, the largest error that counts as learned or
-        generalised."""
-        return {IN_DOMAIN: self.fits, **self.generalises}
-
-    def threshold(self, split: str) -> float | None:
-        """That of a split; None: it is not scored."""
-        return self.thresholds.get(split)
-
-
-@closed
-class Protocol:
-    """How an entry is tuned and scored.
-
-    Args:
-        rates: all values of ``train.lr`` that are tried.
-        tuning_seeds: seeds of these runs.
-        seeds: the entry is scored on seeds 0 to ``seeds`` - 1.
-        more_seeds: the same, for the encodings ``more_seeds_for``.
-        longer: for the same encodings, how many times the steps are trained too.
-    """
-
-    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=4)]
-    tuning_seeds: Several[int]
-    seeds: PositiveInt
-    more_seeds: PositiveInt
-    more_seeds_for: tuple[str, ...]
-    longer: tuple[PositiveInt, ...]
 
 
 @closed
@@ -100,7 +47,7 @@ class Suite:
     model: tuple[str, ...]
     controls: dict[str, tuple[str, ...]]
     common: tuple[str, ...]
-    tasks: dict[str, SuiteTask]
+    tasks: Annotated[dict[str, SuiteTask], Field(min_length=1)]
     name: str
     digest: str
     times: PositiveFloat
@@ -170,7 +117,8 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
         folder: of ``--config-dir``, whose suite/NAME.yaml are suites too; a name of conf/ stays.
 
     Raises:
-        UsageError: there is none, or its yaml is not that of a suite.
+        UsageError: there is none, its yaml is not that of a suite, or a yaml of the folder has a
+            name that is taken.
     """
     files = _files(folder)
     if name not in files:
@@ -182,39 +130,35 @@ def suites(folder: Path | None = None) -> list[Suite]:
     """All suites by name: those of conf/suite/, and of the folder of ``--config-dir``.
 
     Raises:
-        UsageError: a yaml is not that of a suite.
+        UsageError: a yaml is not that of a suite, or has the name of one of conf/suite/.
     """
     return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
 
 
 def _files(folder: Path | None) -> dict[str, Path]:
-    theirs = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
-    return {**theirs, **choices("suite")}
+    ours = choices("suite")
+    if folder is None:
+        return dict(ours)
+    return {**{path.stem: path for path in sorted(folder.glob("suite/*.yaml"))}, **ours}
 
 
 @cache
 def _loaded(name: str, file: Path) -> Suite:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    written = yaml.load(file.read_bytes(), Loader=loader)
-    text = json.dumps(written, sort_keys=True, ensure_ascii=True)
+    content = written(file)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     own = {"name": name, "digest": digest, "times": 1.0}
-    if taken := own.keys() & written.keys():
+    if taken := own.keys() & content.keys():
         raise UsageError(f"{file}: {min(taken)}: set by the program, leave it out")
     try:
-        return TypeAdapter(Suite).validate_python({**written, **own})
+        suite = TypeAdapter(Suite).validate_python({**content, **own})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{file}: {key}: {first['msg']}{_quotes(first)}") from None
-
-
-def _quotes(error: ErrorDetails) -> str:
-    """What to do about a text that YAML reads as something else: a digest 12345678, an entry no."""
-    value = error["input"]
-    if error["type"] != "string_type" or isinstance(value, (dict, list)):
-        return ""
-    return f", and YAML reads this one as {json.dumps(value)}: write it in quotes"
+        raise UsageError(f"{file}: {problem(error.errors()[0], Suite)}") from None
+    try:
+        check_keys(suite.protocol, suite.encodings, suite.controls, suite.tasks)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+    return suite
 
 
 def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = None) -> str:

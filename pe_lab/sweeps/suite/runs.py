@@ -14,6 +14,7 @@ from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.suite import Suite, task_digest
+from pe_lab.results.suite_checks import check_splits
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
 from pe_lab.training.plan import Plan, plan
@@ -114,7 +115,8 @@ class Composer:
             changes: overrides of the task, in place of its words for the same keys.
 
         Raises:
-            UsageError: the entry does not exist, or the task is not the one that the suite has.
+            UsageError: the entry does not exist, or the task is not the one that the suite has or
+                lacks one of its splits.
         """
         key = (task, entry, *changes)
         if key not in self._bases:
@@ -145,6 +147,7 @@ class Composer:
                     "another text), or give this suite another name and that digest (in "
                     "quotes)"
                 )
+            check_splits(suite.name, task, suite.tasks[task], planned.config.task["splits"])
         ours = [word for word in (*kept, *changes) if word.partition("=")[0] not in SET_BY_RUN]
         others = [word for word in self.args.overrides if not word.startswith("hydra")]
         return Base(task, entry, (*ours, *others), planned)

@@ -1,0 +1,119 @@
+"""The yaml of a suite as it is written, and what is wrong with one in words."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic_core import ErrorDetails
+
+from pe_lab.common.errors import UsageError, reason
+from pe_lab.common.limits import remedy
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.results.suite_parts import Protocol, SuiteTask
+
+EXAMPLE = "conf/suite/v1.yaml"
+SHOWN = 60
+"""The most characters of a value in a message."""
+
+
+def written(file: Path) -> dict[str, Any]:
+    """What a file holds: texts, numbers, lists and mappings from texts.
+
+    Raises:
+        UsageError: it cannot be read, is no YAML, or holds something else.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        content = yaml.load(file.read_bytes(), Loader=loader)
+        _check_plain(file, content, "")
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be read ({error.strerror}): make it a file that you may read, or "
+            "remove it"
+        ) from None
+    except RecursionError:
+        raise UsageError(
+            f"{file} is nested too deep or contains itself (an alias, *name): write it as in "
+            f"{EXAMPLE}"
+        ) from None
+    # A tag whose value does not fit it (`!!bool 3`, a date 2026-13-01) raises errors of any kind.
+    except Exception as error:
+        unreadable = isinstance(error, yaml.reader.ReaderError)
+        cure = "remove it, and save as UTF-8" if unreadable else "correct it, or put it in quotes"
+        raise UsageError(f"{file} is not valid YAML{_where(error)}: {cure}") from None
+    if not isinstance(content, dict):
+        found = "empty" if content is None else f"a {type(content).__name__}"
+        raise UsageError(f"{file} is {found}, and a suite is a mapping: write it as in {EXAMPLE}")
+    return content
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    said = getattr(error, "problem", None)
+    if said is None and isinstance(error, yaml.reader.ReaderError):
+        said = error.reason
+        character = error.character
+        code = character if isinstance(character, int) else ord(character[:1] or b"\0")
+        place = f" (the character #x{code:02x} at position {error.position})"
+    return f"{place}: {said or reason(error)}"
+
+
+def _check_plain(file: Path, value: object, key: str) -> None:
+    """UsageError for what JSON does not have: the digest of a suite is of JSON."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            inner = f"{key}.{name}" if key else f"{name}"
+            if not isinstance(name, str):
+                raise UsageError(
+                    f"{file}: {inner}: a key is a text, and YAML reads this one as {_text(name)}: "
+                    "write it in quotes"
+                )
+            _check_plain(file, one, inner)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            _check_plain(file, one, f"{key}.{number}" if key else f"{number}")
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise UsageError(
+            f"{file}: {key}: {_text(value)} is not allowed: YAML reads this one as a "
+            f"{type(value).__name__}; write a text in quotes, or a number"
+        )
+
+
+def problem(error: ErrorDetails, suite: type) -> str:
+    """An error of pydantic about what a yaml holds: key, value, limit and remedy.
+
+    Args:
+        suite: the class of the whole.
+    """
+    loc = [str(part) for part in error["loc"]]
+    key = ".".join(loc)
+    if error["type"] in ("missing", "missing_argument"):
+        return f"{key} is missing: add it as in {EXAMPLE}"
+    if error["type"] == "unexpected_keyword_argument":
+        owner = suite if len(loc) == 1 else Protocol if loc[0] == "protocol" else SuiteTask
+        set_here = ("name", "digest", "times") if owner is suite else ()
+        known = [field.name for field in fields(owner) if field.name not in set_here]
+        return f"{key} is not a key of a suite: {did_you_mean(loc[-1], known)}"
+    value = error["input"]
+    if error["type"] == "too_short":
+        limits = error["ctx"]
+        least, found = limits["min_length"], limits["actual_length"]
+        return f"{key}: {_text(value)} is not allowed: it has {found} and needs {least} or more"
+    said = f"{key}: {_text(value)} is not allowed: {remedy(error)}"
+    if error["type"] != "string_type" or isinstance(value, (dict, list)):
+        return said
+    # A digest 12345678, an entry no.
+    return f"{said}, and YAML reads this one as {json.dumps(value)}: write it in quotes"
+
+
+def _text(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -1,0 +1,146 @@
+"""A suite's yaml that is not right is refused in one sentence: the file, the key, the remedy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from program import Here, assert_refused
+from suites import suite_of_made
+
+from pe_lab.common.errors import UsageError
+from pe_lab.results.suite import load_suite
+from pe_lab.results.suite_checks import check_splits
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def refusal(folder: Path, content: bytes | Change) -> str:
+    """Why a suite is refused: that of ``suite_of_made`` changed, or with this content."""
+    path = suite_of_made(folder) / "suite" / "mine.yaml"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        suite = yaml.safe_load(path.read_text())
+        content(suite)
+        path.write_text(yaml.safe_dump(suite, sort_keys=False))
+    with pytest.raises(UsageError) as refused:
+        load_suite("mine", folder)
+    message = str(refused.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", " is empty, and a suite is a mapping: write it as in conf/suite/v1.yaml"),
+        (b"[a, b]", " is a list, and a suite is a mapping"),
+        (b"protocol: [1", " is not valid YAML at line "),
+        (b"protocol: a\x07b", " (the character #x07 at position 11): control characters are not a"),
+        (b"protocol: \xff\xfe", " is not valid YAML"),
+        (b"--- {}\n--- {}", " is not valid YAML at line 2, column 1: "),
+        (b"protocol: !mine 3", "could not determine a constructor for the tag '!mine'"),
+        (b"protocol: !!bool 3", " is not valid YAML: "),
+        (b"protocol: 2026-13-01", " is not valid YAML: month must be in 1..12: correct it, or "),
+        (b"protocol: 2026-11-23", ": protocol: 2026-11-23 is not allowed: YAML reads this one as "),
+        (b"tasks: {a: [1, 2026-11-23]}", ": tasks.a.1: 2026-11-23 is not allowed"),
+        (b"1: 2", ": 1: a key is a text, and YAML reads this one as 1: write it in quotes"),
+        (b"tasks: {no: 2, b: 3}", ": tasks.False: a key is a text, and YAML reads this one as f"),
+        (b"protocol: &a [*a]", " is nested too deep or contains itself"),
+        (b"protocol: 3", "set it to a mapping"),
+    ],
+)
+def test_what_is_no_suite(tmp_path: Path, content: bytes, said: str) -> None:
+    assert said in refusal(tmp_path, content)
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "suite" / "mine.yaml").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"mine\.yaml cannot be read \(Is a directory\): make it"):
+        load_suite("mine", tmp_path)
+
+
+def test_the_exit_status(here: Here, tmp_path: Path) -> None:
+    (suite_of_made(tmp_path) / "suite" / "mine.yaml").write_text("")
+    for line in (["suite", "mine"], ["leaderboard", "suite=mine"]):
+        assert_refused(here(*line, "--config-dir", str(tmp_path)), "mine.yaml is empty")
+
+
+def of(part: str, **values: Any) -> Change:
+    """Sets keys of a part; of a task: of ``flipflop``."""
+
+    def change(suite: dict[str, Any]) -> None:
+        parts = {"suite": suite, "task": suite["tasks"]["flipflop"], "protocol": suite["protocol"]}
+        parts[part].update(values)
+
+    return change
+
+
+def without_rates(suite: dict[str, Any]) -> None:
+    del suite["protocol"]["rates"]
+
+
+def twice(suite: dict[str, Any]) -> None:
+    longer = {**suite["tasks"]["flipflop"], "words": ["task=flipflop", "train.steps=800"]}
+    suite["tasks"]["longer"] = longer
+
+
+STEPS = "tasks.flipflop.words: train.steps"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without_rates, "protocol.rates is missing: add it as in conf/suite/v1.yaml"),
+        (of("protocol", rate=3), "protocol.rate is not a key of a suite: did you mean rates?"),
+        (of("suite", taks={}), "taks is not a key of a suite: did you mean tasks?"),
+        (of("task", fit=1), "tasks.flipflop.fit is not a key of a suite: did you mean fits?"),
+        (of("task", fits=2), "tasks.flipflop.fits: 2 is not allowed: set it to a value of at most"),
+        (of("suite", tasks={}), "tasks: {} is not allowed: it has 0 and needs 1 or more"),
+        (of("suite", encodings=[]), "encodings: [] is not allowed: it has 0 and needs 1 or more"),
+        (of("protocol", rates=[0.1]), "protocol.rates: [0.1] is not allowed: it has 1 and needs 4"),
+        (of("task", words=["task=flipflop"]), f"{STEPS} is missing: add train.steps=NUMBER"),
+        (of("task", words=["train.steps=1e3"]), f"{STEPS}=1e3 is not allowed: set it to a whole"),
+        (of("task", words=["train.steps=0"]), f"{STEPS}=0 is not allowed"),
+        (
+            of("protocol", tuning_seeds=[1000, 3]),
+            "protocol.tuning_seeds: 3 is scored too (seeds 0 to 3): choose seeds of 4 or more",
+        ),
+        (
+            of("protocol", tuning_seeds=[7, 7]),
+            "protocol.tuning_seeds: 7 is there 2 times: keep one",
+        ),
+        (
+            of("protocol", tuning_seeds=[-1]),
+            "protocol.tuning_seeds.0: -1 is not allowed: set it to",
+        ),
+        (of("protocol", rates=[0.1, 0.2, 0.3, 0.1]), "protocol.rates: 0.1 is there 2 times"),
+        (of("protocol", seeds=-1), "protocol.seeds: -1 is not allowed: set it to a value greater"),
+        (of("protocol", more_seeds=3), "protocol.more_seeds: 3 is not above protocol.seeds, 3: "),
+        (of("protocol", longer=[1]), "protocol.longer.0: 1 is not allowed: set it to a value of "),
+        (of("protocol", longer=[2, 2]), "protocol.longer: 2 is there 2 times"),
+        (
+            of("protocol", more_seeds_for=["rpoe"]),
+            "protocol.more_seeds_for: rpoe is neither of encodings nor of controls: did you mean r",
+        ),
+        (of("suite", encodings=["rope", "rope"]), "encodings: rope is there 2 times: keep one"),
+        (of("suite", controls={"rope": []}), "controls.rope: rope is one of encodings too"),
+        (
+            of("task", generalises={"in_domain": 0.1}),
+            "tasks.flipflop.generalises: in_domain is no split to generalise to",
+        ),
+        (twice, "is that of flipflop too, and a run could be of either (train.steps is not part"),
+    ],
+)
+def test_keys_that_are_not_right(tmp_path: Path, change: Change, said: str) -> None:
+    assert said in refusal(tmp_path, change)
+
+
+def test_a_split_that_the_task_does_not_have(tmp_path: Path) -> None:
+    suite = load_suite("mine", suite_of_made(tmp_path))
+    check_splits("mine", "flipflop", suite.tasks["flipflop"], ["sparse", "dense"])
+    with pytest.raises(UsageError, match=r"suite mine: tasks\.flipflop\.generalises: the task has"):
+        check_splits("mine", "flipflop", suite.tasks["flipflop"], ["sparser", "dense"])
