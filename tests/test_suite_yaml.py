@@ -9,7 +9,9 @@ import yaml
 from program import Here, assert_refused
 from suites import suite_of_made
 
+from pe_lab.cli.main import main
 from pe_lab.common.errors import UsageError
+from pe_lab.config.choices import choices
 from pe_lab.results.suite import load_suite
 from pe_lab.results.suite_checks import check_splits
 
@@ -144,3 +146,36 @@ def test_a_split_that_the_task_does_not_have(tmp_path: Path) -> None:
     check_splits("mine", "flipflop", suite.tasks["flipflop"], ["sparse", "dense"])
     with pytest.raises(UsageError, match=r"suite mine: tasks\.flipflop\.generalises: the task has"):
         check_splits("mine", "flipflop", suite.tasks["flipflop"], ["sparser", "dense"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("suite/v1", "suite/v1.yaml is not used: suite/v1.yaml of pe-lab has the same name"),
+        ("pe/rope", "pe/rope.yaml is not used: pe/rope.yaml of pe-lab has the same name"),
+        ("pe/lstm", "pe/lstm.yaml: lstm is a control of the suite v1, which trains that and not"),
+    ],
+)
+def test_names_that_are_taken(here: Here, tmp_path: Path, name: str, said: str) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.parent.mkdir()
+    path.write_text("_target_: mine.Mine\n")
+    for line in (["suite", "v1", "dry=true"], ["leaderboard"]):
+        ended = here(*line, "--config-dir", str(tmp_path))
+        assert_refused(ended, said, "rename this file")
+
+
+def test_a_copy_of_a_yaml_of_the_package_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "pe").mkdir()
+    (tmp_path / "pe" / "rope.yaml").write_bytes(choices("pe")["rope"].read_bytes())
+    assert load_suite("v1", tmp_path) is load_suite("v1")
+
+
+def test_no_new_encoding_is_named_as_a_control(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "encoding", "lstm"]) == UsageError.exit_status
+    said = "new encoding lstm: lstm is a control of a suite; choose another name"
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
-from pe_lab.results.suite_checks import check_keys
+from pe_lab.results.suite_checks import check_hidden, check_keys
 from pe_lab.results.suite_parts import Protocol, Several, SuiteTask
 from pe_lab.results.suite_yaml import problem, written
 from pe_lab.store.run_id import identity
@@ -123,7 +123,22 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
-    return _loaded(name, files[name])
+    suite = _loaded(name, files[name])
+    if folder is not None:
+        check_hidden(folder, "pe", choices("pe"))
+        check_controls(suite, folder)
+    return suite
+
+
+def check_controls(suite: Suite, folder: Path) -> None:
+    """UsageError where an encoding of a folder has the name of a control, which is trained in its
+    place."""
+    for path in sorted(folder.glob("pe/*.yaml")):
+        if path.stem in suite.controls:
+            raise UsageError(
+                f"{path}: {path.stem} is a control of the suite {suite.name}, which trains that "
+                "and not this encoding: rename this file"
+            )
 
 
 def suites(folder: Path | None = None) -> list[Suite]:
@@ -139,6 +154,7 @@ def _files(folder: Path | None) -> dict[str, Path]:
     ours = choices("suite")
     if folder is None:
         return dict(ours)
+    check_hidden(folder, "suite", ours)
     return {**{path.stem: path for path in sorted(folder.glob("suite/*.yaml"))}, **ours}
 
 
