@@ -344,6 +344,25 @@ def test_suite_and_leaderboard_take_the_same_result_of_a_run(
         assert both(local) == (counts, counts), (of_shipped, local)
 
 
+def test_a_score_without_tuning_is_not_done(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path), "pe=none,alibi", "phases=score"]
+    ended = here(*line)
+    assert ended.status == 1
+    assert (
+        "none on flipflop and 1 more: not trained, as no rate is chosen yet by tuning: give "
+        "phases=tuning,score"
+    ) in ended.err
+    assert not folders(tmp_path)
+
+
+def test_a_split_that_the_task_does_not_have_is_refused(here: Here, tmp_path: Path) -> None:
+    ended = here(*tiny_suite(tmp_path, generalises={"spars": 0.02}), "dry=true")
+    assert ended.status == 2
+    assert (
+        "suite tiny: tasks.flipflop.generalises: the task has no split spars: did you mean sparse?"
+    ) in ended.err
+
+
 def test_another_task_is_refused(here: Here, tmp_path: Path) -> None:
     ended = here(*tiny_suite(tmp_path, digest="00000000"))
     assert ended.status == 2

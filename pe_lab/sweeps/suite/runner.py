@@ -1,6 +1,5 @@
 """``pe-lab suite``: what is missing of a suite, cheapest task first, through a launcher."""
 
-import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.relative_cost import BASELINE
-from pe_lab.results.suite import DEFAULT, TUNING, Suite
+from pe_lab.results.suite import TUNING, Suite
 from pe_lab.results.tuning import Measured, chosen_rate
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
@@ -24,7 +23,15 @@ from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
-from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, notes, plan_table
+from pe_lab.sweeps.suite.tables import (
+    Row,
+    Stage,
+    closing_table,
+    leaderboard,
+    notes,
+    plan_table,
+    untuned,
+)
 from pe_lab.sweeps.sweep import Sweep, check_launcher
 
 
@@ -179,7 +186,7 @@ class Runner:
         failures = [line for stage in self.stages for line in stage.failures()]
         for line in failures:
             console().print(line, soft_wrap=True)
-        console().print(f"look at it: {self._leaderboard()}", soft_wrap=True)
+        console().print(leaderboard(self.suite, self.first_args, self.runs_dir), soft_wrap=True)
         if isinstance(ended, Interrupted):
             console().print("stopped by a signal: run the same command to continue")
             raise ended
@@ -194,21 +201,23 @@ class Runner:
             raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {again}")
         if left:
             raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {again}")
+        if TUNING not in self.request.phases and (message := untuned(self.stages)):
+            raise PeLabError(message)
 
     def _stage(self, sweep: Sweep, task: str, phase: Phase, until: float | None) -> None:
         runs: list[SuiteRun] = []
-        untuned = []
+        without_rate = []
         for base in self._bases(task, phase):
             rate = self.rate(base)
             if rate is None and phase.name != TUNING:
-                untuned.append(base.entry)
+                without_rate.append(base.entry)
             else:
                 runs += phase.runs(base, rate or 0.0)
         # Seed by seed: stopped at any time, all entries have about equally many.
         runs.sort(key=lambda run: run.seed)
         here = [run for run in runs if not self.known.is_shipped(run)]
         jobs = [run.job(number) for number, run in enumerate(here, 1)]
-        stage = Stage(task, phase.name, jobs, untuned, len(runs) - len(here))
+        stage = Stage(task, phase.name, jobs, without_rate, len(runs) - len(here))
         self.stages.append(stage)
         missing = [job for job in jobs if job.missing]
         if missing and (until is None or time.time() < until):
@@ -224,15 +233,6 @@ class Runner:
             self._rates.pop((task, entry), None)
         for name in self.request.phases:
             self._row(task, self.phases[name])
-
-    def _leaderboard(self) -> str:
-        """The command that shows the results."""
-        words = ["pe-lab", "leaderboard"]
-        words += [f"suite={self.suite.name}"] if self.suite.name != DEFAULT else []
-        folder = self.first_args.config_dir
-        words += ["--config-dir", folder] if folder is not None else []
-        words += [f"runs_dir={self.runs_dir}"] if self.runs_dir != "runs" else []
-        return shlex.join(words)
 
     def _tail(self, task: str, phase: Phase) -> Callable[[Progress], str]:
         """What is left of the suite, for the lines of progress."""

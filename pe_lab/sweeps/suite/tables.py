@@ -1,16 +1,18 @@
 """The tables of a suite: what is to be done and what it costs, and how it ended."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from rich.table import Table
 
 from pe_lab.common.errors import PeLabError
 from pe_lab.common.output import counted
-from pe_lab.results.suite import Suite
+from pe_lab.results.suite import DEFAULT, TUNING, Suite
 from pe_lab.sweeps.jobs import UNFINISHED, Job, Outcome
 from pe_lab.sweeps.progress import duration
 
@@ -167,6 +169,33 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
         wall_s = sum(stage.wall_s for stage in stages)
         table.add_row("all", "", "", "", "", "", "", duration(wall_s), _share(stages, workers))
     return table
+
+
+def untuned(stages: Sequence[Stage]) -> str | None:
+    """Which entries have no rate, and what to do; None: all have one."""
+    entries = {(stage.task, entry): None for stage in stages for entry in stage.untuned}
+    if not entries:
+        return None
+    (task, entry), *others = entries
+    phases = ",".join(dict.fromkeys((TUNING, *(stage.phase for stage in stages))))
+    also = f" and {len(others)} more" if others else ""
+    return (
+        f"{entry} on {task}{also}: not trained, as no rate is chosen yet by tuning: give "
+        f"phases={phases}"
+    )
+
+
+def leaderboard(suite: Suite, args: Any, runs_dir: str) -> str:
+    """The command that shows the results, as a line.
+
+    Args:
+        args: the words of the command line as Hydra's parser splits them.
+    """
+    words = ["pe-lab", "leaderboard"]
+    words += [f"suite={suite.name}"] if suite.name != DEFAULT else []
+    words += ["--config-dir", args.config_dir] if args.config_dir is not None else []
+    words += [f"runs_dir={runs_dir}"] if runs_dir != "runs" else []
+    return f"look at it: {shlex.join(words)}"
 
 
 def _share(stages: Sequence[Stage], workers: int | None) -> str:
