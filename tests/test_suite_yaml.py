@@ -53,6 +53,7 @@ def refusal(folder: Path, content: bytes | Change) -> str:
         (b"tasks: {no: 2, b: 3}", ": tasks.False: a key is a text, and YAML reads this one as f"),
         (b"protocol: &a [*a]", " is nested too deep or contains itself"),
         (b"protocol: 3", "set it to a mapping"),
+        (b"protocol: 0x" + b"f" * 6000, "a number of more than 64 bits: write a smaller one"),
     ],
 )
 def test_what_is_no_suite(tmp_path: Path, content: bytes, said: str) -> None:

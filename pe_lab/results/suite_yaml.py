@@ -14,6 +14,7 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.suite_parts import Protocol, SuiteTask
 
 EXAMPLE = "conf/suite/v1.yaml"
+BITS = 64
 SHOWN = 60
 """The most characters of a value in a message."""
 
@@ -77,6 +78,8 @@ def _check_plain(file: Path, value: object, key: str) -> None:
     elif isinstance(value, list):
         for number, one in enumerate(value):
             _check_plain(file, one, f"{key}.{number}" if key else f"{number}")
+    elif isinstance(value, int) and value.bit_length() > BITS:
+        raise UsageError(f"{file}: {key}: a number of more than {BITS} bits: write a smaller one")
     elif not (value is None or isinstance(value, str | int | float)):
         raise UsageError(
             f"{file}: {key}: {_text(value)} is not allowed: YAML reads this one as a "
