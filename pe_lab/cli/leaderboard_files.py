@@ -99,12 +99,7 @@ def _write(path: Path, content: bytes) -> None:
     try:
         replace_file(path, content)
     except OSError as error:
-        raise _elsewhere(path, error) from None
-
-
-def _elsewhere(path: Path, error: OSError) -> RunError:
-    remedy = "runs_dir, then run the same command again", "to="
-    return RunError(str(cannot_write(path, error)).replace(*remedy))
+        raise cannot_write(path, error, "another to=") from None
 
 
 def _runs(rows: pl.DataFrame) -> str:

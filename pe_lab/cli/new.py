@@ -18,16 +18,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError, cannot_write
+from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.options import Options, parse
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
-
-if TYPE_CHECKING:
-    from pe_lab.results.suite import Suite
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
 """What can be made, and its group of yamls."""
@@ -90,18 +86,15 @@ def check_name(kind: str, name: str) -> None:
         )
     if name in choices(group):
         raise UsageError(f"new {kind} {name}: {group}={name} is there already; {remedy}")
-    if kind == "encoding" and any(name in suite.controls for suite in _suites()):
+    # Imported here: the other words of new need no suite.
+    from pe_lab.results.suite import suites
+
+    if kind == "encoding" and any(name in suite.controls for suite in suites()):
         raise UsageError(f"new {kind} {name}: {name} is a control of a suite; {remedy}")
     spec = find_spec(name)
     # A mere folder has no origin and hides nothing.
     if spec is not None and spec.origin is not None:
         raise UsageError(f"new {kind} {name}: {name} is a Python module already; {remedy}")
-
-
-def _suites() -> "list[Suite]":
-    from pe_lab.results.suite import suites
-
-    return suites()
 
 
 def write(kind: str, name: str, folder: Path) -> list[Path]:
@@ -140,10 +133,5 @@ def write(kind: str, name: str, folder: Path) -> list[Path]:
             with open(path, "x", encoding="utf-8") as file:
                 file.write(texts[ending].replace("CLASS", cls).replace("NAME", name))
     except OSError as error:
-        raise _not_written(path, error) from None
+        raise cannot_write(path, error, "another to=FOLDER") from None
     return list(paths.values())
-
-
-def _not_written(path: Path, error: OSError) -> RunError:
-    known: RunError = cannot_write(path, error)
-    return RunError(str(known).replace("runs_dir, then run the same command again", "to=FOLDER"))

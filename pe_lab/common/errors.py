@@ -49,16 +49,21 @@ class HeldError(RunError):
     """Another process is writing the run's folder."""
 
 
-def cannot_write(path: Path, error: OSError) -> MachineError:
-    """The error for a file that cannot be written."""
+def cannot_write(
+    path: Path, error: OSError, choose: str = "another runs_dir, then run the same command again"
+) -> MachineError:
+    """The error for a file that cannot be written.
+
+    Args:
+        choose: what may be chosen instead of making room.
+    """
     if error.errno == errno.ELOOP:
         return MachineError(
             f"{path} is a link, and nothing is written through links: remove it, then run the same "
             "command again"
         )
     return MachineError(
-        f"{path} cannot be written ({error.strerror}): make room there or choose another "
-        "runs_dir, then run the same command again"
+        f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"
     )
 
 

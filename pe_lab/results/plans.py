@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from pe_lab.common.errors import DamagedError, PeLabError, RunError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
 from pe_lab.common.files import read_file, write_new_file
 from pe_lab.common.output import counted
 from pe_lab.results.suite import OTHER_SEEDS, SCORE
@@ -172,11 +172,7 @@ def write_plan(plan: Plan, path: Path) -> None:
             f"to={path} exists, and a plan is not written over: choose another name"
         ) from None
     except OSError as error:
-        raise RunError(
-            str(cannot_write(path, error)).replace(
-                "runs_dir, then run the same command again", "to=FILE.yaml"
-            )
-        ) from None
+        raise cannot_write(path, error, "another to=FILE.yaml") from None
 
 
 def read_plan(path: Path) -> Plan:

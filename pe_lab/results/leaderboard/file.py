@@ -171,5 +171,5 @@ def write(rows: pl.DataFrame, path: Path) -> str:
         line = f"{digest}  {path.name}\n"
         replace_file(path.with_name(path.name + SUFFIX), line.encode())
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise cannot_write(path, error, "another to=") from None
     return digest[:8]
