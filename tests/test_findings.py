@@ -138,7 +138,7 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
     limits = [
         (task, split, limit)
         for task, of in suite.tasks.items()
-        for split, limit in {IN_DOMAIN: of.fits, **of.generalises}.items()
+        for split, limit in of.thresholds.items()
     ]
     both = (
         shipped.filter(state="finished")

@@ -162,6 +162,7 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
     runs = runs_of(plan, runs_dir, suite)
     reason = why_exploratory(plan, runs, suite)
     said = f"exploratory, the plan does not count: {reason}" if reason else "planned"
+    no_plan = f"{path} is no plan of these runs: {reason}"
     facts = {"hypothesis": plan.hypothesis, "digest": plan.digest, "planned": not reason}
     nothing = frame_of([], FACTS)
     if options.check is not None:
@@ -170,10 +171,10 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
         notes = [f"digest {plan.digest}", f"written {plan.written}", said]
         print_tables(options.format, [state_table(plan, runs)], states, nothing, notes, facts)
         if reason:
-            raise RunError(f"{path} is no plan of these runs: {reason}")
+            raise RunError(no_plan)
         return
     if plan.suite != suite.version:
-        raise RunError(f"{path} is no plan of these runs: {reason}")
+        raise RunError(no_plan)
     rows = evaluate(plan, rows_of_plans(runs_dir, suite), suite)
     missing = dict.fromkeys(f"{r['task']}: {r['missing']}" for r in rows.filter(
         pl.col("missing").is_not_null()).iter_rows(named=True))  # fmt: skip
