@@ -11,7 +11,7 @@ from typing import Any
 import leaderboard_runs
 import pytest
 from made import made
-from program import Here, start
+from program import Here, assert_refused, start
 from suites import COMMON, MODEL, TASK, tiny_suite
 from sweeps import folders, written
 
@@ -344,15 +344,23 @@ def test_suite_and_leaderboard_take_the_same_result_of_a_run(
         assert both(local) == (counts, counts), (of_shipped, local)
 
 
-def test_a_score_without_tuning_is_not_done(here: Here, tmp_path: Path) -> None:
-    line = [*tiny_suite(tmp_path), "pe=none,alibi", "phases=score"]
-    ended = here(*line)
-    assert ended.status == 1
-    assert (
-        "none on flipflop and 1 more: not trained, as no rate is chosen yet by tuning: give "
-        "phases=tuning,score"
-    ) in ended.err
+@pytest.mark.parametrize("dry", ["dry=false", "dry=true"])
+def test_a_score_without_tuning_is_refused(here: Here, tmp_path: Path, dry: str) -> None:
+    ended = here(*tiny_suite(tmp_path), "pe=none,alibi", "phases=score", dry)
+    assert_refused(
+        ended,
+        "none on flipflop and 1 more: no rate is chosen, as runs of tuning are missing or failed: "
+        "give phases=tuning,score",
+    )
+    assert not ended.out
     assert not folders(tmp_path)
+
+
+@pytest.mark.parametrize("dry", ["dry=false", "dry=true"])
+def test_a_file_in_place_of_the_runs_is_refused(here: Here, tmp_path: Path, dry: str) -> None:
+    (tmp_path / "runs").write_text("")
+    ended = here(*tiny_suite(tmp_path), "pe=none", dry)
+    assert_refused(ended, "runs_dir=runs is not a folder: choose another")
 
 
 def test_a_split_that_the_task_does_not_have_is_refused(here: Here, tmp_path: Path) -> None:

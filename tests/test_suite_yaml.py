@@ -52,12 +52,23 @@ def refusal(folder: Path, content: bytes | Change) -> str:
         (b"1: 2", ": 1: a key is a text, and YAML reads this one as 1: write it in quotes"),
         (b"tasks: {no: 2, b: 3}", ": tasks.False: a key is a text, and YAML reads this one as f"),
         (b"protocol: &a [*a]", " is nested too deep or contains itself"),
+        (
+            b"a: 1\nb:\n  - {c: 1, d: 2, c: 3}",
+            ": c is there twice in the mapping that begins at line 3",
+        ),
+        (b"a: 1\nb: 2\na: 3", ": a is there twice in the mapping that begins at line 1: keep one"),
         (b"protocol: 3", "set it to a mapping"),
         (b"protocol: 0x" + b"f" * 6000, "a number of more than 64 bits: write a smaller one"),
     ],
 )
 def test_what_is_no_suite(tmp_path: Path, content: bytes, said: str) -> None:
     assert said in refusal(tmp_path, content)
+
+
+def test_a_key_beside_one_that_is_merged(tmp_path: Path) -> None:
+    # That of the mapping counts; nothing is there twice.
+    said = refusal(tmp_path, b"a: {b: &b {<<: &c {x: 1}, x: 2}}\nd: {<<: *b, x: 3}\ncommon: []")
+    assert "twice" not in said
 
 
 def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
@@ -102,6 +113,13 @@ STEPS = "tasks.flipflop.words: train.steps"
         (of("suite", taks={}), "taks is not a key of a suite: did you mean tasks?"),
         (of("task", fit=1), "tasks.flipflop.fit is not a key of a suite: did you mean fits?"),
         (of("task", fits=2), "tasks.flipflop.fits: 2 is not allowed: set it to a value of at most"),
+        (
+            of("task", words=["task=flipflop", "train.steps=9", "train.lr=0.1"]),
+            "tasks.flipflop.words: train.lr=0.1 is not used, as the protocol sets rates and seeds",
+        ),
+        (of("suite", common=["seed.data=3"]), "common: seed.data=3 is not used, as the protocol"),
+        (of("suite", model=["+seed=3"]), "model: +seed=3 is not used"),
+        (of("suite", controls={"lstm": ["seed=3"]}), "controls.lstm: seed=3 is not used"),
         (of("suite", tasks={}), "tasks: {} is not allowed: it has 0 and needs 1 or more"),
         (of("suite", encodings=[]), "encodings: [] is not allowed: it has 0 and needs 1 or more"),
         (of("protocol", rates=[0.1]), "protocol.rates: [0.1] is not allowed: it has 1 and needs 4"),

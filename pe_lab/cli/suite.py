@@ -79,7 +79,8 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
     from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
-    from pe_lab.sweeps.suite.runner import Request, run_suite
+    from pe_lab.sweeps.suite.request import Request
+    from pe_lab.sweeps.suite.runner import run_suite
 
     names = _known("phases", options.phases, NAMES) if options.phases else DEFAULT
     chosen = [phase for phase in NAMES if phase in names]

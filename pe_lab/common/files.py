@@ -78,6 +78,13 @@ def write_new_file(path: Path, content: bytes) -> None:
     replace_file(path, content)
 
 
+def check_folder(runs_dir: str) -> None:
+    """UsageError where something that is no folder has the name of ``runs_dir``."""
+    path = Path(runs_dir)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"runs_dir={runs_dir} is not a folder: choose another")
+
+
 def check_writable(runs_dir: str) -> None:
     """UsageError unless run folders can be made below ``runs_dir``."""
     path = Path(runs_dir)

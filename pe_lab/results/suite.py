@@ -17,7 +17,7 @@ from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
-from pe_lab.results.suite_checks import check_hidden, check_keys
+from pe_lab.results.suite_checks import check_hidden, check_keys, check_words
 from pe_lab.results.suite_parts import Protocol, Several, SuiteTask
 from pe_lab.results.suite_yaml import problem, written
 from pe_lab.store.run_id import identity
@@ -171,6 +171,8 @@ def _loaded(name: str, file: Path) -> Suite:
     except ValidationError as error:
         raise UsageError(f"{file}: {problem(error.errors()[0], Suite)}") from None
     try:
+        check_words("model", suite.model)
+        check_words("common", suite.common)
         check_keys(suite.protocol, suite.encodings, suite.controls, suite.tasks)
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from None

@@ -13,10 +13,13 @@ from pe_lab.results.suite_parts import Protocol, SuiteTask
 STEPS = "train.steps"
 
 
+SET_BY_PROTOCOL = ("train.lr", "seed", "seed.init", "seed.data")
+
+
 def check_keys(
     protocol: Protocol,
     encodings: Collection[str],
-    controls: Collection[str],
+    controls: Mapping[str, Iterable[str]],
     tasks: Mapping[str, SuiteTask],
 ) -> None:
     """ValueError, with a sentence, where keys of a suite do not fit each other."""
@@ -38,9 +41,21 @@ def check_keys(
                 f"protocol.more_seeds_for: {name} is neither of encodings nor of controls: "
                 f"{did_you_mean(name, entries)}"
             )
+    for name, words in controls.items():
+        check_words(f"controls.{name}", words)
     for name, task in tasks.items():
+        check_words(f"tasks.{name}.words", task.words)
         _check_task(name, task)
     _check_digests(tasks)
+
+
+def check_words(key: str, words: Iterable[str]) -> None:
+    """ValueError for overrides of what the protocol sets, which would be in vain."""
+    for word in words:
+        if word.lstrip("+").partition("=")[0] in SET_BY_PROTOCOL:
+            raise ValueError(
+                f"{key}: {word} is not used, as the protocol sets rates and seeds: remove it"
+            )
 
 
 def _check_once(key: str, values: Iterable[object]) -> None:

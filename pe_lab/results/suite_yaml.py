@@ -27,7 +27,9 @@ def written(file: Path) -> dict[str, Any]:
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.load(file.read_bytes(), Loader=loader)
+        text = file.read_bytes()
+        _check_once(file, yaml.compose(text, Loader=loader), set())
+        content = yaml.load(text, Loader=loader)
         _check_plain(file, content, "")
     except UsageError:
         raise
@@ -50,6 +52,27 @@ def written(file: Path) -> dict[str, Any]:
         found = "empty" if content is None else f"a {type(content).__name__}"
         raise UsageError(f"{file} is {found}, and a suite is a mapping: write it as in {EXAMPLE}")
     return content
+
+
+def _check_once(file: Path, node: yaml.Node | None, seen: set[int]) -> None:
+    """UsageError for a key that a mapping has twice, of which PyYAML takes the last."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for one in node.value:
+            _check_once(file, one, seen)
+    elif isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                line = node.start_mark.line + 1
+                raise UsageError(
+                    f"{file}: {key} is there twice in the mapping that begins at line {line}: "
+                    "keep one"
+                )
+        for _, value in node.value:
+            _check_once(file, value, seen)
 
 
 def _where(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
-from pe_lab.common.files import check_writable
+from pe_lab.common.files import check_folder, check_writable
 from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
@@ -22,6 +22,7 @@ from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import Phase, phases
+from pe_lab.sweeps.suite.request import Request
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.sweeps.suite.tables import (
     Row,
@@ -33,25 +34,6 @@ from pe_lab.sweeps.suite.tables import (
     untuned,
 )
 from pe_lab.sweeps.sweep import Sweep, check_launcher
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for.
-
-    Args:
-        entries: encodings and controls.
-        budget_s: seconds after which no run is begun; None: no limit.
-        dry: only print what is to be done.
-        shipped: runs whose results the package has are not run again.
-    """
-
-    tasks: list[str]
-    entries: list[str]
-    phases: list[str]
-    budget_s: float | None = None
-    dry: bool = False
-    shipped: bool = True
 
 
 def run_suite(args: Any, suite: Suite, request: Request) -> None:
@@ -67,9 +49,12 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
         Interrupted: a signal came; the same command continues.
     """
     runner = Runner(args, suite, request)
+    check_folder(runner.runs_dir)
     pairs = len(request.tasks) * len(request.entries)
     with busy(f"composing {pairs} pairs of task and entry, timing"):
         rows = runner.planned()
+    if TUNING not in request.phases and (without_rate := runner.untuned()):
+        raise UsageError(untuned(without_rate, request.phases))
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
     damaged = runner.known.damaged
     for note in notes(
@@ -168,6 +153,15 @@ class Runner:
             self._rates[key] = rate
         return self._rates[key]
 
+    def untuned(self) -> list[tuple[str, str]]:
+        """Task and entry of those without a rate."""
+        bases = {
+            (task, base.entry): base
+            for task, name in product(self.request.tasks, self.request.phases)
+            for base in self._bases(task, self.phases[name])
+        }
+        return [pair for pair, base in bases.items() if self.rate(base) is None]
+
     def run(self) -> None:
         """Launch what is missing, and print how it ended."""
         budget = self.request.budget_s
@@ -201,8 +195,6 @@ class Runner:
             raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {again}")
         if left:
             raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {again}")
-        if TUNING not in self.request.phases and (message := untuned(self.stages)):
-            raise PeLabError(message)
 
     def _stage(self, sweep: Sweep, task: str, phase: Phase, until: float | None) -> None:
         runs: list[SuiteRun] = []

@@ -171,17 +171,18 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
     return table
 
 
-def untuned(stages: Sequence[Stage]) -> str | None:
-    """Which entries have no rate, and what to do; None: all have one."""
-    entries = {(stage.task, entry): None for stage in stages for entry in stage.untuned}
-    if not entries:
-        return None
-    (task, entry), *others = entries
-    phases = ",".join(dict.fromkeys((TUNING, *(stage.phase for stage in stages))))
+def untuned(pairs: Sequence[tuple[str, str]], phases: Sequence[str]) -> str:
+    """Which entries have no rate, and what to do.
+
+    Args:
+        pairs: of task and entry, one or more.
+        phases: those that were asked for.
+    """
+    (task, entry), *others = pairs
     also = f" and {len(others)} more" if others else ""
     return (
-        f"{entry} on {task}{also}: not trained, as no rate is chosen yet by tuning: give "
-        f"phases={phases}"
+        f"{entry} on {task}{also}: no rate is chosen, as runs of tuning are missing or failed: "
+        f"give phases={','.join((TUNING, *phases))}"
     )
 
 
