@@ -350,17 +350,57 @@ def test_a_score_without_tuning_is_refused(here: Here, tmp_path: Path, dry: str)
     assert_refused(
         ended,
         "none on flipflop and 1 more: no rate is chosen, as runs of tuning are missing or failed: "
-        "give phases=tuning,score",
+        "give phases=tuning,score, or leave it out of pe=",
     )
     assert not ended.out
     assert not folders(tmp_path)
 
 
+def test_a_phase_without_runs_needs_no_tuning(here: Here, tmp_path: Path) -> None:
+    # `learned` has no runs of more seeds, and nobody knows what this encoding costs.
+    line = tiny_suite(tmp_path)
+    (tmp_path / "mine" / "pe").mkdir()
+    (tmp_path / "mine" / "pe" / "ours.yaml").write_text("_target_: pe_lab.pe.none.NoPE\n")
+    ended = here(*line, "pe=learned,ours", "phases=equal_time", "dry=true")
+    assert ended.status == 0, ended.err
+    assert "ours, equal_time on flipflop: its cost is not known" in " ".join(ended.out.split())
+
+
+def test_a_damaged_tuning_run_is_named(here: Here, tmp_path: Path) -> None:
+    line = [*tiny_suite(tmp_path), "pe=none"]
+    register_resolvers()
+    register_choices()
+    words = ["-m", "--config-dir", line[3], "hydra/launcher=basic", "tracker=none"]
+    base = Composer(arguments(words), load_suite("tiny", Path(line[3]))).base("flipflop", "none")
+    assert base is not None
+    folder = base.run("tuning", 0.001, 1000).folder.path
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text("{not json")
+    said = "no rate is chosen, as a run is damaged: flipflop none tuning lr 0.001 seed 1000: "
+    ended = here(*line, "phases=score", "dry=true")
+    assert_refused(ended, f"none on flipflop: {said}")
+    assert "force=true" in ended.err
+
+
 @pytest.mark.parametrize("dry", ["dry=false", "dry=true"])
-def test_a_file_in_place_of_the_runs_is_refused(here: Here, tmp_path: Path, dry: str) -> None:
-    (tmp_path / "runs").write_text("")
-    ended = here(*tiny_suite(tmp_path), "pe=none", dry)
-    assert_refused(ended, "runs_dir=runs is not a folder: choose another")
+@pytest.mark.parametrize(
+    ("runs_dir", "said"),
+    [
+        ("file", "is not a folder: choose another"),
+        ("file/runs", "cannot be read (Not a directory): choose another folder"),
+        ("nowhere", "is not a folder: choose another"),
+        ("itself", "cannot be read (Too many levels of symbolic links): choose another folder"),
+        ("n" * 300, "cannot be read (File name too long): choose another folder"),
+    ],
+)
+def test_what_is_no_folder_of_runs(
+    here: Here, tmp_path: Path, runs_dir: str, said: str, dry: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "itself").symlink_to("itself")
+    ended = here(*tiny_suite(tmp_path), "pe=none", f"runs_dir={runs_dir}", dry)
+    assert_refused(ended, f"runs_dir={runs_dir} {said}")
 
 
 def test_a_split_that_the_task_does_not_have_is_refused(here: Here, tmp_path: Path) -> None:

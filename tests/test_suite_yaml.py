@@ -54,9 +54,12 @@ def refusal(folder: Path, content: bytes | Change) -> str:
         (b"protocol: &a [*a]", " is nested too deep or contains itself"),
         (
             b"a: 1\nb:\n  - {c: 1, d: 2, c: 3}",
-            ": c is there twice in the mapping that begins at line 3",
+            '"c" is there twice in the mapping that begins at line 3',
         ),
-        (b"a: 1\nb: 2\na: 3", ": a is there twice in the mapping that begins at line 1: keep one"),
+        (
+            b"a: 1\nb: 2\na: 3",
+            ': "a" is there twice in the mapping that begins at line 1: keep one',
+        ),
         (b"protocol: 3", "set it to a mapping"),
         (b"protocol: 0x" + b"f" * 6000, "a number of more than 64 bits: write a smaller one"),
     ],
@@ -67,7 +70,9 @@ def test_what_is_no_suite(tmp_path: Path, content: bytes, said: str) -> None:
 
 def test_a_key_beside_one_that_is_merged(tmp_path: Path) -> None:
     # That of the mapping counts; nothing is there twice.
-    said = refusal(tmp_path, b"a: {b: &b {<<: &c {x: 1}, x: 2}}\nd: {<<: *b, x: 3}\ncommon: []")
+    said = refusal(
+        tmp_path, b"a: {b: &b {<<: &c {x: 1}, x: 2}}\nd: {<<: *b, <<: *c, x: 3}\ncommon: []"
+    )
     assert "twice" not in said
 
 
@@ -115,9 +120,10 @@ STEPS = "tasks.flipflop.words: train.steps"
         (of("task", fits=2), "tasks.flipflop.fits: 2 is not allowed: set it to a value of at most"),
         (
             of("task", words=["task=flipflop", "train.steps=9", "train.lr=0.1"]),
-            "tasks.flipflop.words: train.lr=0.1 is not used, as the protocol sets rates and seeds",
+            "tasks.flipflop.words: train.lr=0.1 is not used, as the suite sets rates, seeds",
         ),
-        (of("suite", common=["seed.data=3"]), "common: seed.data=3 is not used, as the protocol"),
+        (of("suite", common=["seed.data=3"]), "common: seed.data=3 is not used, as the suite sets"),
+        (of("suite", common=["eval.every=5"]), "common: eval.every=5 is not used, as the suite"),
         (of("suite", model=["+seed=3"]), "model: +seed=3 is not used"),
         (of("suite", controls={"lstm": ["seed=3"]}), "controls.lstm: seed=3 is not used"),
         (of("suite", tasks={}), "tasks: {} is not allowed: it has 0 and needs 1 or more"),

@@ -3,7 +3,7 @@
     pe-lab compare                                     every number of published.yaml
     pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
     pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
-    pe-lab compare pe=cope,rope                        both; format=csv: the numbers alone
+    pe-lab compare pe=cope,rope                        both; format=csv: published numbers alone
 
 format=table, csv, json, markdown or latex, runs_dir=runs, file=FILE and --config-dir FOLDER as in
 pe-lab results. Runs on which a suite chose the learning rate are left out: it was chosen by their

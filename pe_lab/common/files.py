@@ -79,9 +79,20 @@ def write_new_file(path: Path, content: bytes) -> None:
 
 
 def check_folder(runs_dir: str) -> None:
-    """UsageError where something that is no folder has the name of ``runs_dir``."""
+    """UsageError where ``runs_dir`` is there and is no folder, or cannot be looked up."""
     path = Path(runs_dir)
-    if path.exists() and not path.is_dir():
+    try:
+        path.stat()
+    except FileNotFoundError:
+        # A link that leads nowhere.
+        is_folder = not path.is_symlink()
+    except OSError as error:
+        raise UsageError(
+            f"runs_dir={runs_dir} cannot be read ({error.strerror}): choose another folder"
+        ) from None
+    else:
+        is_folder = path.is_dir()
+    if not is_folder:
         raise UsageError(f"runs_dir={runs_dir} is not a folder: choose another")
 
 

@@ -11,9 +11,8 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.suite_parts import Protocol, SuiteTask
 
 STEPS = "train.steps"
-
-
-SET_BY_PROTOCOL = ("train.lr", "seed", "seed.init", "seed.data")
+SET_BY_SUITE = ("train.lr", "seed", "seed.init", "seed.data", "eval.every")
+"""Keys that each run gets from the protocol; it is measured at its end."""
 
 
 def check_keys(
@@ -50,11 +49,12 @@ def check_keys(
 
 
 def check_words(key: str, words: Iterable[str]) -> None:
-    """ValueError for overrides of what the protocol sets, which would be in vain."""
+    """ValueError for an override of what the suite sets in every run, which would be in vain."""
     for word in words:
-        if word.lstrip("+").partition("=")[0] in SET_BY_PROTOCOL:
+        if word.lstrip("+").partition("=")[0] in SET_BY_SUITE:
             raise ValueError(
-                f"{key}: {word} is not used, as the protocol sets rates and seeds: remove it"
+                f"{key}: {word} is not used, as the suite sets rates, seeds and eval.every: remove "
+                "it"
             )
 
 

@@ -15,6 +15,8 @@ from pe_lab.results.suite_parts import Protocol, SuiteTask
 
 EXAMPLE = "conf/suite/v1.yaml"
 BITS = 64
+MERGE = "tag:yaml.org,2002:merge"
+"""Of the key `<<`, which may be there twice: all of its mappings are merged."""
 SHOWN = 60
 """The most characters of a value in a message."""
 
@@ -63,14 +65,17 @@ def _check_once(file: Path, node: yaml.Node | None, seen: set[int]) -> None:
         for one in node.value:
             _check_once(file, one, seen)
     elif isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for place, key in enumerate(keys):
-            if key in keys[:place]:
+        keys = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            if (key.tag, key.value) in keys:
                 line = node.start_mark.line + 1
                 raise UsageError(
-                    f"{file}: {key} is there twice in the mapping that begins at line {line}: "
-                    "keep one"
+                    f"{file}: {_text(key.value)} is there twice in the mapping that begins at line "
+                    f"{line}: keep one"
                 )
+            keys.add((key.tag, key.value))
         for _, value in node.value:
             _check_once(file, value, seen)
 

@@ -52,9 +52,9 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     check_folder(runner.runs_dir)
     pairs = len(request.tasks) * len(request.entries)
     with busy(f"composing {pairs} pairs of task and entry, timing"):
+        if TUNING not in request.phases and (without_rate := runner.untuned()):
+            raise UsageError(untuned(without_rate, request.phases, runner.known.damaged))
         rows = runner.planned()
-    if TUNING not in request.phases and (without_rate := runner.untuned()):
-        raise UsageError(untuned(without_rate, request.phases))
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
     damaged = runner.known.damaged
     for note in notes(
@@ -154,13 +154,14 @@ class Runner:
         return self._rates[key]
 
     def untuned(self) -> list[tuple[str, str]]:
-        """Task and entry of those without a rate."""
-        bases = {
-            (task, base.entry): base
-            for task, name in product(self.request.tasks, self.request.phases)
-            for base in self._bases(task, self.phases[name])
-        }
-        return [pair for pair, base in bases.items() if self.rate(base) is None]
+        """Task and entry of those that have runs in the phases, and no rate."""
+        found: dict[tuple[str, str], None] = {}
+        any_rate = self.suite.protocol.rates[0]
+        for task, name in product(self.request.tasks, self.request.phases):
+            for base in self._bases(task, self.phases[name]):
+                if self.rate(base) is None and self.phases[name].runs(base, any_rate):
+                    found[task, base.entry] = None
+        return list(found)
 
     def run(self) -> None:
         """Launch what is missing, and print how it ended."""

@@ -171,18 +171,25 @@ def closing_table(stages: Sequence[Stage], workers: int | None) -> Table:
     return table
 
 
-def untuned(pairs: Sequence[tuple[str, str]], phases: Sequence[str]) -> str:
+def untuned(
+    pairs: Sequence[tuple[str, str]], phases: Sequence[str], damaged: Mapping[str, str]
+) -> str:
     """Which entries have no rate, and what to do.
 
     Args:
         pairs: of task and entry, one or more.
         phases: those that were asked for.
+        damaged: runs whose results cannot be read, and why.
     """
     (task, entry), *others = pairs
     also = f" and {len(others)} more" if others else ""
+    said = f"{entry} on {task}{also}: no rate is chosen, as "
+    if damaged:
+        run, why = next(iter(damaged.items()))
+        return f"{said}a run is damaged: {run}: {why}"
     return (
-        f"{entry} on {task}{also}: no rate is chosen, as runs of tuning are missing or failed: "
-        f"give phases={','.join((TUNING, *phases))}"
+        f"{said}runs of tuning are missing or failed: give phases={','.join((TUNING, *phases))}, "
+        "or leave it out of pe="
     )
 
 
