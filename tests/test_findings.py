@@ -10,7 +10,7 @@ from made import made
 
 from docs import findings
 from docs.findings_runs import ADDED, FILE, keep, kept
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.suite import DEFAULT, load_suite
 
@@ -165,3 +165,40 @@ def test_every_heading_of_the_page_is_a_finding() -> None:
     first = "What others published, and whether it comes out here"
     assert PAGE.keys() - {first} <= {finding["title"] for finding in WRITTEN.values()}
     assert not any("\n\n" in finding["text"] for finding in WRITTEN.values())
+
+
+def test_the_counts_of_what_helps_path() -> None:
+    runs = findings.runs_of(WRITTEN["path_parts"], kept())
+    assert len(runs) == 144
+    said = " ".join(WRITTEN["path_parts"]["text"].split())
+    suite = load_suite(DEFAULT)
+
+    def seeds(task: str, conv: int | None, *of: str, rates: tuple[float, ...] = ()) -> int:
+        """Those that have learned the task or, of splits, generalise to all of them."""
+        which = pl.col("pe") == "combined" if conv is None else pl.col("pe.conv") == conv
+        chosen = runs.filter(which, task=task)
+        if rates:
+            chosen = chosen.filter(pl.col("train.lr").is_in(rates))
+        limits = suite.tasks["parity" if task == "group_word" else task].thresholds
+        reached = [pl.col(metric_name(split, "error")) <= limits[split] for split in of]
+        return len(chosen.filter(*reached))
+
+    low, flipflop = (0.001, 0.003), [*suite.tasks["flipflop"].generalises]
+    assert "at four times the length in 6 of 6 seeds at the two lower rates" in said
+    assert seeds("recall", 1, "long_x4", rates=low) == seeds("recall", 1, rates=low) == 6
+    assert "at the two higher ones it does not learn the task, with convolution it does at" in said
+    assert seeds("recall", 1, IN_DOMAIN, rates=(0.006, 0.012)) == 0
+    assert seeds("recall", 3, IN_DOMAIN, rates=(0.006,)) == 3
+    assert "twice the length in 2 of 12 seeds, with convolution in 11; the 2 copy at three" in said
+    assert seeds("copy_unique", 1, "long_x2") == seeds("copy_unique", 1, "long_x2", "long_x3") == 2
+    assert seeds("copy_unique", 3, "long_x2") == 11
+    assert "parity in 4 of 12 seeds, with convolution in 11" in said
+    assert [seeds("group_word", conv, IN_DOMAIN) for conv in (1, 3)] == [4, 11]
+    assert "to all splits in 9 of 9 seeds at the three lower rates" in said
+    assert seeds("flipflop", 1, *flipflop, rates=(*low, 0.006)) == 9
+    assert "learns flip-flop, recall and, in 10 of 12 seeds, copying" in said
+    learned = [seeds(task, None, IN_DOMAIN) for task in ("flipflop", "recall", "copy_unique")]
+    assert learned == [12, 12, 10]
+    assert "no seed of 12 does flip-flop or recall at four times the length (long_x4) or" in said
+    assert seeds("flipflop", None, "long_x4") == seeds("recall", None, "long_x4") == 0
+    assert seeds("copy_unique", None, "long_x2") == seeds("group_word", None, IN_DOMAIN) == 0
