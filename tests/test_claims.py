@@ -440,4 +440,6 @@ def test_the_readme_has_what_ships() -> None:
     assert {*flipflop.generalises.values()} == {0.02}
     said = " ".join(shown.split())
     claim = "over eight tasks path errs less than each of nine others and an LSTM"
+    assert "rope in 0; trained for four times the steps, rope still does in none of 8;" in said
+    assert on_all("rope", "flipflop", "steps_x4") == (0, 8)
     assert claim in said  # CLAIMS has the same of docs/leaderboard.md
