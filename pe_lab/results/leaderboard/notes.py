@@ -33,12 +33,20 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
     return [
         *_failures(rows),
         *found.notes,
+        *_at_other_rates(rows),
         *_planned(rows),
         *_power(found.cells.filter(pl.col("task").is_in(tasks))),
         *_made(rows),
         f"suite {found.suite.title}, shipped results "
         + (digest or "none: only the runs of runs_dir are shown"),
     ]
+
+
+def _at_other_rates(rows: pl.DataFrame) -> Iterator[str]:
+    left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))
+    if n := left["run_id"].n_unique():
+        of = ", ".join(left["task"].unique(maintain_order=True))
+        yield f"{counted(n, 'run')} of {of} at a rate that tuning did not choose: not counted"
 
 
 def absent_note(found: Scores, tasks: Sequence[str], tuning: bool) -> list[str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.equal_parameters import with_equal_parameters
 from pe_lab.results.leaderboard.once import once
 from pe_lab.results.statistics.proportions import rates
@@ -65,12 +64,6 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
         counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
     )
-    left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))
-    if n := left["run_id"].n_unique():
-        of = ", ".join(task for task in suite.tasks if task in set(left["task"]))
-        notes.append(
-            f"{counted(n, 'run')} of {of} at a rate that tuning did not choose: not counted"
-        )
     return Scores(suite, rows, _cells(rows), notes)
 
 
