@@ -169,36 +169,43 @@ def test_every_heading_of_the_page_is_a_finding() -> None:
 
 def test_the_counts_of_what_helps_path() -> None:
     runs = findings.runs_of(WRITTEN["path_parts"], kept())
-    assert len(runs) == 144
     said = " ".join(WRITTEN["path_parts"]["text"].split())
     suite = load_suite(DEFAULT)
+    entries = {
+        "path": pl.col("pe.conv") == 3,
+        "path without its convolution": pl.col("pe.conv") == 1,
+        "conv": pl.col("pe") == "conv",
+        "conv with rope": pl.col("pe") == "combined",
+    }
+    tasks = {"flip-flop": "flipflop", "recall": "recall", "unique copy": "copy_unique"}
+    tasks["parity"] = "group_word"
 
-    def seeds(task: str, conv: int | None, *of: str, rates: tuple[float, ...] = ()) -> int:
-        """Those that have learned the task or, of splits, generalise to all of them."""
-        which = pl.col("pe") == "combined" if conv is None else pl.col("pe.conv") == conv
-        chosen = runs.filter(which, task=task)
-        if rates:
-            chosen = chosen.filter(pl.col("train.lr").is_in(rates))
-        limits = suite.tasks["parity" if task == "group_word" else task].thresholds
-        reached = [pl.col(metric_name(split, "error")) <= limits[split] for split in of]
+    def of(name: str, entry: str, *splits: str, rate: float | None = None) -> int:
+        """The runs that have learned the task or, of splits, generalise to all of them."""
+        limits = suite.tasks["parity" if name == "parity" else tasks[name]].thresholds
+        chosen = runs.filter(entries[entry], task=tasks[name])
+        assert len(chosen) == 12
+        if rate is not None:
+            chosen = chosen.filter(pl.col("train.lr") == rate)
+        reached = [pl.col(metric_name(split, "error")) <= limits[split] for split in splits]
         return len(chosen.filter(*reached))
 
-    low, flipflop = (0.001, 0.003), [*suite.tasks["flipflop"].generalises]
-    assert "at four times the length in 6 of 6 seeds at the two lower rates" in said
-    assert seeds("recall", 1, "long_x4", rates=low) == seeds("recall", 1, rates=low) == 6
-    assert "at the two higher ones it does not learn the task, with convolution it does at" in said
-    assert seeds("recall", 1, IN_DOMAIN, rates=(0.006, 0.012)) == 0
-    assert seeds("recall", 3, IN_DOMAIN, rates=(0.006,)) == 3
-    assert "twice the length in 2 of 12 seeds, with convolution in 11; the 2 copy at three" in said
-    assert seeds("copy_unique", 1, "long_x2") == seeds("copy_unique", 1, "long_x2", "long_x3") == 2
-    assert seeds("copy_unique", 3, "long_x2") == 11
-    assert "parity in 4 of 12 seeds, with convolution in 11" in said
-    assert [seeds("group_word", conv, IN_DOMAIN) for conv in (1, 3)] == [4, 11]
-    assert "to all splits in 9 of 9 seeds at the three lower rates" in said
-    assert seeds("flipflop", 1, *flipflop, rates=(*low, 0.006)) == 9
-    assert "learns flip-flop, recall and, in 10 of 12 seeds, copying" in said
-    learned = [seeds(task, None, IN_DOMAIN) for task in ("flipflop", "recall", "copy_unique")]
-    assert learned == [12, 12, 10]
-    assert "no seed of 12 does flip-flop or recall at four times the length (long_x4) or" in said
-    assert seeds("flipflop", None, "long_x4") == seeds("recall", None, "long_x4") == 0
-    assert seeds("copy_unique", None, "long_x2") == seeds("group_word", None, IN_DOMAIN) == 0
+    def counts(name: str, split: str) -> str:
+        return ", ".join(str(of(name, entry, split)) for entry in entries)
+
+    learned = "; ".join(f"{name} {counts(name, IN_DOMAIN)}" for name in tasks)
+    order = "path, path without its convolution, conv, and conv with rope"
+    assert f"learn the task in domain, of {order}: {learned}. Runs that generalise" in said
+    greatest = {"recall": "long_x4", "unique copy": "long_x3", "parity": "long_x8"}
+    others = "; ".join(f"{name} {counts(name, split)}" for name, split in greatest.items())
+    assert f"length: flip-flop (long_x4) {counts('flip-flop', 'long_x4')}; {others}. So" in said
+    assert "at those of the leaderboard, 0.012 on flip-flop and 0.006 on recall" in said
+    shown = [
+        [of(name, entry, *suite.tasks[tasks[name]].generalises, rate=rate) for entry in entries][:2]
+        for name, rate in (("flip-flop", 0.012), ("recall", 0.006))
+    ]
+    assert shown == [[3, 1], [3, 0]]
+    parameters = runs.filter(pl.col("pe.conv").is_null() | (pl.col("pe.conv") == 3))
+    sizes = dict(parameters.group_by("pe").agg(pl.col("params/encoding").unique()).iter_rows())
+    assert sizes == {"path": [9096], "conv": [256], "combined": [256]}
+    assert "has 256 parameters, path 9096" in said
