@@ -203,6 +203,19 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         < errors("path", "parity", IN_DOMAIN)[0]
         < of[1]
     ),
+    "of these 27, conv has also run sort, unique copy, recall and parity": lambda: all(
+        seeds_of("conv", task) == 8 and not any((e, task, IN_DOMAIN) in cells() for e in left)
+        for left in [[entry for entry in OTHERS if entry != "conv"]]
+        for task in ("sort", "copy_unique", "recall", "parity")
+    ),
+    "generalises to every split of recall, and copies at three times the length, in each of 8 "
+    "seeds; it sorts at twice the length in 8 and at three times in 2, and learns parity in "
+    "none": lambda: (
+        on_all("conv", "recall") == (8, 8)
+        and rate("conv", "copy_unique", "long_x3") == (8, 8)
+        and [rate("conv", "sort", split) for split in splits("sort")] == [(8, 8), (2, 8)]
+        and rate("conv", "parity", IN_DOMAIN) == (0, 8)
+    ),
     "fire generalises to every split of sort in every seed, to three times the length on majority "
     "in 19 of 20, and on recall at twice the length and with more pairs in every seed": lambda: (
         on_all("fire", "majority") == (19, 20)
