@@ -11,7 +11,6 @@ from suites import suite_of_made
 
 from pe_lab.cli.main import main
 from pe_lab.common.errors import UsageError
-from pe_lab.config.choices import choices
 from pe_lab.results.suite import load_suite
 from pe_lab.results.suite_checks import check_splits
 
@@ -188,12 +187,6 @@ def test_names_that_are_taken(here: Here, tmp_path: Path, name: str, said: str) 
     for line in (["suite", "v1", "dry=true"], ["leaderboard"]):
         ended = here(*line, "--config-dir", str(tmp_path))
         assert_refused(ended, said, "rename this file")
-
-
-def test_a_copy_of_a_yaml_of_the_package_is_not_refused(tmp_path: Path) -> None:
-    (tmp_path / "pe").mkdir()
-    (tmp_path / "pe" / "rope.yaml").write_bytes(choices("pe")["rope"].read_bytes())
-    assert load_suite("v1", tmp_path) is load_suite("v1")
 
 
 def test_no_new_encoding_is_named_as_a_control(

@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
+from pe_lab.common.config_dir import conf
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.config.choices import CHOICES, choices, conf
+from pe_lab.config.choices import CHOICES, choices
 
 BASH = """\
 _pe_lab_completion() {

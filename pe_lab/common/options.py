@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
+from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import closest, did_you_mean
@@ -97,15 +98,6 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
     if flags.config_dir is not None:
         check_config_dir(flags.config_dir)
     return flags.config_dir, rest
-
-
-def check_config_dir(config_dir: str) -> None:
-    """UsageError where the folder of ``--config-dir`` is none."""
-    if not Path(config_dir).is_dir():
-        raise UsageError(
-            f"--config-dir {config_dir} is not a folder: give the one that holds your pe/, task/, "
-            "model/ or suite/ yamls"
-        )
 
 
 def _hint(model: type[Options], word: str, after: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import check_config_dir
 
 _named: set[str] = set()
 

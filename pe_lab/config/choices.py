@@ -5,15 +5,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from pe_lab import __path__ as package
+from pe_lab.common.config_dir import conf
 
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
-
-
-def conf() -> Path:
-    """The folder of the yamls."""
-    return next(path for base in package if (path := Path(base) / "conf").is_dir())
 
 
 @cache

@@ -16,8 +16,8 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import check_config_dir
 from pe_lab.config.compose_errors import broken_yaml, check_presets, missing, not_text, refused
 from pe_lab.config.hydra_internals import (
     BasicSweeper,

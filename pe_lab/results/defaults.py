@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from pe_lab.config.choices import choices, conf
+from pe_lab.common.config_dir import conf
+from pe_lab.config.choices import choices
 from pe_lab.results.reader import flat, text
 
 GROUPS = ("task", "pe", "positions", "model", "preset")

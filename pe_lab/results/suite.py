@@ -17,7 +17,7 @@ from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
-from pe_lab.results.suite_checks import check_hidden, check_keys, check_words
+from pe_lab.results.suite_checks import check_keys, check_words
 from pe_lab.results.suite_parts import Protocol, Several, SuiteTask
 from pe_lab.results.suite_yaml import problem, written
 from pe_lab.store.run_id import identity
@@ -117,15 +117,14 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
         folder: of ``--config-dir``, whose suite/NAME.yaml are suites too; a name of conf/ stays.
 
     Raises:
-        UsageError: there is none, its yaml is not that of a suite, or a yaml of the folder has a
-            name that is taken.
+        UsageError: there is none, its yaml is not that of a suite, or an encoding of the folder
+            has the name of a control.
     """
     files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
     suite = _loaded(name, files[name])
     if folder is not None:
-        check_hidden(folder, "pe", choices("pe"))
         check_controls(suite, folder)
     return suite
 
@@ -145,17 +144,14 @@ def suites(folder: Path | None = None) -> list[Suite]:
     """All suites by name: those of conf/suite/, and of the folder of ``--config-dir``.
 
     Raises:
-        UsageError: a yaml is not that of a suite, or has the name of one of conf/suite/.
+        UsageError: a yaml is not that of a suite.
     """
     return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
 
 
 def _files(folder: Path | None) -> dict[str, Path]:
-    ours = choices("suite")
-    if folder is None:
-        return dict(ours)
-    check_hidden(folder, "suite", ours)
-    return {**{path.stem: path for path in sorted(folder.glob("suite/*.yaml"))}, **ours}
+    theirs = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
+    return {**theirs, **choices("suite")}
 
 
 @cache

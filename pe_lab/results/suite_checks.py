@@ -1,9 +1,8 @@
-"""Checks of a suite across its keys, and of names that a folder of the user's takes twice."""
+"""Checks of a suite across its keys."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.metrics import IN_DOMAIN
@@ -113,16 +112,4 @@ def check_splits(suite: str, name: str, task: SuiteTask, splits: Collection[str]
             raise UsageError(
                 f"suite {suite}: tasks.{name}.generalises: the task has no split {split}: "
                 f"{did_you_mean(split, splits)}"
-            )
-
-
-def check_hidden(folder: Path, group: str, ours: Mapping[str, Path]) -> None:
-    """UsageError where a yaml of a folder of ``--config-dir`` has the name of one of conf/, which
-    is taken in its place, unless both are the same."""
-    for path in sorted(folder.glob(f"{group}/*.yaml")):
-        own = ours.get(path.stem)
-        if own is not None and not (path.is_file() and path.read_bytes() == own.read_bytes()):
-            raise UsageError(
-                f"{path} is not used: {group}/{path.stem}.yaml of pe-lab has the same name and "
-                "comes first; rename this file"
             )
