@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from pe_lab.common.output import printable
+from pe_lab.results.escape import in_latex, in_markdown
 
 Text = Literal["table", "markdown", "latex"]
 BOLD, ITALIC = Style(bold=True), Style(italic=True)
@@ -171,12 +172,12 @@ def plain(table: Table) -> str:
 def markdown(table: Table) -> str:
     """The table as GitHub's markdown, best in bold."""
     sides = ["---" if n < table.words else "---:" for n in range(len(table.columns))]
-    lines = [[_marked_down(column) for column in table.columns], sides]
+    lines = [[in_markdown(column) for column in table.columns], sides]
     for row in (*table.rows, *table.closing):
-        cells = [(_marked_down(cell.whole), cell.best) for cell in row]
+        cells = [(in_markdown(cell.whole), cell.best) for cell in row]
         lines.append([f"**{text}**" if best else text for text, best in cells])
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    parts = [_marked_down(table.title), body, _marked_down(caption(table, "Bold"))]
+    parts = [in_markdown(table.title), body, in_markdown(caption(table, "Bold"))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -189,7 +190,7 @@ def latex(table: Table) -> str:
 
 def _latex_part(table: Table, start: int) -> str:
     def line(cells: Sequence[Cell]) -> str:
-        written = [(_in_latex(cell.whole), cell.best) for cell in cells]
+        written = [(in_latex(cell.whole), cell.best) for cell in cells]
         row = " & ".join(rf"\textbf{{{t}}}" if best else t for t, best in written) + r" \\"
         # Otherwise read as an argument of the rule or line break above.
         return "{}" + row if row.startswith(("[", "*")) else row
@@ -203,7 +204,7 @@ def _latex_part(table: Table, start: int) -> str:
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_in_latex(below)}}}",
+            rf"\caption{{{in_latex(below)}}}",
             rf"\label{{tab:{name}{number}}}",
             r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{'l' * table.words}{'r' * (len(table.columns) - table.words)}}}",
@@ -226,25 +227,3 @@ def caption(table: Table, mark: str) -> str:
     best = f"{mark}: {table.best}" if marked else ""
     parts = [part for part in (table.legend, table.caption, table.marks, best) if part]
     return " ".join([*(part.removesuffix(".") + "." for part in parts[:-1]), *parts[-1:]])
-
-
-def _marked_down(text: str) -> str:
-    return re.sub(r"([\\`*_|<>\[\]~])", r"\\\1", text)
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "±": r"$\pm$",
-    **{"−": r"$-$", "≠": r"$\neq$"},
-    **{sign: "\\" + sign for sign in "&%$#_{}"},
-}
-
-
-def _in_latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
