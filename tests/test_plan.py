@@ -378,6 +378,14 @@ def test_a_plan_of_runs_that_are_there_is_refused(here: Here, small: None) -> No
     assert read_plan(Path("plan.yaml")).seeds == tuple(range(4, 12))
 
 
+def ship(monkeypatch: pytest.MonkeyPatch, runs_dir: str = "runs") -> None:
+    """The runs of a folder as the shipped file; the folder is then gone."""
+    rows = suite_rows(Path(runs_dir), suite_of_made())
+    Path(runs_dir).rename("elsewhere")
+    file.write(rows, Path("v1.parquet"))
+    monkeypatch.setattr(file, "shipped", lambda _: Path("v1.parquet"))
+
+
 def test_seeds_and_rates_of_shipped_runs(
     here: Here, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,10 +393,7 @@ def test_seeds_and_rates_of_shipped_runs(
     for pe, best in {"path": 0.006, "rope": 0.001}.items():
         tuned(pe, best)
         run_at(None, pe, 19, 0.0, lr=best)
-    rows = suite_rows(Path("runs"), suite_of_made())
-    Path("runs").rename("shipped")
-    file.write(rows, Path("v1.parquet"))
-    monkeypatch.setattr(file, "shipped", lambda _: Path("v1.parquet"))
+    ship(monkeypatch)
     assert_refused(here(*CLAIM, "first_seed=12"), "seed 19 are known", "(shipped)")
     out = here(*CLAIM).out
     assert read_plan(Path("plan.yaml")).seeds == tuple(range(20, 28))
@@ -400,14 +405,6 @@ def test_seeds_and_rates_of_shipped_runs(
     decided = json.loads(here("plan", "result=plan.yaml", "format=json").out)
     assert (decided["planned"], decided["verdict"]) == (True, "not supported")
     assert [row["p"] for row in decided["rows"]] == [1.0]
-
-
-def ship(monkeypatch: pytest.MonkeyPatch, runs_dir: str = "runs") -> None:
-    """The runs of a folder as the shipped file; the folder is then gone."""
-    rows = suite_rows(Path(runs_dir), suite_of_made())
-    Path(runs_dir).rename("elsewhere")
-    file.write(rows, Path("v1.parquet"))
-    monkeypatch.setattr(file, "shipped", lambda _: Path("v1.parquet"))
 
 
 def test_a_plan_is_decided_by_the_shipped_runs_alone(
