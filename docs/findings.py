@@ -9,7 +9,8 @@ docs/extrapolation.md.
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 
 With --tables and without names, the sections that have been made from the file are made again.
-Runs of other sections are not added: a part of a sweep would be in no table.
+A section that is named is made when all runs of its sweeps are finished, no earlier. Runs of other
+sections are not added: a part of a sweep would be in no table.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -26,12 +27,15 @@ import polars as pl
 import yaml
 
 from docs import facts, readme
-from docs.findings_runs import FILE, keep, kept
+from docs.findings_runs import FILE, finished_in, keep, kept
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
+from pe_lab.cli.train import checked_jobs
 from pe_lab.common.output import counted
+from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import filtered
+from pe_lab.training.plan import plan
 
 EXTRAPOLATION = facts.ROOT / "docs" / "extrapolation.md"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
@@ -52,6 +56,14 @@ def runs_of(finding: dict[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
     words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
     keys = {key: word for key, word in words.items() if key not in ResultsOptions.model_fields}
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
+
+
+def unfinished(finding: dict[str, Any], finished: Container[str]) -> list[str]:
+    """The runs of a finding's sweeps that are not among these, as paths below runs/findings."""
+    jobs = (job for line in finding["runs"]
+            for job in checked_jobs(["-m", *shlex.split(line), f"runs_dir={RUNS}"]))  # fmt: skip
+    paths = (folder_of(plan(job)).path.relative_to(RUNS).as_posix() for job in jobs)
+    return [path for path in paths if path not in finished]
 
 
 def section(finding: dict[str, Any], there: str) -> str:
@@ -173,7 +185,15 @@ def main() -> None:
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
     made = [name for name in findings if name in names or from_file(there[name])]
-    if (folder := facts.ROOT / RUNS).is_dir():
+    folder = facts.ROOT / RUNS
+    finished = {*kept()["path"], *finished_in(folder)}
+    for name in names:
+        if left := unfinished(findings[name], finished):
+            raise SystemExit(
+                f"{name}: {counted(len(left), 'run')} not finished, {left[0]} the first: run "
+                f"python -m docs.findings {name} to its end"
+            )
+    if folder.is_dir():
         shown_by = [findings[name] for name in made]
         keep(folder, lambda runs: [path for f in shown_by for path in runs_of(f, runs)["path"]])
     shown = [

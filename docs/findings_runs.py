@@ -71,6 +71,14 @@ def keep(folder: Path, shown: Callable[[pl.DataFrame], Iterable[str]], file: Pat
     replace_file(file, content.getvalue())
 
 
+def finished_in(folder: Path) -> list[str]:
+    """The paths of the finished runs of a folder, below it."""
+    if not folder.is_dir():
+        return []
+    paths = map(Path, read_runs(folder, where="state=finished")["path"])
+    return [path.relative_to(folder).as_posix() for path in paths]
+
+
 def _described(runs: pl.DataFrame, folder: Path) -> pl.DataFrame:
     """Where and when each was made, and of its path what is below the folder."""
     dropped = {name for name in runs.columns if excluded(name) and name not in (*GROUPS, *ROUNDING)}

@@ -209,3 +209,24 @@ def test_the_counts_of_what_helps_path() -> None:
     sizes = dict(parameters.group_by("pe").agg(pl.col("params/encoding").unique()).iter_rows())
     assert sizes == {"path": [9096], "conv": [256], "combined": [256]}
     assert "has 256 parameters, path 9096" in said
+
+
+def test_a_section_is_made_when_all_its_runs_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = findings.unfinished(WRITTEN["majority"], [])
+    assert (len(runs), findings.unfinished(WRITTEN["majority"], kept()["path"])) == (24, [])
+    assert findings.unfinished(WRITTEN["majority"], runs[1:]) == runs[:1]
+    before = FILE.read_bytes(), findings.PAGE.read_bytes()
+    monkeypatch.setattr(findings, "RUNS", "runs/nowhere")
+    monkeypatch.setattr("sys.argv", ["findings", "majority", "recall", "--tables"])
+    with pytest.raises(SystemExit, match=r"^recall: 24 runs not finished, recall/none/seed0-"):
+        findings.main()
+    assert (FILE.read_bytes(), findings.PAGE.read_bytes()) == before
+
+
+@pytest.mark.extended
+def test_no_table_of_the_file_lacks_a_run() -> None:
+    runs = kept()["path"].to_list()
+    made = [name for name, it in WRITTEN.items() if findings.from_file(PAGE.get(it["title"], ""))]
+    assert len(made) > 15
+    for name in made:
+        assert not findings.unfinished(WRITTEN[name], runs), name
