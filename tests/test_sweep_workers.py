@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from program import Here, rows, start, state, tiny
+from program import Here, command, rows, start, state, tiny
 from sweeps import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
@@ -105,3 +105,34 @@ def test_what_a_worker_raises_can_be_sent(error: BaseException) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert again.args == error.args
+
+
+GROWING = """\
+import multiprocessing
+import time
+
+from pe_lab.pe.none import NoPE
+
+held = []
+
+
+class Growing(NoPE):
+    def __init__(self, dims) -> None:
+        super().__init__(dims)
+        if multiprocessing.current_process().name.startswith("Loky"):
+            held.append(b"x" * 350_000_000)
+            time.sleep(1.1)
+"""
+
+
+@pytest.mark.extended
+def test_workers_that_grow_are_replaced_without_a_word(tmp_path: Path) -> None:
+    """By loky, above 300 MB from one job to the next."""
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "growing.py").write_text(GROWING)
+    (tmp_path / "mine" / "pe" / "growing.yaml").write_text("_target_: growing.Growing\n")
+    words = tiny("pe=growing", "seed=0,1,2,3,4", "runs_dir=runs")
+    # Not a forked process, whose exit leaves joblib's folder to a process that warns of it.
+    run = command(*JOBLIB, "--config-dir", "mine", *words, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert [row[2] for row in table(run.stdout)] == ["finished"] * 5

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -86,7 +87,9 @@ class Sweep:
         elif self.cfg.hydra.launcher._target_ == RAY:
             watch = _ray()
         try:
-            with watch:
+            with watch, warnings.catch_warnings():
+                # loky replaces a worker whose memory grew, between two jobs: nothing is lost.
+                warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
                 yield
                 if (stop := stopping()) is not None:
                     raise stop
