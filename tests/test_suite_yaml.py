@@ -60,6 +60,14 @@ def refusal(folder: Path, content: bytes | Change) -> str:
             ': "a" is there twice in the mapping that begins at line 1: keep one',
         ),
         (b"protocol: 3", "set it to a mapping"),
+        (
+            b"a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+            + b"".join(
+                b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9))
+                for n in range(1, 30)
+            ),
+            " has more than 100,000 values, those of aliases counted each time: write it as in",
+        ),
         (b"protocol: 0x" + b"f" * 6000, "a number of more than 64 bits: write a smaller one"),
     ],
 )
@@ -124,6 +132,7 @@ STEPS = "tasks.flipflop.words: train.steps"
         (of("suite", common=["seed.data=3"]), "common: seed.data=3 is not used, as the suite sets"),
         (of("suite", common=["eval.every=5"]), "common: eval.every=5 is not used, as the suite"),
         (of("suite", model=["+seed=3"]), "model: +seed=3 is not used"),
+        (of("suite", model=["~seed"]), "model: ~seed is not used"),
         (of("suite", controls={"lstm": ["seed=3"]}), "controls.lstm: seed=3 is not used"),
         (of("suite", tasks={}), "tasks: {} is not allowed: it has 0 and needs 1 or more"),
         (of("suite", encodings=[]), "encodings: [] is not allowed: it has 0 and needs 1 or more"),

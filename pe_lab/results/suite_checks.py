@@ -50,7 +50,7 @@ def check_keys(
 def check_words(key: str, words: Iterable[str]) -> None:
     """ValueError for an override of what the suite sets in every run, which would be in vain."""
     for word in words:
-        if word.lstrip("+").partition("=")[0] in SET_BY_SUITE:
+        if word.lstrip("+~").partition("=")[0] in SET_BY_SUITE:
             raise ValueError(
                 f"{key}: {word} is not used, as the suite sets rates, seeds and eval.every: remove "
                 "it"

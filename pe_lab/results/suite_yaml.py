@@ -1,6 +1,7 @@
 """The yaml of a suite as it is written, and what is wrong with one in words."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ EXAMPLE = "conf/suite/v1.yaml"
 BITS = 64
 MERGE = "tag:yaml.org,2002:merge"
 """Of the key `<<`, which may be there twice: all of its mappings are merged."""
+MOST = 100_000
+"""Values of a suite; v1 has 229."""
 SHOWN = 60
 """The most characters of a value in a message."""
 
@@ -32,7 +35,7 @@ def written(file: Path) -> dict[str, Any]:
         text = file.read_bytes()
         _check_once(file, yaml.compose(text, Loader=loader), set())
         content = yaml.load(text, Loader=loader)
-        _check_plain(file, content, "")
+        _check_plain(file, content)
     except UsageError:
         raise
     except OSError as error:
@@ -92,27 +95,43 @@ def _where(error: Exception) -> str:
     return f"{place}: {said or reason(error)}"
 
 
-def _check_plain(file: Path, value: object, key: str) -> None:
-    """UsageError for what JSON does not have: the digest of a suite is of JSON."""
-    if isinstance(value, dict):
-        for name, one in value.items():
-            inner = f"{key}.{name}" if key else f"{name}"
-            if not isinstance(name, str):
-                raise UsageError(
-                    f"{file}: {inner}: a key is a text, and YAML reads this one as {_text(name)}: "
-                    "write it in quotes"
-                )
-            _check_plain(file, one, inner)
-    elif isinstance(value, list):
-        for number, one in enumerate(value):
-            _check_plain(file, one, f"{key}.{number}" if key else f"{number}")
-    elif isinstance(value, int) and value.bit_length() > BITS:
-        raise UsageError(f"{file}: {key}: a number of more than {BITS} bits: write a smaller one")
-    elif not (value is None or isinstance(value, str | int | float)):
-        raise UsageError(
-            f"{file}: {key}: {_text(value)} is not allowed: YAML reads this one as a "
-            f"{type(value).__name__}; write a text in quotes, or a number"
-        )
+def _check_plain(file: Path, content: object) -> None:
+    """UsageError for what JSON does not have, as the digest of a suite is of JSON, and for more
+    values than anybody writes, which aliases of aliases make in a few lines."""
+    for number, (key, value) in enumerate(_values(content, ""), 1):
+        if number > MOST:
+            raise UsageError(
+                f"{file} has more than {MOST:,} values, those of aliases counted each time: write "
+                f"it as in {EXAMPLE}"
+            )
+        if isinstance(value, dict):
+            for name in value:
+                if not isinstance(name, str):
+                    raise UsageError(
+                        f"{file}: {_inner(key, name)}: a key is a text, and YAML reads this one as "
+                        f"{_text(name)}: write it in quotes"
+                    )
+        elif isinstance(value, int) and value.bit_length() > BITS:
+            raise UsageError(
+                f"{file}: {key}: a number of more than {BITS} bits: write a smaller one"
+            )
+        elif not (value is None or isinstance(value, str | int | float | list)):
+            raise UsageError(
+                f"{file}: {key}: {_text(value)} is not allowed: YAML reads this one as a "
+                f"{type(value).__name__}; write a text in quotes, or a number"
+            )
+
+
+def _values(value: object, key: str) -> Iterator[tuple[str, object]]:
+    """A value and all within it, each with its key, outer ones first."""
+    yield key, value
+    inner = value.items() if isinstance(value, dict) else ()
+    for name, one in enumerate(value) if isinstance(value, list) else inner:
+        yield from _values(one, _inner(key, name))
+
+
+def _inner(key: str, name: object) -> str:
+    return f"{key}.{name}" if key else f"{name}"
 
 
 def problem(error: ErrorDetails, suite: type) -> str:
