@@ -100,10 +100,11 @@ def _in_short(found: Scores, tasks: list[str]) -> list[str]:
         first = [entry for entry in entries if shares[entry] >= last]
         shown = dict.fromkeys([*first, *(e for e in ("cope", "rope") if e in shares)])
         parts = [f"{entry} {share_text(shares[entry])}" for entry in shown]
+        which = " (the highest, cope and rope; all below)" if len(parts) < len(entries) else ""
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds: "
-        lines.append(f"{what}{', '.join(parts)}. {_differences(found, task)}")
+        what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds{which}"
+        lines.append(f"{what}: {', '.join(parts)}. {_differences(found, task)}")
     return lines
 
 
@@ -114,11 +115,12 @@ def _differences(found: Scores, task: str) -> str:
     of = ties(found, [task], listed)
     test = "exact test, Holm over all pairs"
     if of.best:
-        others = [entry for entry in listed if entry in of.letters and entry not in of.best]
-        if len(others) < len(of.best):
+        first = {*next(iter(of.letters.values()))}
+        alike = sorted(entry for entry, letters in of.letters.items() if first & {*letters})
+        if len(others := [e for e in listed if e in of.letters and e not in alike]) < len(alike):
             names = ", ".join(others)
             return f"What differs from the highest encoding ({test}, of {of.compared}): {names}."
-        names = ", ".join(sorted(of.best))
+        names = ", ".join(alike)
         return f"The highest encoding and those that do not differ from it ({test}): {names}."
     if of.least_p is None:
         return "Too few seeds for a test."

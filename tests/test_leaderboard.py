@@ -379,6 +379,16 @@ def test_entries_that_share_no_letter_differ() -> None:
     assert ties(few, ["flipflop"], ["rope", "cope"]).best == frozenset()
 
 
+def test_of_entries_with_too_few_seeds_to_differ_the_intervals_decide() -> None:
+    """Eight seeds a side cannot differ among so many: none of 8 is not among the best for that."""
+    names = [name for name in SUITE.encodings if name not in ("none", "rope", "cope")][:36]
+    ran = [*flipflop("rope", 20, 0), *flipflop("cope", 20, 17)]
+    ran += (one for n, name in enumerate(names) for one in flipflop(name, 8, (8, 5, 0)[n % 3]))
+    seen = ties(scored(*ran), ["flipflop"], [*names, "rope", "cope"])
+    assert all(seen.letters[name][0] == "a" for name in names)
+    assert seen.best == {"cope", *names[::3], *names[1::3]}
+
+
 def test_cost_is_of_the_same_machine() -> None:
     ran = [
         *flipflop("rope", 2, 1, train_s=10.0),

@@ -149,9 +149,10 @@ def planned_note(digests: Sequence[str | None]) -> str:
         return f"exploratory: no plan (pe-lab plan) names any of these {runs}"
     names = sorted({digest[:12] for digest in digests if digest is not None})
     rest = "" if n == len(digests) else "; the rest is exploratory"
+    once = " (a run that two plans name is counted for one of them)" if len(names) > 1 else ""
     return (
-        f"planned: {n} of {runs}, by {', '.join(names)}{rest}. The planned test is that of pe-lab "
-        "plan result=FILE, not one of these"
+        f"planned: {n} of {runs}, by {', '.join(names)}{once}{rest}. The planned test is that of "
+        "pe-lab plan result=FILE, not one of these"
     )
 
 

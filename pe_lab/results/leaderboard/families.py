@@ -10,7 +10,8 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.letters import compact_letters
-from pe_lab.results.statistics.pairs import pairs
+from pe_lab.results.statistics.pairs import least_p_possible, pairs
+from pe_lab.results.statistics.power import LEVEL
 from pe_lab.results.statistics.proportions import stratified_interval
 
 FITS = "fits"
@@ -92,8 +93,9 @@ class Ties:
     Args:
         letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
             has the one that generalises most. Empty where nothing differs.
-        best: the entry that generalises most and those that do not differ from it; empty where
-            nothing differs from it.
+        best: the entry that generalises most and those that do not differ from it, but none whose
+            interval (``Rate``) lies below its own where so few runs could not differ in any case
+            (``least_p_possible``); empty where nothing differs from it.
         compared: how many entries these are.
         least_p: the smallest corrected p of two of them; None where there are no two.
     """
@@ -126,6 +128,15 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     best = frozenset(entry for entry in ordered if first & set(letters[entry]))
     if len(best) == len(ordered):
         best = frozenset()
+    elif best:
+        rates = rates_by(found, "generalises", {"": [*tasks]})
+        highest = ordered[0]
+        best -= {
+            entry
+            for entry in best
+            if rates[entry][""].high < rates[highest][""].low
+            and least_p_possible(values[highest], values[entry]) * len(tested) > LEVEL
+        }
     least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
     marks = {entry: mark for entry, mark in letters.items() if mark}
     return Ties(marks, best, len(ordered), least)

@@ -33,7 +33,8 @@ RATE = (
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
     "of splits that a run generalises to, at 5 % after Holm over all pairs; of encodings with all "
-    "tasks that two or more of them have run; no controls)."
+    "tasks that two or more of them have run; no controls); of those with too few seeds ever to "
+    "differ from it, the ones whose 95 % interval reaches into its own."
 )
 
 

@@ -84,6 +84,17 @@ def exact_test(a: ByTask, b: ByTask) -> float | None:
     return min(1.0, 2 * tail)
 
 
+def least_p_possible(a: ByTask, b: ByTask) -> float:
+    """The smallest p-value that ``exact_test`` can give for so many runs: that of any ``a`` whose
+    runs are all below those of ``b``.
+
+    >>> least_p_possible({"x": [0, 1, 0, 0]}, {"x": [1, 0, 1, 1]})  # 2 / C(8, 4)
+    0.02857142857142857
+    """
+    least = exact_test({t: [0.0] * len(a[t]) for t in a}, {t: [1.0] * len(b[t]) for t in b})
+    return 1.0 if least is None else least
+
+
 def rank_sum_test(a: Sequence[float], b: Sequence[float]) -> float:
     """The one-sided p-value of "a and b are of one distribution", against lower values of a.
 
