@@ -2,15 +2,14 @@
 
 The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
 an interrupted command goes on. Then the runs are added to docs/findings.parquet, and the tables,
-those of ``pe-lab results``, are made from that file. A section without runs there stays as the page
-has it. README.md's first table has the run of ``make run``; ``pe-lab extrapolate`` fills in
-docs/extrapolation.md.
+those of ``pe-lab results``, are made from that file. README.md's first table has the run of
+``make run``; ``pe-lab extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
 
-With --tables and without names, the sections that have been made from the file are made again.
-A section that is named is made when all runs of its sweeps are finished, no earlier. Runs of other
-sections are not added: a part of a sweep would be in no table.
+With --tables and without names, the sections that the page has are made again. A section that is
+named is made when all runs of its sweeps are finished, no earlier. Runs of other sections are not
+added: a part of a sweep would be in no table.
 """
 
 import argparse
@@ -66,24 +65,13 @@ def unfinished(finding: dict[str, Any], finished: Container[str]) -> list[str]:
     return [path for path in paths if path not in finished]
 
 
-def section(finding: dict[str, Any], there: str) -> str:
-    """The commands, the table and the text of a finding, of which the page has ``there``.
-
-    The table is of the runs in docs/findings.parquet; where none are there, or fewer rows than the
-    page has of runs that were not kept, that of the page. Empty where the finding was never run.
-    """
-    runs = runs_of(finding, kept())
-    if runs.is_empty():
-        return with_text(there, finding["text"])
-    results = shlex.split(finding["results"])
+def section(finding: dict[str, Any]) -> str:
+    """The commands, the table of the runs in docs/findings.parquet and the text of a finding."""
     shown, notes = StringIO(), StringIO()
     with redirect_stdout(shown), redirect_stderr(notes):
-        show_results([f"file={FILE}", "format=markdown", *results])
+        show_results([f"file={FILE}", "format=markdown", *shlex.split(finding["results"])])
     lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
     lines.append(f"pe-lab results file={FILE.relative_to(facts.ROOT)} {finding['results']}")
-    if not from_file(there) and there.count("\n| ") > shown.getvalue().count("\n| "):
-        print(f"{finding['title']}: not all of its runs are kept, its table stays")
-        return with_text(there, finding["text"])
     below = ". ".join(line.strip() for line in notes.getvalue().splitlines())
     return "\n\n".join(
         [
@@ -92,23 +80,9 @@ def section(finding: dict[str, Any], there: str) -> str:
             shown.getvalue().strip(),
             *([below + "."] if below else []),
             finding["text"].strip(),
-            measured(runs),
+            measured(runs_of(finding, kept())),
         ]
     )
-
-
-def with_text(there: str, text: str) -> str:
-    """A section of the page with this text, which stands between its table and when it was
-    measured."""
-    if not there:
-        return ""
-    *above, _, made = there.split("\n\n")
-    return "\n\n".join([*above, text.strip(), made])
-
-
-def from_file(text: str) -> bool:
-    """Whether this section of the page was made from docs/findings.parquet."""
-    return f"file={FILE.relative_to(facts.ROOT)} " in text
 
 
 def reproductions(findings: Mapping[str, dict[str, Any]], shown: Iterable[str]) -> str:
@@ -172,8 +146,8 @@ def main() -> None:
     if unknown := set(args.names) - findings.keys():
         raise SystemExit(f"unknown findings {', '.join(unknown)}: {', '.join(findings)}")
     page = earlier()
-    there = {name: page.pop(finding["title"], "") for name, finding in findings.items()}
-    if lost := page.keys() - {*re.findall("^## (.*)$", head, re.M)}:
+    known = {*re.findall("^## (.*)$", head, re.M), *(it["title"] for it in findings.values())}
+    if lost := page.keys() - known:
         raise SystemExit(f"no finding of {SOURCE.name} has the title {', '.join(lost)}")
     names = args.names or ([] if args.tables else list(findings))
     for name, finding in findings.items():
@@ -184,7 +158,7 @@ def main() -> None:
             pe_lab("-m", *words, "hydra/launcher=joblib", f"runs_dir={RUNS}",
                    "tracker.wandb.mode=disabled")  # fmt: skip
         print(f"ran {name}")
-    made = [name for name in findings if name in names or from_file(there[name])]
+    made = [name for name, it in findings.items() if name in names or it["title"] in page]
     folder = facts.ROOT / RUNS
     finished = {*kept()["path"], *finished_in(folder)}
     for name in names:
@@ -196,10 +170,7 @@ def main() -> None:
     if folder.is_dir():
         shown_by = [findings[name] for name in made]
         keep(folder, lambda runs: [path for f in shown_by for path in runs_of(f, runs)["path"]])
-    shown = [
-        section(finding, there[name]) if name in made else with_text(there[name], finding["text"])
-        for name, finding in findings.items()
-    ]
+    shown = [section(it) if name in made else "" for name, it in findings.items()]
     head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")

@@ -18,30 +18,21 @@ PAGE = findings.earlier()
 SOURCE = yaml.safe_load(findings.SOURCE.read_text("utf-8"))
 WRITTEN, WRITTEN_HEAD = SOURCE["findings"], SOURCE["head"]
 ON_PAGE = [name for name, one in WRITTEN.items() if one["title"] in PAGE]
-IN_FILE = [name for name, one in WRITTEN.items() if findings.from_file(PAGE.get(one["title"], ""))]
 
 
-@pytest.mark.parametrize("name", IN_FILE)
+@pytest.mark.parametrize("name", ON_PAGE)
 def test_a_section_has_the_numbers_of_the_file(name: str) -> None:
     there = PAGE[WRITTEN[name]["title"]]
-    section = findings.section(WRITTEN[name], there)
+    section = findings.section(WRITTEN[name])
     # Not `assert a == b`, which would print the difference of two long sections.
     same = section == there
     assert same, f"run python -m docs.findings {name} --tables"
     assert "| n |" in section or "| init x data |" in section
 
 
-@pytest.mark.parametrize("name", ON_PAGE)
-def test_a_section_says_what_is_written(name: str) -> None:
-    there, text = PAGE[WRITTEN[name]["title"]], WRITTEN[name]["text"]
-    assert there == findings.with_text(there, text), "run python -m docs.findings --tables"
-    assert findings.with_text(there, "Another.").count("\n\nAnother.\n\nMeasured ") == 1
-
-
 def test_no_kept_run_is_without_a_section() -> None:
-    """A run of the file is shown by a section, which names the file in its command."""
-    assert IN_FILE
-    shown = pl.concat([findings.runs_of(WRITTEN[name], kept())["path"] for name in IN_FILE])
+    """A run of the file is shown by a section."""
+    shown = pl.concat([findings.runs_of(WRITTEN[name], kept())["path"] for name in ON_PAGE])
     assert set(kept()["path"]) == set(shown)
     assert FILE.stat().st_size < 1_000_000
 
@@ -115,14 +106,6 @@ def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
     keep(Path("first"), lambda runs: runs.filter(pe="rope")["path"].to_list(), file)
     assert list(errors(file)) == [("rope", 0)], "a run that no section shows"
     assert "ood/far/error" not in kept(file).columns, "nor what was measured of it"
-
-
-def test_a_table_whose_runs_were_not_kept_is_not_lost_for_a_part_of_it() -> None:
-    """rope and pope in three seeds are kept of another section."""
-    finding, there = WRITTEN["indirect"], PAGE[WRITTEN["indirect"]["title"]]
-    assert not findings.from_file(there)
-    assert len(findings.runs_of(finding, kept())) == 6
-    assert findings.section(finding, there) == there
 
 
 def test_what_another_processor_changes_is_what_both_files_have() -> None:
@@ -233,7 +216,6 @@ def test_a_section_is_made_when_all_its_runs_are_finished(
 @pytest.mark.extended
 def test_no_table_of_the_file_lacks_a_run() -> None:
     runs = kept()["path"].to_list()
-    made = [name for name, it in WRITTEN.items() if findings.from_file(PAGE.get(it["title"], ""))]
-    assert len(made) > 15
-    for name in made:
+    assert len(ON_PAGE) > 30
+    for name in ON_PAGE:
         assert not findings.unfinished(WRITTEN[name], runs), name
