@@ -100,7 +100,7 @@ def _in_short(found: Scores, tasks: list[str]) -> list[str]:
         first = [entry for entry in entries if shares[entry] >= last]
         shown = dict.fromkeys([*first, *(e for e in ("cope", "rope") if e in shares)])
         parts = [f"{entry} {share_text(shares[entry])}" for entry in shown]
-        which = " (the highest, cope and rope; all below)" if len(parts) < len(entries) else ""
+        which = " (the highest, cope and rope)" if len(parts) < len(entries) else ""
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds{which}"
@@ -117,11 +117,15 @@ def _differences(found: Scores, task: str) -> str:
     if of.best:
         first = {*next(iter(of.letters.values()))}
         alike = sorted(entry for entry, letters in of.letters.items() if first & {*letters})
+        below = ", ".join(entry for entry in alike if entry not in of.best)
+        few = f" Lower too, but of too few seeds to differ: {below}." if below else ""
         if len(others := [e for e in listed if e in of.letters and e not in alike]) < len(alike):
             names = ", ".join(others)
-            return f"What differs from the highest encoding ({test}, of {of.compared}): {names}."
+            return (
+                f"What differs from the highest encoding ({test}, of {of.compared}): {names}.{few}"
+            )
         names = ", ".join(alike)
-        return f"The highest encoding and those that do not differ from it ({test}): {names}."
+        return f"The highest encoding and those that do not differ from it ({test}): {names}.{few}"
     if of.least_p is None:
         return "Too few seeds for a test."
     return (

@@ -11,9 +11,12 @@ from docs import findings_runs, leaderboard, readme
 from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
+from pe_lab.results.leaderboard.families import missed
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import WORST, Scores, cells_of, scores
+from pe_lab.results.leaderboard.texts import entry_order
 from pe_lab.results.statistics.across_tasks import ByTask, iqm
+from pe_lab.results.statistics.pairs import pairs
 from pe_lab.results.suite import DEFAULT, TUNING, load_suite
 
 SUITE = load_suite(DEFAULT)
@@ -26,7 +29,7 @@ MORE_SEEDS = ("flipflop", "majority", "sort", "copy_unique", "recall", "parity")
 PHASES = ("score", "steps_x2", "steps_x4")
 X4 = ("long_x4", "sparse_x4", "dense_x4")
 X_FIRST = [("copy_unique", "long_x3"), ("majority", "long_x3"), ("parity", "long_x8")]
-"""Where path has the most seeds of the first eight, and fewer of the next twelve."""
+"""Where path generalises in some of its twenty seeds."""
 TWO_SEEDS = ("fire", "kerple", "pope", "xpos")
 HEADING = "## What it says so far"
 NOT_SHOWN = "## What it does not show"
@@ -213,8 +216,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and not worse_than_in_domain(entry, "text")
         for entry, inside in (("path", 26.3), ("alibi", 26.5))
     ),
-    "cope does at twice the length, is below the threshold at four times in 4 of 8 seeds, and errs "
-    "in 45.5 % at eight times": lambda: (
+    "cope stays within the threshold of 35 % at twice the length in every seed and at four times "
+    "in 4 of 8, and errs in 45.5 % at eight times": lambda: (
         [rate("cope", "text", split) for split in splits("text")] == [(8, 8), (4, 8), (0, 8)]
         and median("cope", "text", "long_x8") == 45.5
     ),
@@ -279,9 +282,17 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and every("path", "parity", "long_x2", "long_x4")
         and rate("path", "parity", "long_x8") == (13, 20)
     ),
-    "Of its first eight seeds these were 8, 7 and 7, of the last twelve 7, 5 and 6; on majority t5 "
-    "has 7 of 8 and 5 of 12, rope 6 and 6": lambda: (
-        [
+    "Where not all 20 seeds do, more of the first eight do than of the last twelve: 8 of 8 and 7 "
+    "of 12 on unique copy, 7 and 5 on majority, 7 and 6 on parity; t5 has 7 and 5 on majority too, "
+    "rope 6 and 6": lambda: (
+        {*X_FIRST}
+        == {
+            (task, split)
+            for task in MORE_SEEDS
+            for split in splits(task)
+            if rate("path", task, split) != (20, 20)
+        }
+        and [
             (first_eight(*cell), rate(*cell)[0] - first_eight(*cell))
             for cell in [
                 *(("path", *of) for of in X_FIRST),
@@ -313,10 +324,14 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         > max(max(relative()["path"][task]) for task in RUN if task not in ("addition", "cycle"))
         and len(RUN) == 8
     ),
-    "0.5 % of the letters wrong at three times the length is one wrong letter in 20 % of the "
-    "sequences, 1.5 % in 44 %, and 5.1 % in 87 %": lambda: (
+    "0.5 % of the letters wrong at three times the length is at least one wrong letter in 20 % of "
+    "the sequences, 1.5 % in 44 %, and 5.1 % in 87 %": lambda: (
         {(0.5, 20), (1.5, 44)} <= letters_and_sequences("copy_unique")
         and (5.1, 87) in letters_and_sequences("sort")
+    ),
+    "With 8 seeds a side even the clearest result, p = 2/12870, does not pass Holm's correction "
+    "over all 630 pairs (0.075)": lambda: all(
+        clearest_of_eight(task) == (630, 0.075) for task in ("flipflop", "majority")
     ),
     "of fire 14 of 20 fresh seeds fit flip-flop, of kerple and pope 5 of 8, of xpos 3 of 8, at a "
     "rate at which both tuning seeds fitted": lambda: (
@@ -540,6 +555,21 @@ def letters() -> dict[str, str]:
     table = across_tables(shipped(), RUN)[0]
     assert table.columns[1] == "tie"
     return {row[0].text: row[1].text for row in [*table.rows, *table.closing]}
+
+
+def clearest_of_eight(task: str) -> tuple[int, float]:
+    """How many pairs of encodings there are, and the least corrected p of two with 8 seeds each,
+    none of the one generalising and all of the other."""
+    values = missed(shipped(), [task], entry_order(shipped(), [task])[0])
+    values = {entry: of for entry, of in values.items() if len(of[task]) >= 8}
+    tested = pairs(values)
+    least = [
+        pair.p_holm
+        for pair in tested
+        if pair.p == pytest.approx(2 / 12870) and pair.p_holm is not None
+        if len(values[pair.a][task]) == len(values[pair.b][task]) == 8
+    ]
+    return len(tested), round(min(least), 3)
 
 
 def phase_steps(entry: str, phase: str) -> list[int]:

@@ -380,13 +380,25 @@ def test_entries_that_share_no_letter_differ() -> None:
 
 
 def test_of_entries_with_too_few_seeds_to_differ_the_intervals_decide() -> None:
-    """Eight seeds a side cannot differ among so many: none of 8 is not among the best for that."""
+    """Eight seeds a side cannot differ among so many: one of 8 is not among the best for that."""
     names = [name for name in SUITE.encodings if name not in ("none", "rope", "cope")][:36]
     ran = [*flipflop("rope", 20, 0), *flipflop("cope", 20, 17)]
-    ran += (one for n, name in enumerate(names) for one in flipflop(name, 8, (8, 5, 0)[n % 3]))
+    ran += (one for n, name in enumerate(names) for one in flipflop(name, 8, (8, 5, 1)[n % 3]))
     seen = ties(scored(*ran), ["flipflop"], [*names, "rope", "cope"])
     assert all(seen.letters[name][0] == "a" for name in names)
     assert seen.best == {"cope", *names[::3], *names[1::3]}
+    # One run of another task, which is not compared, does not widen the interval of the highest.
+    stray = [run(name, "recall", 0, [0.9] * 4) for name in names[::3]]
+    other = ties(scored(*ran, *stray), ["flipflop", "recall"], [*names, "rope", "cope"])
+    assert other.best == seen.best
+
+
+def test_of_equal_means_the_entry_with_more_runs_is_the_highest() -> None:
+    """4 of 8 differ from 20 of 20 (p = 2 C(8, 4) / C(28, 4), of six pairs), not from 8 of 8."""
+    seeds = {"cope": (8, 8), "rope": (20, 20), "fox": (8, 4), "t5": (8, 4)}
+    found = scored(*(one for name, n in seeds.items() for one in flipflop(name, *n)))
+    for listed in ([*seeds], [*seeds][::-1]):
+        assert ties(found, ["flipflop"], listed).best == {"rope", "cope"}
 
 
 def test_cost_is_of_the_same_machine() -> None:

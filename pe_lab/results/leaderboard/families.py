@@ -1,7 +1,7 @@
 """P(generalises) by family of tasks, and which entries cannot be told apart."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -10,7 +10,7 @@ from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.letters import compact_letters
-from pe_lab.results.statistics.pairs import least_p_possible, pairs
+from pe_lab.results.statistics.pairs import Pair, holm, least_p_possible, pairs
 from pe_lab.results.statistics.power import LEVEL
 from pe_lab.results.statistics.proportions import stratified_interval
 
@@ -94,8 +94,8 @@ class Ties:
         letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
             has the one that generalises most. Empty where nothing differs.
         best: the entry that generalises most and those that do not differ from it, but none whose
-            interval (``Rate``) lies below its own where so few runs could not differ in any case
-            (``least_p_possible``); empty where nothing differs from it.
+            interval (``Rate``) lies below its own where runs so few could not differ whatever their
+            errors (``least_p_possible``); empty where nothing differs from it.
         compared: how many entries these are.
         least_p: the smallest corrected p of two of them; None where there are no two.
     """
@@ -121,7 +121,8 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
         if of and set(covered) <= set(of)
     }
     means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
-    ordered = sorted(values, key=lambda entry: means[entry])
+    # Of equal means the one with more runs is the highest: more entries can differ from it.
+    ordered = sorted(values, key=lambda e: (means[e], -sum(map(len, values[e].values())), e))
     tested = pairs({entry: values[entry] for entry in ordered})
     letters = compact_letters(ordered, tested)
     first = set(letters[ordered[0]]) if ordered else set()
@@ -129,17 +130,24 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     if len(best) == len(ordered):
         best = frozenset()
     elif best:
-        rates = rates_by(found, "generalises", {"": [*tasks]})
+        rates = rates_by(found, "generalises", {"": covered})
         highest = ordered[0]
         best -= {
             entry
             for entry in best
             if rates[entry][""].high < rates[highest][""].low
-            and least_p_possible(values[highest], values[entry]) * len(tested) > LEVEL
+            and not _could_differ(values, tested, highest, entry)
         }
     least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
     marks = {entry: mark for entry, mark in letters.items() if mark}
     return Ties(marks, best, len(ordered), least)
+
+
+def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, b: str) -> bool:
+    """Whether so many runs of these two could differ at all, the other pairs being as they are."""
+    others = [pair.p for pair in tested if {pair.a, pair.b} != {a, b}]
+    corrected = holm([*others, least_p_possible(values[a], values[b])])[-1]
+    return corrected is not None and corrected <= LEVEL
 
 
 def _runs(found: Scores, column: str) -> pl.DataFrame:
