@@ -48,10 +48,10 @@ def page() -> str:
 
 
 def picture() -> str:
-    """The heat map of the entries with the most tasks, as SVG."""
+    """The heat map of the entries that have run half of the tasks or more, as SVG."""
     found, _ = shipped()
     heat = leaderboard_heat(found, list(found.suite.tasks))
-    return drawn(heat_picture(heat, found.suite.title, whole=True), "svg").decode()
+    return drawn(heat_picture(heat, found.suite.title, at_least_half=True), "svg").decode()
 
 
 def shipped() -> tuple[Scores, str | None]:

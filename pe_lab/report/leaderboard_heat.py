@@ -108,19 +108,19 @@ def _row(found: Scores, rates: Mapping[str, Rate], entry: str, tasks: Sequence[s
     return HeatRow(entry, display_name(found, entry, tasks), cells, len(rates))
 
 
-def heat_picture(heat: HeatMap, suite: str, whole: bool = False) -> Spec:
+def heat_picture(heat: HeatMap, suite: str, at_least_half: bool = False) -> Spec:
     """The heat map as a chart of its own, its columns family by family.
 
     Args:
         suite: its title.
-        whole: only the entries that have as many tasks as the one that has most.
+        at_least_half: only the entries that have run half of these tasks or more.
     """
-    most = max((row.runs for row in heat.rows), default=0) if whole else 0
-    rows = [row for row in heat.rows if row.runs >= most]
+    columns = [(family, task) for family, tasks in heat.families.items() for task in tasks]
+    least = len(columns) / 2 if at_least_half else 0
+    rows = [row for row in heat.rows if row.runs >= least]
     named = {row.name: row for row in rows} | {
         f"{row.name} (control)": row for row in heat.controls
     }
-    columns = [(family, task) for family, tasks in heat.families.items() for task in tasks]
     values: list[dict[str, Any]] = [
         {"entry": name, "family": family, "task": task, **asdict(cell)}
         for name, row in named.items()
