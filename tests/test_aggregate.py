@@ -1,4 +1,4 @@
-"""Groups of runs: which mean is marked as the best, and what a group pools."""
+"""Groups of runs: which rate or mean is marked as the best, and what a group pools."""
 
 import csv
 import io
@@ -11,12 +11,48 @@ from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
 
 
-def best(**rows: list[float]) -> set[str]:
+def best(rows: dict[str, list[float]], by_rate: bool) -> set[str]:
     """The encodings that are marked, of these with their errors by seed."""
     for pe, values in rows.items():
         errors_of(pe, values)
-    runs = grouped(read_runs(), splits=["sparse"])
+    runs = grouped(read_runs(), splits=["sparse"], by_rate=by_rate)
     return set(runs.filter("best")["pe"])
+
+
+def seeds(k: int, n: int) -> list[float]:
+    """Errors of n seeds, of which k are up to 2 %, suite v1's threshold of flipflop's splits."""
+    return [0.0] * k + [0.5] * (n - k)
+
+
+@pytest.mark.parametrize(
+    ("rows", "marked"),
+    [
+        # 95 % Wilson intervals in %: 7/8 53..98, 3/8 14..69, 2/8 7..59, 1/8 2..47, 0/8 0..32.
+        ({"a": seeds(7, 8), "b": seeds(1, 8)}, {"a"}),
+        ({"a": seeds(7, 8), "b": seeds(2, 8)}, set()),
+        ({"a": seeds(7, 8), "b": seeds(1, 8), "c": seeds(3, 8)}, set()),
+        # Three seeds show nothing: 3/3 44..100, 0/3 0..56; four do: 4/4 51..100, 0/4 0..49.
+        ({"a": [0.0, 0.0, 0.0], "b": [0.5, 0.51, 0.52]}, set()),
+        ({"a": seeds(4, 4), "b": seeds(0, 4)}, {"a"}),
+        # Ties are marked together, whatever their seeds; only ties, or one row alone, never.
+        ({"a": seeds(8, 8), "b": [0.01] * 4 + [0.02] * 4, "c": seeds(0, 8)}, {"a", "b"}),
+        ({"a": seeds(8, 8), "b": seeds(2, 2), "c": seeds(2, 8)}, set()),
+        ({"a": seeds(8, 8), "b": seeds(8, 8)}, set()),
+        ({"a": seeds(8, 8)}, set()),
+        # Of 0/n none is the best, however much lower one mean is.
+        ({"a": [0.03] * 8, "b": [0.9] * 8}, set()),
+        # The rate decides, not the mean: 0.38 of a against 0.03 of b.
+        ({"a": [0.0] * 5 + [1.0] * 3, "b": [0.03] * 10}, {"a"}),
+        # One seed is never the best, nor what it ties with: 1/1 21..100; 0/1 is 0..79.
+        ({"a": seeds(8, 8), "b": [0.0], "c": seeds(0, 8)}, set()),
+        ({"a": seeds(8, 8), "b": [0.5]}, set()),
+        ({"a": seeds(30, 30), "b": [0.5]}, {"a"}),
+    ],
+)
+def test_the_best_rate_is_marked_where_wilsons_interval_allows(
+    here: Here, rows: dict[str, list[float]], marked: set[str]
+) -> None:
+    assert best(rows, by_rate=True) == marked
 
 
 @pytest.mark.parametrize(
@@ -43,24 +79,24 @@ def best(**rows: list[float]) -> set[str]:
         ({"a": [0.19, 0.21], "b": [0.2, 0.2], "c": [0.9, 0.9]}, set()),
     ],
 )
-def test_best_is_marked_where_the_interval_allows(
+def test_the_best_mean_is_marked_where_the_interval_allows(
     here: Here, rows: dict[str, list[float]], marked: set[str]
 ) -> None:
-    assert best(**rows) == marked
+    assert best(rows, by_rate=False) == marked
 
 
 def test_best_is_among_what_was_measured_on_the_same_data(here: Here) -> None:
-    errors_of("a", [0.1, 0.1])
-    errors_of("b", [0.5, 0.5], **{"task.length": 128})
+    errors_of("a", seeds(4, 4))
+    errors_of("b", seeds(0, 4), **{"task.length": 128})
     assert not grouped(read_runs(), splits=["sparse"])["best"].any()
-    errors_of("b", [0.5, 0.5])
+    errors_of("b", seeds(0, 4))
     assert grouped(read_runs(), splits=["sparse"]).filter("best")["pe"].to_list() == ["a"]
 
 
 def test_no_best_among_pooled_settings(here: Here) -> None:
     for steps in (400, 800):
-        errors_of("a", [0.1, 0.1], **{"train.steps": steps})
-    errors_of("b", [0.5, 0.5])
+        errors_of("a", seeds(4, 4), **{"train.steps": steps})
+    errors_of("b", seeds(0, 4))
     assert not grouped(read_runs(), ["pe"], splits=["sparse"])["best"].any()
     chosen = read_runs(**{"train.steps": 400})
     assert grouped(chosen, ["pe"], splits=["sparse"])["best"].any()
@@ -80,6 +116,25 @@ def test_the_mark_in_every_format(here: Here) -> None:
     rows = list(csv.DictReader(io.StringIO(here(*words, "format=csv").out)))
     assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
     assert "lowest" not in here(*words, "pe=other").out
+
+
+def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
+    """The mean keeps its rule, and the sentence has both; of means alone it has theirs."""
+    errors_of("a", [0.0] * 4)
+    errors_of("b", [0.5, 0.5, 0.51, 0.51])
+    errors_of("c", [0.03, 0.03, 0.03, 0.03])
+    out = " ".join(here("results").out.split())
+    assert "4/4 0.0 *" in out
+    assert "0.0 ± 0.0 *" in out
+    assert "*: highest k/n, its 95 % Wilson interval above those of all rows with a lower" in out
+    assert "of means the lowest, its 95 % interval below" in out
+    words = ("results", "where=not pe=a", "splits=sparse", "format=markdown")
+    rates = here(*words).out
+    assert "| c | 4 | 0/4 3.00 |" in rates
+    assert "**" not in rates, "0/4 is not the best"
+    means = here(*words, "spread=sd").out
+    assert "| c | 4 | **3.00 ± 0.00** |" in means
+    assert "Bold: lowest mean" in means
 
 
 def test_what_a_group_pools_is_reported(here: Here) -> None:

@@ -124,7 +124,8 @@ def show(words: Sequence[str]) -> None:
         found = variance_tables(parts, named(runs), metric)
         print_tables(form, found, parts, runs, [] if len(parts) else [CROSSED], facts)
     else:
-        groups = grouped(runs, by, metric, options.splits, options.threshold)
+        by_rate = options.spread == "rates"
+        groups = grouped(runs, by, metric, options.splits, options.threshold, by_rate)
         finished = runs.filter(pl.col("state") == "finished")
         names = named(finished)
         found = tables(groups, names, Layout(by, metric, options.spread, options.sort))

@@ -30,6 +30,7 @@ def grouped(
     metric: str = "error",
     splits: Sequence[str] | None = None,
     limit: float | None = None,
+    by_rate: bool = True,
 ) -> pl.DataFrame:
     """One row for each group of finished runs and split; the split ``ood`` is the mean over all
     splits out of domain, for each run.
@@ -49,6 +50,7 @@ def grouped(
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
         splits: those to show, in this order; None: ``ood``, where the metric has a mean, and all.
         limit: the threshold of all splits; None: those of the suite (``suite.threshold``).
+        by_rate: whether the best is judged by k/n where there is a threshold, else by the mean.
 
     Raises:
         UsageError: an unknown key, metric or split.
@@ -76,11 +78,15 @@ def grouped(
         for task in finished["task"].unique().sort()
         for split in selected_splits(runs, task, metric, splits)
     ).collect()
-    return summarized(values, [*group, "split"], ("task", "split"), metric)
+    return summarized(values, [*group, "split"], ("task", "split"), metric, by_rate)
 
 
 def summarized(
-    values: pl.DataFrame, keys: Sequence[str], column: Sequence[str], metric: str
+    values: pl.DataFrame,
+    keys: Sequence[str],
+    column: Sequence[str],
+    metric: str,
+    by_rate: bool = True,
 ) -> pl.DataFrame:
     """One row for each combination of ``keys``, with the columns of ``grouped`` after them.
 
@@ -89,6 +95,7 @@ def summarized(
             of what the split was measured on), ``_value``, ``_guess``, ``_measured`` (whether
             it was measured at all) and ``_threshold`` (up to which it counts as generalised).
         column: the keys of a column of the table, in which the best is marked.
+        by_rate: as in ``grouped``.
     """
     described = metric_of(metric)
     may_overflow = described is not None and described.may_overflow
@@ -103,7 +110,7 @@ def summarized(
     )
     whole = pl.col("not_finite") == 0
     table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
-    best = is_best(table, column) if lower_is_better else [False] * len(table)
+    best = is_best(table, column, by_rate) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
         *keys, "n", "seeds", *THRESHOLDED, "median", "clusters", "values",
         "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess",

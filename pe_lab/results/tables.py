@@ -17,10 +17,16 @@ from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.reader import text
 
-BEST = (
-    "lowest mean, its 95 % interval below those of all other rows measured on the same data "
-    "(ties: only where all their seeds agree)."
+BELOW = (
+    "its 95 % interval below those of all other rows measured on the same data (ties: only where "
+    "all their seeds agree)."
 )
+BEST = f"lowest mean, {BELOW}"
+BEST_RATE = (
+    "highest k/n, its 95 % Wilson interval above those of all rows with a lower one measured on "
+    f"the same data (ties: all); of means the lowest, {BELOW}"
+)
+"""What the star says in a table with rates, and in one without."""
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
@@ -101,7 +107,8 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         ]
         lines.append([*map(Cell, named), *numbers])
     closing = {"guessing": "guess"} if layout.metric == "error" else {}
-    if has_rates(table, layout.spread):
+    rates = has_rates(table, layout.spread)
+    if rates:
         closing["threshold"] = "threshold"
     below = [
         [f"({name})", *[""] * (len(words) - 1), *_shares(table, layout.across, columns, share)]
@@ -115,7 +122,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         rows=lines,
         caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
-        best=BEST,
+        best=BEST_RATE if rates else BEST,
         marks=CLUSTERED if table["clusters"].any() else "",
         closing=[list(map(Cell, line)) for line in below],
     )
