@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 from made import errors_of, made
@@ -9,6 +10,7 @@ from program import Here
 
 from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
+from pe_lab.results.statistics.proportions import two_clusters
 
 
 def best(rows: dict[str, list[float]], by_rate: bool) -> set[str]:
@@ -135,6 +137,26 @@ def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
     means = here(*words, "spread=sd").out
     assert "| c | 4 | **3.00 ± 0.00** |" in means
     assert "Bold: lowest mean" in means
+
+
+def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
+    """Its own values lie close together: the lowest mean, yet without interval and star."""
+    for seed, (sparse, dense) in enumerate([(0.0, 0.1), (0.0, 0.11), (0.09, 0.02), (0.1, 0.0)]):
+        made("a", seed, errors={"in_domain": 0.0, "sparse": sparse, "dense": dense})
+        made("b", seed, errors={"in_domain": sparse, "sparse": 0.5, "dense": 0.5})
+    assert not two_clusters([0.05, 0.055, 0.055, 0.05])
+    for splits in (None, ["ood"], ["in_domain", "ood", "dense"]):
+        table = grouped(read_runs(), splits=splits)
+        assert splits is None or table["split"].unique(maintain_order=True).to_list() == splits
+        rows = {row["pe"]: row for row in table.filter(split="ood").iter_rows(named=True)}
+        names = ("clusters", "low", "high", "best")
+        assert [rows["a"][name] for name in names] == [True, None, None, False]
+        assert [rows["b"][name] for name in names] == [False, 0.5, 0.5, False]
+        assert rows["a"]["mean"] == pytest.approx(0.0525)
+    out = " ".join(here("results", "splits=ood").out.split())
+    assert re.search(r"a 4 5\.25 ± \d\.\d\d‡ b", out)
+    assert "‡: seeds in two clusters, of OOD mean on one of its splits; no interval." in out
+    assert "OOD mean on" not in here("results", "splits=sparse").out
 
 
 def test_what_a_group_pools_is_reported(here: Here) -> None:

@@ -12,12 +12,16 @@ from typing import Any
 import polars as pl
 import pytest
 from html_page import Page
+from made import made
 from program import Here
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 from scipy import stats
 
 from pe_lab.cli.report import MARK
 from pe_lab.report.bands import bands
+from pe_lab.report.pictures import heat_map
+from pe_lab.report.sections import sections
+from pe_lab.results.frame import by_split, read_runs
 
 __all__ = ["page", "runs", "text"]
 
@@ -71,6 +75,25 @@ def test_two_clusters_are_marked_and_have_no_interval() -> None:
     without = bands(rows, ("setting",), "error")["a",]
     assert without is not None
     assert (without.rate, without.k) == ("‡", None)
+
+
+def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
+    """Its own values lie close together."""
+    for seed, (sparse, dense) in enumerate([(0.0, 0.1), (0.0, 0.11), (0.09, 0.02), (0.1, 0.0)]):
+        made("a", seed, errors={"in_domain": 0.0, "sparse": sparse, "dense": dense})
+        made("b", seed, errors={"in_domain": sparse, "sparse": 0.1, "dense": 0.1})
+    runs = read_runs()
+    (section,) = sections(runs, by_split(runs))
+    found = {setting.pe: setting.ood["error"] for setting in section.settings}
+    assert found["a"] is not None
+    assert (found["a"].rate, found["a"].half, found["a"].clusters) == ("‡", None, True)
+    assert found["b"] is not None
+    assert (found["b"].rate, found["b"].half) == ("", 0.0)
+    means = [value for value in heat_map(section)["data"]["values"] if value["split"] == "OOD mean"]
+    assert {cell["setting"]: cell["below"] for cell in means} == {
+        "a (n = 4)": "5.25", "b (n = 4)": "± 0.0",
+    }  # fmt: skip
+    assert "of OOD mean on one of its splits" in " ".join(heat_map(section)["title"]["text"])
 
 
 def test_settings_stand_from_best_to_worst(flipflop: Any) -> None:

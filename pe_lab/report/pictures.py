@@ -19,7 +19,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
 from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section
-from pe_lab.results.cell_text import CLUSTERED
+from pe_lab.results.cell_text import CLUSTERED, CLUSTERED_MEAN
 
 FONTS = {
     "inherit": "sans-serif",
@@ -118,13 +118,16 @@ def _heat_values(section: Section) -> list[dict[str, Any]]:
 def _heat_caption(section: Section) -> list[str]:
     """Its two lines: what the cells hold, and what marks them."""
     cells = [band for setting in section.settings for band in setting.cells["error"].values()]
-    clusters = any(band and band.clusters for band in cells)
+    means = [setting.ood["error"] for setting in section.settings]
+    marks = ""
+    if any(band and band.clusters for band in (*cells, *means)):
+        marks = f"{CLUSTERED if section.split else CLUSTERED_MEAN} "
     rated = any(band and band.k is not None and band.n > 1 for band in cells)
     first = "k/n seeds up to the threshold and their median; below, " if rated else ""
     first += "the mean" if rated else "Mean"
     return [
         f"{section.title}: wrong answers in %. {first} over n seeds ± half the 95 % interval",
-        f"(Student's t). {CLUSTERED + ' ' if clusters else ''}{section.legend}".strip(),
+        f"(Student's t). {marks}{section.legend}".strip(),
     ]
 
 

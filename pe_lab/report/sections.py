@@ -1,7 +1,7 @@
 """A section of the report: the settings of one task, ranked, and their metrics over the seeds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -30,7 +30,7 @@ class Setting:
         mark: of an encoding made for test time that was trained from scratch, else empty.
         cells: the metrics of each split, by metric and split.
         ood: the means over the out-of-domain splits, or over all lengths, by metric; None where
-            one of them was not measured.
+            one of them was not measured, of two clusters where the seeds are on one of them.
     """
 
     name: str
@@ -159,7 +159,10 @@ def section(
         rated = limit if metric == "error" else NO_THRESHOLD
         for (setting, name), band in bands(splits, ("setting", "split"), metric, rated).items():
             cells.setdefault(setting, {m: {} for m in METRICS})[metric][name] = band
-        ood[metric] = _over_runs(_means(splits, metric, len(names) if split else 1), metric)
+        means = _over_runs(_means(splits, metric, len(names) if split else 1), metric)
+        ood[metric] = {
+            setting: _of_its_splits(mean, cells[setting][metric]) for setting, mean in means.items()
+        }
     costs = {key: _over_runs(runs, key) for key in COSTS}
     settings = [
         Setting(
@@ -190,6 +193,14 @@ def _means(splits: pl.DataFrame, metric: str, least: int) -> pl.DataFrame:
     out = splits.filter(pl.col("split") != IN_DOMAIN).group_by("setting", "path")
     complete = pl.col(metric).is_not_null().all() & (pl.len() >= least)
     return out.agg(pl.when(complete).then(pl.col(metric).mean()))
+
+
+def _of_its_splits(mean: Band | None, cells: Mapping[str, Band | None]) -> Band | None:
+    """The mean, of two clusters and without interval where a split that it averages is."""
+    averaged = (band for split, band in cells.items() if split != IN_DOMAIN)
+    if mean is None or mean.n == 1 or not any(band and band.clusters for band in averaged):
+        return mean
+    return replace(mean, clusters=True, low=None, high=None)
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:

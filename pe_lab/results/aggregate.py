@@ -6,11 +6,11 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import OOD, PREFIXES, metric_name, metric_of, metric_prefix
+from pe_lab.common.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.best import is_best
 from pe_lab.results.frame import compared_keys, splits_of
-from pe_lab.results.intervals import spread, with_interval
+from pe_lab.results.intervals import spread, with_clusters_of_mean, with_interval
 from pe_lab.results.keys import unknown
 from pe_lab.results.labels import without_idle
 from pe_lab.results.reader import text
@@ -33,7 +33,8 @@ def grouped(
     by_rate: bool = True,
 ) -> pl.DataFrame:
     """One row for each group of finished runs and split; the split ``ood`` is the mean over all
-    splits out of domain, for each run.
+    splits out of domain, for each run. It has two clusters where one of these splits has, whether
+    or not it is selected.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
     (n - 1), ``low`` and ``high`` (95 % interval of the mean, Student's t; like ``sd`` null for
@@ -59,6 +60,11 @@ def grouped(
     """
     finished = runs.filter(pl.col("state") == "finished")
     group = ["task", *group_keys(by, runs.columns)]
+    mean = OOD if OOD not in splits_of(runs) else None
+    selected = {
+        task: selected_splits(runs, task, metric, splits)
+        for task in finished["task"].unique().sort()
+    }
     # Lazily: only a few of two hundred columns are needed.
     lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
     values = pl.concat(
@@ -75,10 +81,11 @@ def grouped(
             _number(runs, column_of(runs, split, "error")).is_not_null().alias("_measured"),
             pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
         )
-        for task in finished["task"].unique().sort()
-        for split in selected_splits(runs, task, metric, splits)
+        for task, shown in selected.items()
+        for split in [*shown, *(_averaged(runs, task, shown) if mean in shown else [])]
     ).collect()
-    return summarized(values, [*group, "split"], ("task", "split"), metric, by_rate)
+    table = summarized(values, [*group, "split"], ("task", "split"), metric, by_rate, mean)
+    return table if splits is None else table.filter(pl.col("split").is_in(splits))
 
 
 def summarized(
@@ -87,6 +94,7 @@ def summarized(
     column: Sequence[str],
     metric: str,
     by_rate: bool = True,
+    mean: str | None = None,
 ) -> pl.DataFrame:
     """One row for each combination of ``keys``, with the columns of ``grouped`` after them.
 
@@ -96,6 +104,7 @@ def summarized(
             it was measured at all) and ``_threshold`` (up to which it counts as generalised).
         column: the keys of a column of the table, in which the best is marked.
         by_rate: as in ``grouped``.
+        mean: the split that is the mean of those out of domain, if one is.
     """
     described = metric_of(metric)
     may_overflow = described is not None and described.may_overflow
@@ -110,11 +119,18 @@ def summarized(
     )
     whole = pl.col("not_finite") == 0
     table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
+    if mean is not None:
+        table = with_clusters_of_mean(table, keys, mean)
     best = is_best(table, column, by_rate) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
         *keys, "n", "seeds", *THRESHOLDED, "median", "clusters", "values",
         "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess",
     )  # fmt: skip
+
+
+def _averaged(runs: pl.DataFrame, task: str, shown: Sequence[str]) -> list[str]:
+    """The splits out of domain of a task beside those shown."""
+    return [s for s in splits_of(runs.filter(task=task)) if s not in (IN_DOMAIN, *shown)]
 
 
 def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:

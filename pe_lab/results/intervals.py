@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.results.statistics.proportions import rate_of, with_rates
 
 NO_THRESHOLD = pl.lit(None, pl.Float64)
@@ -41,6 +42,21 @@ def with_interval(table: pl.DataFrame) -> pl.DataFrame:
     t = pl.Series([t_95(n) if n > 1 else None for n in table["n"]], dtype=pl.Float64)
     half = pl.when(~pl.col("clusters")).then(t * pl.col("sd") / pl.col("n").sqrt())
     return table.with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
+
+
+def with_clusters_of_mean(table: pl.DataFrame, keys: Sequence[str], mean: str) -> pl.DataFrame:
+    """The table of ``with_interval`` with two clusters, and no interval, in the split ``mean``
+    where one of the splits out of domain, which it averages, has them: its values are then of
+    several kinds of run, also where they lie close together.
+
+    Args:
+        keys: those of a row, the split among them.
+    """
+    group = [key for key in keys if key != "split"]
+    averaged = pl.col("clusters") & ~pl.col("split").is_in([mean, IN_DOMAIN])
+    of_mean = (pl.col("split") == mean) & (pl.col("n") > 1)
+    table = table.with_columns(pl.col("clusters") | (of_mean & averaged.any().over(group)))
+    return table.with_columns(pl.when(~pl.col("clusters")).then(pl.col("low", "high")))
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:

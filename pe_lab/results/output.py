@@ -58,7 +58,8 @@ def print_tables(
             best = max(
                 tables, key=lambda table: any(cell.best for row in table.rows for cell in row)
             )
-            marks = next((table.marks for table in tables if table.marks), "")
+            # The longest also says what the others do.
+            marks = max((table.marks for table in tables), key=len)
             console().print(caption(replace(best, legend="", marks=marks), "*"))
         for line in lines:
             console().print(line, soft_wrap=True)

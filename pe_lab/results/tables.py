@@ -12,7 +12,14 @@ from pe_lab.common.metrics import OOD, is_share
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
-from pe_lab.results.cell_text import CLUSTERED, Spread, cell_text, has_rates, how_to_read
+from pe_lab.results.cell_text import (
+    CLUSTERED,
+    CLUSTERED_MEAN,
+    Spread,
+    cell_text,
+    has_rates,
+    how_to_read,
+)
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.reader import text
@@ -123,7 +130,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
         best=BEST_RATE if rates else BEST,
-        marks=CLUSTERED if table["clusters"].any() else "",
+        marks=_marks(table, layout.across),
         closing=[list(map(Cell, line)) for line in below],
     )
 
@@ -172,6 +179,14 @@ def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str
     """The mean of a column of shares in each column of the table, in %."""
     means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
     return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
+
+
+def _marks(table: pl.DataFrame, across: str) -> str:
+    """What the mark of two clusters says, if there is one."""
+    marked = table.filter("clusters")
+    if marked.is_empty():
+        return ""
+    return CLUSTERED_MEAN if (marked[across] == OOD).any() else CLUSTERED
 
 
 def _mark(key: str, value: Any) -> str:
