@@ -121,15 +121,18 @@ def test_the_mark_in_every_format(here: Here) -> None:
 
 
 def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
-    """The mean keeps its rule, and the sentence has both; of means alone it has theirs."""
+    """The mean keeps its rule; a sentence for each kind of star in the table, and no other."""
     errors_of("a", [0.0] * 4)
     errors_of("b", [0.5, 0.5, 0.51, 0.51])
     errors_of("c", [0.03, 0.03, 0.03, 0.03])
     out = " ".join(here("results").out.split())
     assert "4/4 0.0 *" in out
     assert "0.0 ± 0.0 *" in out
-    assert "*: highest k/n, its 95 % Wilson interval above those of all rows with a lower" in out
-    assert "of means the lowest, its 95 % interval below" in out
+    rate = "*: highest k/n, its 95 % Wilson interval above those of all lower ones measured on"
+    assert f"{rate} the same data (ties: all); lowest mean, its 95 % interval below" in out
+    alone = " ".join(here("results", "splits=sparse").out.split())
+    assert f"{rate} the same data (ties: all)." in alone
+    assert "lowest mean" not in alone
     words = ("results", "where=not pe=a", "splits=sparse", "format=markdown")
     rates = here(*words).out
     assert "| c | 4 | 0/4 3.00 |" in rates
@@ -155,8 +158,8 @@ def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None
         assert rows["a"]["mean"] == pytest.approx(0.0525)
     out = " ".join(here("results", "splits=ood").out.split())
     assert re.search(r"a 4 5\.25 ± \d\.\d\d‡ b", out)
-    assert "‡: seeds in two clusters, of OOD mean on one of its splits; no interval." in out
-    assert "OOD mean on" not in here("results", "splits=sparse").out
+    assert "‡: seeds in two clusters (OOD mean: on a split); no interval." in out
+    assert "OOD mean" not in here("results", "splits=sparse").out
 
 
 def test_what_a_group_pools_is_reported(here: Here) -> None:

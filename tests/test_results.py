@@ -150,6 +150,39 @@ def test_splits_metric_sort_and_spread(here: Here) -> None:
         assert table(here, "flip", f"spread={spread}")["a"]["sparse"] == cell
 
 
+def test_the_highest_rates_come_first_then_the_lowest_means(here: Here) -> None:
+    """The rate is the mean over the splits out of domain, in domain apart, the mean breaks a tie;
+    one seed has a rate, too, and last is what lacks one of its splits."""
+    # Of sparse and dense: 2/2 and 1/2, 1/2 and 2/2, 0/2 twice, 1/2 twice.
+    runs = {
+        "late": ([0.0, 0.0], [0.0, 1.0]),
+        "early": ([0.0, 0.4], [0.0, 0.0]),
+        "low": ([0.03, 0.03], [0.03, 0.03]),
+        "half": ([0.0, 0.04], [0.04, 0.0]),
+        "one": ([0.0], [0.04]),
+        "short": ([0.0, 0.0], [None, None]),
+    }
+    for pe, (sparse, dense) in runs.items():
+        for seed, pair in enumerate(zip(sparse, dense, strict=True)):
+            inside = 0.0 if pe == "low" else 0.5
+            errors = {"in_domain": inside, "sparse": pair[0], "dense": pair[1]}
+            made(pe, seed, errors=errors)
+    by_rate = ["early", "late", "half", "one", "low", "short"]
+    found = table(here, "flipflop")
+    assert list(found)[:6] == by_rate
+    assert list(found["low"]) == ["encoding", "n", "in_domain", "sparse", "dense", "OOD mean"]
+    assert list(table(here, "flipflop", "splits=ood,sparse,dense")["low"])[2] == "OOD mean"
+    # Of sparse alone; tied means in the order of their names.
+    assert list(table(here, "flip", "splits=sparse"))[:6] == [
+        "late", "one", "short", "half", "early", "low",
+    ]  # fmt: skip
+    by_mean = ["half", "one", "low", "early", "late", "short"]
+    for words in (["sort=ood"], ["spread=sd"], ["metric=error_seq"]):
+        assert list(table(here, "flip", *words))[:6] == by_mean
+    assert list(table(here, "flip", "where=seed=0"))[:2] == ["early", "late"]
+    assert list(table(here, "flip", "sort=-pe"))[:2] == ["short", "one"]
+
+
 def test_rates_come_first(here: Here) -> None:
     """Thresholds of flipflop in suite v1: 1 % in domain, 2 % of the splits."""
     for seed, error in enumerate([0.0, 0.01, 0.03, 0.04]):
@@ -193,7 +226,7 @@ def test_rates_in_numbers(here: Here) -> None:
     assert (row["p_generalises"], row["p_low"], row["p_high"]) == (2 / 3, *wilson(2, 3))
     loss = json.loads(here("results", "format=json", "metric=loss", "splits=sparse").out)["rows"]
     assert [loss[0][name] for name in ("k", "p_generalises", "threshold")] == [None] * 3
-    mean = json.loads(here("results", "format=json").out)["rows"][0]
+    mean = json.loads(here("results", "format=json").out)["rows"][-1]
     assert (mean["split"], mean["k"], mean["clusters"]) == ("ood", None, True)
 
 

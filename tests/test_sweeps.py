@@ -75,10 +75,19 @@ def test_the_closing_lines_answer_which_encoding_generalises(here: Here, tmp_pat
     assert len(re.findall(r"finished, in_domain [\d.]+ %, OOD mean [\d.]+ %", out)) == 4
     (title,) = (n for n, line in enumerate(out.splitlines()) if "flipflop: error in %" in line)
     head, _, *rows = out.splitlines()[title + 1 :][:4]
-    assert head.split() == ["encoding", "n", "OOD", "mean", "in_domain"]
+    assert head.split() == [
+        "encoding",
+        "n",
+        "in_domain",
+        "sparse",
+        "dense",
+        *head.split()[5:-2],
+        "OOD",
+        "mean",
+    ]
     order = sorted(("none", "rope"), key=lambda pe: means[pe, "0"] + means[pe, "1"])
     assert [row.split()[:2] for row in rows] == [[pe, "2"] for pe in order]
-    assert all(re.search(r"\d ± \d.* [012]/2‡? [\d.]+", row) for row in rows)
+    assert all(re.search(r" [012]/2‡? [\d.]+ .*\d ?± ?\d", row) for row in rows)
     pe, seed = min(means, key=lambda job: means[job])
     (best,) = (tmp_path / "runs").glob(f"flipflop/{pe}/seed{seed}-*")
     assert out.splitlines()[-3:] == [

@@ -3,7 +3,9 @@
     pe-lab results task=flipflop pe=cope,rope          filters: any key of a run, values by commas
     pe-lab results where="ood<0.05 and steps>=1000"    a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
-    pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending
+    pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending; else
+                                                       the highest rates, then the lowest OOD
+                                                       mean, come first
     pe-lab results metric=loss spread=both             the metric; spread: rates (of seeds that
                                                        generalise, median, mean and sd), or the
                                                        mean with sd, interval or both

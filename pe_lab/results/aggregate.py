@@ -49,7 +49,7 @@ def grouped(
     Args:
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
-        splits: those to show, in this order; None: ``ood``, where the metric has a mean, and all.
+        splits: those to show, in this order; None: all and, where the metric has a mean, ``ood``.
         limit: the threshold of all splits; None: those of the suite (``suite.threshold``).
         by_rate: whether the best is judged by k/n where there is a threshold, else by the mean.
 
@@ -203,7 +203,7 @@ def selected_splits(
         raise UsageError(f"metric={metric}: {did_you_mean(metric, metrics)}")
     measured = splits_of(runs.filter(task=task))
     if len(measured) > 1:
-        measured = [*mean, *measured]
+        measured = [*measured, *mean]
     return [split for split in splits or measured if split in measured]
 
 

@@ -13,9 +13,7 @@ Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
 """Marks a cell whose seeds fall into two clusters."""
 CLUSTERED = f"{CLUSTERS}: seeds in two clusters; no interval."
-CLUSTERED_MEAN = (
-    f"{CLUSTERS}: seeds in two clusters, of OOD mean on one of its splits; no interval."
-)
+CLUSTERED_MEAN = f"{CLUSTERS}: seeds in two clusters (OOD mean: on a split); no interval."
 
 
 def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) -> Cell:

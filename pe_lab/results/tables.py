@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import OOD, is_share
+from pe_lab.common.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
@@ -23,17 +24,16 @@ from pe_lab.results.cell_text import (
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.reader import text
+from pe_lab.results.statistics.proportions import mean_rate
 
-BELOW = (
-    "its 95 % interval below those of all other rows measured on the same data (ties: only where "
-    "all their seeds agree)."
-)
-BEST = f"lowest mean, {BELOW}"
 BEST_RATE = (
-    "highest k/n, its 95 % Wilson interval above those of all rows with a lower one measured on "
-    f"the same data (ties: all); of means the lowest, {BELOW}"
+    "highest k/n, its 95 % Wilson interval above those of all lower ones measured on the same data "
+    "(ties: all)."
 )
-"""What the star says in a table with rates, and in one without."""
+BEST = (
+    "lowest mean, its 95 % interval below those of all other rows measured on the same data "
+    "(ties: only where all their seeds agree)."
+)
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
@@ -49,8 +49,9 @@ class Layout:
         metric: what the cells are of.
         spread: what a cell shows: rates (k of n generalise, median, mean and sd), or the mean with
             its sd, interval or both.
-        sort: a split, n or a key of ``by``, after - for descending; None: the mean out of domain
-            where it is a column, else these keys.
+        sort: a split, n or a key of ``by``, after - for descending; None: where there are rates,
+            the highest mean rate over the splits out of domain and on a tie the lowest mean, else
+            the lowest mean out of domain where it is a column, else these keys.
         across: the key that makes the columns; with length, there is a table for each task and
             split.
     """
@@ -82,7 +83,9 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
     for cell in table.iter_rows(named=True):
         rows.setdefault(tuple(cell[key] for key in layout.by), {})[cell[layout.across]] = cell
     columns = list(dict.fromkeys(table[layout.across]))
-    if layout.sort is None and layout.across == "split" and OOD in columns:
+    rates = has_rates(table, layout.spread)
+    outside = [split for split in columns if split not in (IN_DOMAIN, OOD)] if rates else []
+    if layout.sort is None and layout.across == "split" and OOD in columns and not outside:
         layout = replace(layout, sort=OOD)
     labels: dict[str, str] = {}
     legend = ""
@@ -100,7 +103,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
     counted = all(s == list(range(len(s))) for s in seeds.values())
     words = [*(HEADINGS.get(key, key) for key in shown), "n", *([] if counted else ["seeds"])]
     lines = []
-    for key in _sorted(rows, labels, layout):
+    for key in _sorted(rows, labels, layout, outside):
         cells = rows[key]
         n = max(cell["n"] for cell in cells.values())
         named = [
@@ -114,7 +117,6 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         ]
         lines.append([*map(Cell, named), *numbers])
     closing = {"guessing": "guess"} if layout.metric == "error" else {}
-    rates = has_rates(table, layout.spread)
     if rates:
         closing["threshold"] = "threshold"
     below = [
@@ -129,7 +131,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         rows=lines,
         caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
-        best=BEST_RATE if rates else BEST,
+        best=_best(table, rates),
         marks=_marks(table, layout.across),
         closing=[list(map(Cell, line)) for line in below],
     )
@@ -143,8 +145,14 @@ def _check_sort(columns: pl.Series, layout: Layout) -> None:
         )
 
 
-def _sorted(rows: dict[Key, Cells], labels: dict[str, str], layout: Layout) -> list[Key]:
-    """The keys in order; those without a value come last, in either direction."""
+def _sorted(
+    rows: dict[Key, Cells], labels: dict[str, str], layout: Layout, outside: Sequence[str]
+) -> list[Key]:
+    """The keys in order; those without a value come last, in either direction.
+
+    Args:
+        outside: the splits whose rates make the order where the layout has none.
+    """
     by, sort = list(layout.by), layout.sort
     column = (sort or "").removeprefix("-")
 
@@ -161,10 +169,21 @@ def _sorted(rows: dict[Key, Cells], labels: dict[str, str], layout: Layout) -> l
 
     keys = sorted(rows, key=by_names)
     if sort is None:
-        return keys
+        return sorted(keys, key=lambda key: _by_rate(rows[key], outside)) if outside else keys
     valued = [key for key in keys if value(key) is not None]
     rest = [key for key in keys if value(key) is None]
     return sorted(valued, key=value, reverse=sort.startswith("-")) + rest
+
+
+def _by_rate(cells: Cells, outside: Sequence[str]) -> tuple[Any, ...]:
+    """The place of a row: from the highest mean rate over the splits that it has, on a tie from
+    the lowest mean."""
+    found = [cells[split] for split in outside if split in cells]
+    rate = mean_rate((cell["k"], cell["n"]) for cell in found)
+    if rate is None:
+        return True, 0, 0.0
+    mean = cells[OOD]["mean"] if OOD in cells else fmean(cell["mean"] for cell in found)
+    return False, -rate, mean
 
 
 def _seeds(seeds: list[int]) -> str:
@@ -179,6 +198,13 @@ def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str
     """The mean of a column of shares in each column of the table, in %."""
     means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
     return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
+
+
+def _best(table: pl.DataFrame, rates: bool) -> list[str]:
+    """What the star says of the rates and of the means that have one."""
+    best = table.filter("best")
+    of_rates = best["threshold"].count() if rates else 0
+    return [*([BEST_RATE] if of_rates else []), *([BEST] if len(best) > of_rates else [])]
 
 
 def _marks(table: pl.DataFrame, across: str) -> str:

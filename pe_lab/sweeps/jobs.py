@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import PeLabError
-from pe_lab.common.metrics import IN_DOMAIN, OOD, mean_ood, metric_name
+from pe_lab.common.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.common.output import counted
 from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.run import folder_of
@@ -157,10 +157,8 @@ def closing_table(
 
 
 def over_seeds(jobs: Sequence[Job]) -> None:
-    """Print the means over seeds of the finished jobs, the lowest mean out of domain first; nothing
-    where no setting has two seeds."""
-    import polars as pl
-
+    """Print the table of ``pe-lab results`` of the finished jobs; nothing where no setting has two
+    seeds."""
     from pe_lab.results.aggregate import grouped
     from pe_lab.results.frame import runs_of
     from pe_lab.results.labels import named
@@ -170,7 +168,7 @@ def over_seeds(jobs: Sequence[Job]) -> None:
     runs = runs_of(dict.fromkeys(job.folder.path for job in jobs))
     runs = runs.filter(state="finished")
     if runs["setting"].n_unique() < len(runs):
-        groups = grouped(runs).filter(pl.col("split").is_in([OOD, IN_DOMAIN]))
+        groups = grouped(runs)
         print_tables("table", tables(groups, named(runs), Layout()), groups, runs, [], {})
 
 

@@ -91,7 +91,7 @@ def overview(
         words=1,
         rows=rows,
         caption=f"{RATE}; {TIME}; {order}.",
-        best=BEST,
+        best=[BEST],
         closing=closing,
     )
 

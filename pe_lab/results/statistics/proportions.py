@@ -1,7 +1,8 @@
 """How many seeds fit or generalise, and whether the seeds of a cell fall into two clusters."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from itertools import accumulate
 from statistics import fmean
 
@@ -82,6 +83,18 @@ def stratified_interval(strata: Sequence[tuple[float, int]]) -> tuple[float, flo
     below = math.hypot(*(weight * (p - low) for p, low, _ in pairs))
     above = math.hypot(*(weight * (high - p) for p, _, high in pairs))
     return max(0.0, share - below), min(1.0, share + above)
+
+
+def mean_rate(counts: Iterable[tuple[int | None, int]]) -> Fraction | None:
+    """The mean of these k / n, exact, so that equal means tie; None where one has no k, or there
+    is none.
+
+    >>> mean_rate([(1, 3), (2, 3)]) == mean_rate([(4, 8)])
+    True
+    """
+    shares = [None if k is None else Fraction(k, n) for k, n in counts]
+    known = [share for share in shares if share is not None]
+    return sum(known, Fraction(0)) / len(known) if known and len(known) == len(shares) else None
 
 
 def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
