@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.report.changes import override, task_keys
 from pe_lab.report.charts import lines
 from pe_lab.report.panels import Group, Panel, Point
-from pe_lab.report.sections import Section, Setting, override, task_keys
+from pe_lab.report.sections import Section, Setting
 
 PANELS = 12
 """At most, per group: those with the most points."""

@@ -6,7 +6,7 @@
   const SEVERAL = ["split", "length", "pe"];
   const DEFAULTS = {
     task: "", metric: "error", split: [], length: [], pe: [], find: "", band: "interval",
-    power: "1", others: "", theme: "", sort: "ood", at: "",
+    power: "1", others: "", theme: "", sort: "", at: "",
   };
   const state = structuredClone(DEFAULTS);
   // By name, the title and the unit of each metric.

@@ -46,10 +46,10 @@ HEAT_CONFIG: Spec = {
 
 def heat_map(section: Section) -> Spec:
     """The heat map of a section as on the page: a row per setting with its number of seeds, a
-    column per split and one for the mean, and in each cell k/n and the median in % over the mean
-    and half its 95 % interval. Colours are the mean and grow with its square root."""
+    column per split and at last one for the mean, and in each cell k/n and the median in % over the
+    mean and half its 95 % interval. Colours are the mean and grow with its square root."""
     row = {"field": "setting", "sort": None, "title": None, "axis": {"labelLimit": 600}}
-    column = {"field": "split", "sort": [_mean_column(section), *section.splits], "title": None}
+    column = {"field": "split", "sort": [*section.splits, _mean_column(section)], "title": None}
     place: Spec = {
         "y": {"type": "nominal", **row},
         "x": {"type": "nominal", **column, "axis": {"orient": "top", "labelAngle": 0}},
@@ -110,7 +110,7 @@ def _heat_values(section: Section) -> list[dict[str, Any]]:
             "shade": shade(band, most),
         }
         for setting in section.settings
-        for split, band in {mean: setting.ood["error"], **setting.cells["error"]}.items()
+        for split, band in {**setting.cells["error"], mean: setting.ood["error"]}.items()
         if band is not None
     ]
 

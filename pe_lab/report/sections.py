@@ -9,11 +9,12 @@ import polars as pl
 from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
 from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
+from pe_lab.report.changes import changes_of
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.cell_text import rate_intervals
 from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
-from pe_lab.results.reader import text
+from pe_lab.results.statistics.proportions import mean_rate
 from pe_lab.results.suite import threshold
 from pe_lab.results.tuning_notes import pooled_note
 
@@ -54,7 +55,9 @@ class Section:
     """One task, or the evaluations of one split of it: then ``splits`` are lengths.
 
     Args:
-        settings: from the lowest to the highest mean error out of domain (or over lengths).
+        settings: where cells show rates from the highest to the lowest mean of them over the splits
+            out of domain; equal ones, and else all, from the lowest to the highest mean error out
+            of domain (or over lengths).
         changes: the keys that each split changes.
         thresholds: of each split, the error up to which it counts as generalised; none of lengths.
         split: the split of the evaluations, else empty.
@@ -178,13 +181,13 @@ def section(
         )
         for row in runs.group_by("setting", "pe").agg("seed", "step").iter_rows(named=True)
     ]
-    settings.sort(key=_rank)
     guess = dict(
         splits.group_by("split", maintain_order=True).agg(pl.col("guess").mean()).iter_rows()
     )
-    changes = _changes(runs, names)
-    shown = tuple(names), tuple(settings)
-    return Section(task, *shown, guess, limits, changes, runs, split, note)
+    changes = changes_of(runs, names)
+    found = Section(task, tuple(names), tuple(settings), guess, limits, changes, runs, split, note)
+    ranked = sorted(settings, key=lambda setting: _rank(setting, bool(found.intervals)))
+    return replace(found, settings=tuple(ranked))
 
 
 def _means(splits: pl.DataFrame, metric: str, least: int) -> pl.DataFrame:
@@ -209,33 +212,10 @@ def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
     return {setting: band for (setting,), band in bands(runs, ("setting",), column).items()}
 
 
-def _rank(setting: Setting) -> tuple[float, float, str]:
+def _rank(setting: Setting, rated: bool) -> tuple[float, float, float, str]:
+    """The place of a setting; ``rated``: whether by k/n before the mean."""
     found = setting.ood["error"], setting.cells["error"].get(IN_DOMAIN)
     ood, inside = (band.mean if band else float("inf") for band in found)
-    return ood, inside, setting.label
-
-
-def task_keys(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the task in a row of runs, without their prefix."""
-    return {key[5:]: value for key, value in run.items() if key.startswith("task.")}
-
-
-def override(config: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """The keys of a task that a split changes, with their values."""
-    start = f"splits.{split}."
-    return {
-        key[len(start) :]: value
-        for key, value in config.items()
-        if key.startswith(start) and value is not None
-    }
-
-
-def _changes(runs: pl.DataFrame, splits: list[str]) -> dict[str, list[str]]:
-    """The keys that each split changes, if they have one value in all runs."""
-    keys = [column for column in runs.columns if column.startswith("task.splits.")]
-    alike = [key for key in keys if runs[key].n_unique() == 1]
-    config = task_keys(runs.select(alike).row(0, named=True)) if alike else {}
-    return {
-        split: [f"{key} {text(value)}" for key, value in override(config, split).items()]
-        for split in splits
-    }
+    outside = (band for split, band in setting.cells["error"].items() if split != IN_DOMAIN)
+    rate = mean_rate((band.k, band.n) if band else (None, 0) for band in outside) if rated else 0
+    return float("inf") if rate is None else -float(rate), ood, inside, setting.label

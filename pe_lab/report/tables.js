@@ -25,8 +25,11 @@
   }
 
   function sorted(section, places) {
-    const down = state.sort.startsWith("-");
-    const column = state.sort.replace(/^-/, "");
+    // Without a choice the errors stand as the page ranks them, other metrics by their mean.
+    const chosen = state.sort || (state.metric === "error" ? "" : "ood");
+    if (!chosen) return places;
+    const down = chosen.startsWith("-");
+    const column = chosen.replace(/^-/, "");
     const values = new Map(places.map((p) => [p, value(section.settings[p], column, section)]));
     const measured = places.filter((place) => values.get(place) != null);
     measured.sort((a, b) => {
