@@ -38,7 +38,6 @@ import polars as pl
 from pydantic import Field
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, parse, without_config_dir
 from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
 from pe_lab.results.cell_text import Spread, rate_intervals
@@ -46,7 +45,7 @@ from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.statistics.power import what_clean_seeds_show, what_seeds_show
+from pe_lab.results.statistics.power import what_rates_show
 from pe_lab.results.tables import Layout, tables
 from pe_lab.results.tuning_notes import pooled_note
 
@@ -143,15 +142,9 @@ def show(words: Sequence[str]) -> None:
 def _power(groups: pl.DataFrame) -> list[str]:
     """The intervals of the rates, and what the number of seeds that most rows have can show; empty
     where no row has two."""
-    rated = groups.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
-    if rated.is_empty():
-        return []
-    seeds = rated["n"].to_list()
-    note = what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))
-    clean = rated.filter(pl.col("k") == pl.col("n"), pl.col("split") != IN_DOMAIN)["n"]
-    if not clean.is_empty():
-        note += f"; {what_clean_seeds_show(max(clean))}"
-    return [rate_intervals(rated.select("k", "n").iter_rows()), note]
+    rates = groups.select("split", "k", "n").rows()
+    found = [rate_intervals((k, n) for _, k, n in rates), what_rates_show(rates)]
+    return [sentence for sentence in found if sentence]
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

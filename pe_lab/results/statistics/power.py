@@ -1,11 +1,14 @@
 """What n seeds can show: power of comparing the rates of two encodings, and the seeds needed."""
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pe_lab.common.metrics import IN_DOMAIN
 
 POWER = 0.8
 LEVEL = 0.05
@@ -118,6 +121,22 @@ def what_clean_seeds_show(n: int) -> str:
     if n < clean_seeds():
         sentence += f"; ruling out 10 % takes {clean_seeds()} of {clean_seeds()}"
     return sentence
+
+
+def what_rates_show(rates: Iterable[tuple[str, int | None, int]]) -> str:
+    """A sentence on the number of seeds that most of these rates have, each a split, k and n, and
+    on the most that all generalise out of domain; empty where none is of several seeds.
+
+    >>> what_rates_show([("sparse", 2, 3)])
+    '3 seeds a side cannot tell P(generalises) 0.9 from 0; 0.9 from 0.5 needs 23'
+    """
+    rated = [(split, k, n) for split, k, n in rates if k is not None and n > 1]
+    if not rated:
+        return ""
+    seeds = [n for _, _, n in rated]
+    sentence = what_seeds_show(max(set(seeds), key=lambda n: (seeds.count(n), n)))
+    clean = [n for split, k, n in rated if k == n and split != IN_DOMAIN]
+    return f"{sentence}; {what_clean_seeds_show(max(clean))}" if clean else sentence
 
 
 def _outcomes(n: int, p: float) -> NDArray[np.float64]:
