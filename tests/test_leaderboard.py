@@ -379,18 +379,25 @@ def test_entries_that_share_no_letter_differ() -> None:
     assert ties(few, ["flipflop"], ["rope", "cope"]).best == frozenset()
 
 
-def test_of_entries_with_too_few_seeds_to_differ_the_intervals_decide() -> None:
-    """Eight seeds a side cannot differ among so many: one of 8 is not among the best for that."""
+def test_entries_with_too_few_seeds_to_differ_are_undecided_or_below() -> None:
+    """Eight seeds a side cannot differ among so many: neither five nor one of 8 are among the best
+    for that, and the interval of one does not reach into that of the highest."""
     names = [name for name in SUITE.encodings if name not in ("none", "rope", "cope")][:36]
     ran = [*flipflop("rope", 20, 0), *flipflop("cope", 20, 17)]
     ran += (one for n, name in enumerate(names) for one in flipflop(name, 8, (8, 5, 1)[n % 3]))
     seen = ties(scored(*ran), ["flipflop"], [*names, "rope", "cope"])
     assert all(seen.letters[name][0] == "a" for name in names)
-    assert seen.best == {"cope", *names[::3], *names[1::3]}
+    assert (seen.best, seen.undecided) == ({"cope", *names[::3]}, {*names[1::3]})
+    table = overview(scored(*ran), {"recall": ["flipflop"]}, "")
+    marks = {row[0].text.split()[0]: (row[3].text[-1], row[3].best) for row in table.rows}
+    assert marks[names[0]] == (")", True)
+    assert marks[names[1]] == ("†", False)
+    assert marks[names[2]] == (")", False)
+    assert table.marks.startswith("†: lower, with too few seeds")
     # One run of another task, which is not compared, does not widen the interval of the highest.
     stray = [run(name, "recall", 0, [0.9] * 4) for name in names[::3]]
     other = ties(scored(*ran, *stray), ["flipflop", "recall"], [*names, "rope", "cope"])
-    assert other.best == seen.best
+    assert (other.best, other.undecided) == (seen.best, seen.undecided)
 
 
 def test_of_equal_means_the_entry_with_more_runs_is_the_highest() -> None:
