@@ -178,6 +178,18 @@ def test_every_pair_of_settings_has_a_table(here: Here) -> None:
     assert [title.rpartition(", ")[2] for title in titles] == ["lr=0.01", "lr=0.02"]
 
 
+def test_the_title_ends_with_a_label_if_there_is_one(here: Here) -> None:
+    """The preset's own setting departs in nothing."""
+    for changes in ({}, {"train.lr": 0.02}):
+        for pe in ("cope", "rope"):
+            errors_of(pe, A if pe == "cope" else B, **changes)
+    out = here("compare", "a=cope", "b=rope").out
+    titles = [line.strip() for line in out.splitlines() if "against" in line]
+    assert [title.partition("cope against rope, ")[2] for title in titles] == [
+        "seed by seed", "seed by seed, lr=0.02",
+    ]  # fmt: skip
+
+
 def test_the_paired_table(here: Here) -> None:
     errors_of("cope", A)
     errors_of("rope", B)

@@ -18,7 +18,7 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
         first = max(rows, key=lambda row: row["n"])
         a, b = first["a"], first["b"]
         several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
-        chosen = f", {first['differs']}" if several else ""
+        chosen = f", {first['differs']}" if several and first["differs"] else ""
         caption = (
             f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
             f"{first['setting_b']}. "
