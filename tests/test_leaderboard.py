@@ -1102,7 +1102,8 @@ def test_published_numbers_stand_beside(here: Here, shipped: Path) -> None:
     # 22.3 % with 2 layers, 4 heads and width 128, the nearest of its sizes; ours 0 to 50 %.
     assert "Golovneva 2024" in line
     assert "n_layers 2, n_heads 4, d_model 128" in line.replace("\\", "")
-    assert line.endswith("| within ours | 22.3 | 0.0 (0.0..50.0) | 1, 20 |")
+    end = "| two clusters: no verdict | 22.3 | 19/20‡ 0.0: 0.0..50.0 | 1, 20 |"
+    assert line.endswith(end)
 
 
 @pytest.mark.parametrize(("error", "verdict"), [(0.0, "within ours"), (0.01, "ours higher")])
@@ -1110,11 +1111,36 @@ def test_a_published_error_below_one_answer_is_not_above_none(error: float, verd
     """path's published 0.0001 % on sparse is less than one of 100 answers."""
     errors = [0.0, error, *MISSED[1:]]
     found = scored(*(run("path", "flipflop", seed, errors) for seed in range(8)))
-    of = {
-        tuple(c.text for c in row[:3]): row[5].text
-        for row in published_table(found, ["flipflop"]).rows
-    }
-    assert of["flipflop", "path", "sparse"] == verdict
+    assert beside(found, "path")[5] == verdict
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict", "ours"),
+    [
+        # Of 1000 answers 0.21 is 0.186 to 0.236, 0.19 is 0.167 to 0.215; published is 0.223.
+        ([0.1, 0.21], "within ours", "0/2: 10.0 21.0"),
+        ([0.1, 0.19], "ours lower", "0/2: 10.0 19.0"),
+        ([0.4, 0.45, 0.5], "ours higher", "0/3 45.0: 40.0 45.0 50.0"),
+        ([0.2], "one seed: no verdict", "20.0"),
+        ([0.0, 0.0, 0.5], "two clusters: no verdict", "2/3‡ 0.0: 0.0 0.0 50.0"),
+        ([0.4, 0.4, 0.9], "ours higher", "0/3‡ 40.0: 40.0 40.0 90.0"),
+    ],
+)
+def test_verdicts_on_published_numbers_are_those_of_compare(
+    errors: list[float], verdict: str, ours: str
+) -> None:
+    runs = [
+        run("cope", "flipflop", seed, [0.0, error, *MISSED[1:]])
+        for seed, error in enumerate(errors)
+    ]
+    line = beside(scored(*runs), "cope")
+    assert (line[5], line[7]) == (verdict, ours)
+
+
+def beside(found: Scores, pe: str) -> list[str]:
+    """The line of the table of published numbers that has the errors on sparse."""
+    lines = [[cell.text for cell in row] for row in published_table(found, ["flipflop"]).rows]
+    return next(line for line in lines if line[1:3] == [pe, "sparse"])
 
 
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:
