@@ -914,17 +914,20 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     text = leaderboard.page()
     for part in ("## By family", "## flipflop", "Not run yet: majority, ", "failed: alibi"):
         assert part in text
-    assert (
-        "of 4 entries with 1 to 20 seeds: lstm 100, cope 95, rope 10, alibi 0. The highest" in text
-    )
-    assert "Holm over all pairs): cope." in text
+    assert "| flipflop | 4 | 1 to 20 | lstm 100, cope 95, rope 10 | cope |" in text
     # Of the plan's seeds, 8 to 19; in this file they began in 1970.
-    plan = text.partition("## Plans")[2].partition("##")[0]
-    assert "[cope-rope-74d80a62](plans/cope-rope-74d80a62.yaml), written 2026-11-22T19:53" in plan
+    name = "cope-rope-74d80a62"
+    summary = text.partition("## Planned comparisons")[2].partition("\n## ")[0]
+    assert (
+        f"| cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 | 1 of 1 | "
+        f"[supported](#{name}), exploratory |" in summary
+    )
+    waiting = summary.partition("None of their runs is shipped yet: ")[2]
+    assert "[cope-rope-t5-alibi-none-7da3a90c](plans/" in waiting
+    plan = text.partition(f"### {name}\n")[2].partition("##")[0]
+    assert f"[{name}.yaml](plans/{name}.yaml), written 2026-11-22T19:53" in plan
     assert "24 runs; exploratory, since 24 runs began before it was written" in plan
     assert "| cope | 11/12, median 0.0 | rope | 0/12, median 50.0 |" in plan
-    waiting = plan.partition("None of their runs is shipped yet: ")[2]
-    assert "[cope-rope-t5-alibi-none-7da3a90c](plans/" in waiting
     shipped.unlink()
     assert "No results are shipped yet." in leaderboard.page()
 
