@@ -8,10 +8,10 @@ The shipped file itself is written from run folders and what it holds already:
 
 import polars as pl
 
-from docs import facts
+from docs import facts, planned
 from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
 from pe_lab.report.pictures import drawn
-from pe_lab.results.formats import markdown
+from pe_lab.results.formats import Cell, Table, markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables
 from pe_lab.results.leaderboard.families import rates_by, ties
@@ -23,16 +23,13 @@ from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import entry_order, share_text
 from pe_lab.results.leaderboard.tuning_table import grid_ends
 from pe_lab.results.leaderboard.vs_published import published_table
-from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
-from pe_lab.results.plan_tests import evaluate, result_table, verdict
-from pe_lab.results.plans import read_plan
-from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
-PLANS = facts.ROOT / "docs" / "plans"
-TABLES = "<!-- tables -->"
+IN_SHORT, PLANS, TABLES = "<!-- in short -->", "<!-- plans -->", "<!-- tables -->"
+"""Where the parts of the page that are made stand in its text."""
 SHOWN = 5
 """Entries of a task that are named in short, and those with the same share as the last."""
 NOTICE = (
@@ -43,8 +40,11 @@ NOTICE = (
 
 def page() -> str:
     """The whole page."""
-    before, _, after = TEXT.read_text("utf-8").partition(TABLES)
-    return "\n\n".join([NOTICE, before.strip(), *_tables(), after.strip()]) + "\n"
+    text = TEXT.read_text("utf-8").strip()
+    for marker, parts in _made().items():
+        assert text.count(marker) == 1, marker
+        text = text.replace(marker, "\n\n".join(parts))
+    return f"{NOTICE}\n\n{text}\n"
 
 
 def picture() -> str:
@@ -61,14 +61,15 @@ def shipped() -> tuple[Scores, str | None]:
     return scores(suite, rows, pl.DataFrame(schema=SCHEMA)), digest
 
 
-def _tables() -> list[str]:
+def _made() -> dict[str, list[str]]:
+    """marker of the text -> what takes its place."""
     found, digest = shipped()
     if found.rows.is_empty():
-        return ["No results are shipped yet."]
+        return {IN_SHORT: ["No results are shipped yet."], PLANS: [], TABLES: []}
     suite = found.suite
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
-    parts = ["## In short", "\n".join(_in_short(found, scored))]
-    parts += ["## Plans", *_plans(suite), "## By family"]
+    decided, waiting = planned.plans(suite)
+    parts = ["## By family"]
     families = by_family(suite, list(suite.tasks))
     parts.append(markdown(overview(found, families, "P(generalises) by family of tasks")).strip())
     if left := [task for task in suite.tasks if task not in scored]:
@@ -84,78 +85,59 @@ def _tables() -> list[str]:
             parts.append(markdown(others).strip())
     if (beside := published_table(found, scored)).rows:
         parts += ["## Published numbers", markdown(beside).strip()]
+    parts += ["## Plans in full", *planned.in_full(decided)]
     notes = closing_notes(found, list(suite.tasks), digest)
     parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
-    return parts
+    return {
+        IN_SHORT: [markdown(_in_short(found, scored)).strip()],
+        PLANS: [planned.summary(decided, waiting)],
+        TABLES: parts,
+    }
 
 
-def _in_short(found: Scores, tasks: list[str]) -> list[str]:
+def _in_short(found: Scores, tasks: list[str]) -> Table:
     """Of each task, the entries that generalise most, cope and rope, and which differ."""
-    lines = []
+    rows = []
     for task in tasks:
         rates = rates_by(found, "generalises", {task: [task]})
         shares = {entry: of[task].share for entry, of in rates.items()}
         entries = sorted(shares, key=lambda entry: -shares[entry])
         last = shares[entries[min(SHOWN, len(entries)) - 1]]
-        first = [entry for entry in entries if shares[entry] >= last]
+        first = [e for e in entries if shares[e] >= last and shares[e] > 0]
         shown = dict.fromkeys([*first, *(e for e in ("cope", "rope") if e in shares)])
-        parts = [f"{entry} {share_text(shares[entry])}" for entry in shown]
-        which = " (the highest, cope and rope)" if len(parts) < len(entries) else ""
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        what = f"- **{task}**, P(generalises) in % of {len(entries)} entries with {n} seeds{which}"
-        lines.append(f"{what}: {', '.join(parts)}. {_differences(found, task)}")
-    return lines
-
-
-def _differences(found: Scores, task: str) -> str:
-    """Which encodings differ significantly from the one that generalises most, or which do not:
-    the shorter list."""
-    listed = entry_order(found, [task])[0]
-    of = ties(found, [task], listed)
-    test = "exact test, Holm over all pairs"
-    if of.best:
-        first = {*next(iter(of.letters.values()))}
-        alike = sorted(entry for entry, letters in of.letters.items() if first & {*letters})
-        below = ", ".join(entry for entry in alike if entry not in of.best)
-        few = f" Lower too, but of too few seeds to differ: {below}." if below else ""
-        if len(others := [e for e in listed if e in of.letters and e not in alike]) < len(alike):
-            names = ", ".join(others)
-            return (
-                f"What differs from the highest encoding ({test}, of {of.compared}): {names}.{few}"
-            )
-        names = ", ".join(alike)
-        return f"The highest encoding and those that do not differ from it ({test}): {names}.{few}"
-    if of.least_p is None:
-        return "Too few seeds for a test."
-    return (
-        f"No encoding differs significantly from the highest ({test} of {of.compared} encodings: "
-        f"the smallest corrected p is {of.least_p:.2g})."
+        named = ", ".join(f"{entry} {share_text(shares[entry])}" for entry in shown)
+        words = (task, str(len(entries)), n, named, _alike(found, task))
+        rows.append([Cell(word) for word in words])
+    return Table(
+        title="P(generalises) in %, by task",
+        columns=["task", "entries", "seeds", "highest; cope, rope", "not told from the highest"],
+        words=5,
+        rows=rows,
+        caption=(
+            "The share of seeds that generalise, its mean over the task's splits: the highest "
+            f"{SHOWN} and those equal to the last of them, cope and rope. The last column has the "
+            "encodings that an exact test, corrected over all pairs (Holm), does not tell from the "
+            "highest encoding; controls are not tested."
+        ),
     )
 
 
-def _plans(suite: Suite) -> list[str]:
-    """What the shipped runs say of each plan, and whether they began after it was written."""
-    found, waiting = [], []
-    of_plans = rows_of_plans(None, suite)
-    for path in sorted(PLANS.glob("*.yaml")):
-        plan = read_plan(path)
-        link = f"[{path.stem}](plans/{path.name})"
-        if not (runs := runs_of(plan, None, suite)):
-            waiting.append(link)
-            continue
-        rows = evaluate(plan, of_plans, suite)
-        reason = why_exploratory(plan, runs, suite)
-        said = f"exploratory, since {reason}" if reason else "planned"
-        missing = dict.fromkeys(rows["missing"].drop_nulls())
-        parts = [f"{said}: **{verdict(rows)}**", *missing]
-        found += [
-            f"{link}, written {plan.written[:16]} UTC, {len(runs)} runs; {'; '.join(parts)}.",
-            markdown(result_table(plan, rows)).strip(),
-        ]
-    if waiting:
-        found.append(f"None of their runs is shipped yet: {', '.join(waiting)}.")
-    return found
+def _alike(found: Scores, task: str) -> str:
+    """Which encodings do not differ significantly from the one that generalises most."""
+    listed = entry_order(found, [task])[0]
+    of = ties(found, [task], listed)
+    if of.least_p is None:
+        return "too few seeds for a test"
+    if not of.best:
+        return f"none of {of.compared} differs from it"
+    first = {*next(iter(of.letters.values()))}
+    alike = sorted(entry for entry, letters in of.letters.items() if first & {*letters})
+    others = [entry for entry in listed if entry in of.letters and entry not in alike]
+    if len(others) < len(alike):
+        return f"all {of.compared} but {', '.join(others)}"
+    return ", ".join(alike)
 
 
 def main() -> None:

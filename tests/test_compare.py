@@ -13,7 +13,6 @@ import yaml
 from made import errors_of, made, unfinished
 from program import ROOT, Here
 
-from pe_lab.results.formats import Cell
 from pe_lab.results.frame import read_runs
 from pe_lab.results.published import Published, published
 from pe_lab.results.published_tables import comparison_tables
@@ -118,18 +117,23 @@ def test_every_published_number_could_be_run() -> None:
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
-        ([0.19, 0.2, 0.22], "agrees"),
-        # 0.25 +- 2.484 * 0.01 is 0.225 to 0.275.
+        ([0.19, 0.2, 0.22], "within ours"),
         ([0.24, 0.25, 0.26], "ours higher"),
         ([0.14, 0.15, 0.16], "ours lower"),
         ([0.2], "one seed: no verdict"),
         # No spread over seeds: the Wilson interval, here the error +- 0.01, decides.
-        ([0.209, 0.209], "agrees"),
+        ([0.209, 0.209], "within ours"),
         ([0.2106, 0.2106], "ours higher"),
         # As rounded: 20.0 may be 20.05.
-        ([0.2104, 0.2104], "agrees"),
+        ([0.2104, 0.2104], "within ours"),
         ([0.1894, 0.1894], "ours lower"),
+        # Every seed is above, though Student's t interval, 0.080 to 0.493, reaches below.
+        ([0.22, 0.26, 0.38], "ours higher"),
+        # Between two clusters, at one of them, and beyond both.
         ([0.0, 0.0, 0.6], "two clusters: no verdict"),
+        ([0.2, 0.2, 0.6], "two clusters: no verdict"),
+        ([0.3, 0.3, 0.9], "ours higher"),
+        ([0.0, 0.0, 0.1], "ours lower"),
     ],
 )
 def test_verdicts(values: list[float], verdict: str) -> None:
@@ -140,6 +144,8 @@ def test_verdicts(values: list[float], verdict: str) -> None:
     assert row["ours"] == pytest.approx(statistics.mean(values))
     assert (row["median"], row["values"]) == (statistics.median(values), sorted(values))
     assert row["k"] == sum(value <= row["threshold"] for value in values)
+    assert row["range_low"] == pytest.approx(max(0, min(values) - 0.01))
+    assert row["range_high"] == pytest.approx(max(values) + 0.01)
 
 
 def test_what_differs_is_computed_and_named() -> None:
@@ -153,7 +159,7 @@ def test_what_differs_is_computed_and_named() -> None:
         "task.length 32 for 64, train.schedule cosine for linear, task.block null for 5, "
         "model.tied_embeddings false for true"
     )
-    assert row["verdict"] == "other protocol, agrees"
+    assert row["verdict"] == "other protocol, within ours"
 
 
 def test_the_nearest_setting_stands_beside_the_nearest_size() -> None:
@@ -180,21 +186,38 @@ def test_another_metric_and_a_split_that_was_too_long() -> None:
     assert rows == [(None, "not run"), (0.2, "one seed: no verdict")]
 
 
+@pytest.mark.parametrize(("error", "verdict"), [(0.5, "within ours"), (0.52, "ours lower")])
+def test_whole_sequences_have_the_interval_of_their_number(error: float, verdict: str) -> None:
+    """2 of 10 sequences with an error: 0.057 to 0.510."""
+    errors_of("rope", [0.1, 0.1])
+    changes = {"metric": "error_seq", "error": error, "low": error, "high": error}
+    (row,) = compared(read_runs(), [Published(**{**vars(THEIRS), **changes})]).rows(named=True)
+    assert row["verdict"] == verdict
+    assert (row["range_low"], row["range_high"]) == pytest.approx((0.0567, 0.5098), abs=1e-4)
+    # No threshold is of whole sequences.
+    assert (row["k"], row["p_low"], row["values"]) == (None, None, [0.2, 0.2])
+
+
 def test_every_seed_beside_the_published_number(here: Here) -> None:
     errors_of("cope", [0.0, 0.22, 0.01])
     errors_of("rope", [n / 100 for n in range(10)])
     out = here("compare", "task=flipflop", "pe=cope,rope", "format=markdown").out
-    assert "7.67‡ | 2/3 1.00: 0.0 1.00 22.0 |" in out
-    assert "| 3/10 4.50: 0.0..9.00 |" in out
+    assert "| seeds of ours, % | mean of ours, % |" in out
+    assert "| 2/3‡ 1.00: 0.0 1.00 22.0 | 7.67 |" in out
+    assert "| 3/10 4.50: 0.0..9.00 | 4.50 (2.33..6.67) |" in out
+    # All seeds alike: an interval without a width says nothing.
+    assert "| 10/10 0.0: 0.0..0.0 | 0.00 |" in out
     assert "‡: seeds in two clusters" in out
+    assert "Threshold: 2 % (in\\_domain: 1 %)." in out
+    assert "95 % Wilson intervals of k/n, in %: 2/3 21..94, 3/3 44..100, 3/10 11..60, 10/10" in out
 
 
 @pytest.mark.parametrize(
     ("values", "cell", "without_threshold"),
     [
-        ([0.1], "", ""),
-        ([0.0, 0.5], "1/2: 0.0 50.0", "0.0 50.0"),
-        ([0.0, 0.1, 0.3, 0.5], "1/4 20.0: 0.0 10.0 30.0 50.0", "median 20.0: 0.0 10.0 30.0 50.0"),
+        ([0.1], "10.0", "10.0"),
+        ([0.02, 0.04], "1/2: 2.00 4.00", "2.00 4.00"),
+        ([0.0, 0.1, 0.3, 0.5], "1/4‡ 20.0: 0.0 10.0 30.0 50.0", "median‡ 20.0: 0.0 10.0 30.0 50.0"),
         ([0.1] * 9, "0/9 10.0: 10.0..10.0", "median 10.0: 10.0..10.0"),
     ],
 )
@@ -206,7 +229,8 @@ def test_the_median_is_of_three_or_more_seeds(
     for k, wanted in ((pl.col("k"), cell), (pl.lit(None, pl.Int64), without_threshold)):
         (shown,) = comparison_tables(table.with_columns(k=k))
         line = dict(zip(shown.columns, shown.rows[0], strict=True))
-        assert line.get("seeds of ours", Cell("")).text == wanted
+        assert line["seeds of ours, %"].text == wanted
+        assert ("mean of ours, %" in line) == (len(values) > 1)
 
 
 def test_the_tables_and_what_is_not_run(here: Here) -> None:
@@ -232,9 +256,16 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     assert len(rows) == len(published())
     beside = [row for row in rows if row["ours"]]
     assert {row["pe"] for row in beside} == {"cope"}
+    (sparse,) = [row for row in beside if row["split"] == "sparse" and row["theirs"] == "0.223"]
+    seeds = {name: sparse[name] for name in ("n", "k", "p_generalises", "median", "values")}
+    assert seeds == {
+        "n": "2", "k": "1", "p_generalises": "0.5", "median": "0.05", "values": "0.0 0.1",
+    }  # fmt: skip
+    assert float(sparse["range_high"]) == pytest.approx(0.11)
     content = json.loads(here("compare", "format=json", "pe=cope").out)
     assert {row["pe"] for row in content["rows"]} == {"cope"}
     assert content["unfinished"] == []
+    assert content["verdict"].startswith("Within ours: ")
     assert r"\begin{tabular}" in here("compare", "format=latex").out
     assert "| cope |" in here("compare", "format=markdown").out
     assert "no published number matches pe=alibi" in here("compare", "pe=alibi").out

@@ -178,27 +178,56 @@ def test_every_pair_of_settings_has_a_table(here: Here) -> None:
     assert [title.rpartition(", ")[2] for title in titles] == ["lr=0.01", "lr=0.02"]
 
 
+def test_the_title_ends_with_a_label_if_there_is_one(here: Here) -> None:
+    """The preset's own setting departs in nothing."""
+    for changes in ({}, {"train.lr": 0.02}):
+        for pe in ("cope", "rope"):
+            errors_of(pe, A if pe == "cope" else B, **changes)
+    out = here("compare", "a=cope", "b=rope").out
+    titles = [line.strip() for line in out.splitlines() if "against" in line]
+    assert [title.partition("cope against rope, ")[2] for title in titles] == [
+        "seed by seed", "seed by seed, lr=0.02",
+    ]  # fmt: skip
+
+
+def test_a_side_in_two_clusters_is_marked(here: Here) -> None:
+    """The differences, 0, -0.2, -0.5 and 0.1, vary too much to be in two clusters themselves."""
+    errors_of("cope", [0.0, 0.0, 0.0, 0.6])
+    errors_of("rope", [0.0, 0.2, 0.5, 0.5])
+    (row,) = paired(read_runs(), "cope", "rope").filter(split="sparse").rows(named=True)
+    assert [row[f"clusters_{side}"] for side in "ab"] == [True, True]
+    assert not row["clusters"]
+    assert [row[f"median_{side}"] for side in "ab"] == [0.0, pytest.approx(0.35)]
+    assert row["errors_b"] == [0.0, 0.2, 0.5, 0.5]
+    out = here("compare", "a=cope", "b=rope", "format=markdown").out
+    assert "| sparse | 3/4‡ 0.0 (15.00) | 1/4‡ 35.0 (30.00) | -15.00 (" in out
+    assert "‡: seeds in two clusters; differences that are have no interval" in " ".join(
+        out.split()
+    )
+
+
 def test_the_paired_table(here: Here) -> None:
     errors_of("cope", A)
     errors_of("rope", B)
     out = here("compare", "a=cope", "b=rope").out
     assert "flipflop: error in %, cope against rope, seed by seed" in out
-    differ = r"0/3 20.00 +0/3 40.00 +-20.00 \(-44.84..\+4.84\) +0.0742 +0.0742"
+    differ = r"0/3 20.0 \(20.00\) +0/3 40.0 \(40.00\) +-20.00 \(-44.84..\+4.84\) +0.0742 +0.0742"
     assert re.search(rf"sparse +{differ}", out)
-    assert re.search(r"in_domain +3/3 0.00 +3/3 0.00 +\+0.00 at every seed +- +- +1 +1", out)
+    assert re.search(r"in_domain +3/3 0.0 +3/3 0.0 +\+0.00 at every seed +- +- +1 +1", out)
     caption = " ".join(out.split())
     least = "With 3 seeds sign flips cannot go below p = 0.25 (0.5 corrected over 2 splits: 7 seeds"
     assert f"{least} can reach 0.05)" in caption
-    assert "an error of at most 2 % (in_domain: 1 %), and the mean" in caption
-    assert (
-        "and the mean. 95 % Wilson intervals of k/n, in %: 0/3 0..56, 3/3 44..100. Dif" in caption
-    )
+    sides = "k/n, the seeds with an error of at most 2 % (in_domain: 1 %), the median and, in"
+    assert f"Of each: {sides} parentheses where it fits and the seeds differ, the mean." in caption
+    assert "the mean. 95 % Wilson intervals of k/n, in %: 0/3 0..56, 3/3 44..100. Dif" in caption
     assert "3 seeds a side cannot tell P(generalises) 0.9 from 0" in caption
     both = here("compare", "pe=cope,rope").out
     assert "seed by seed" in both
     assert "Golovneva 2024" in both
     rows = list(csv.DictReader(io.StringIO(here("compare", "a=cope", "b=rope", "format=csv").out)))
     assert [row["seeds"] for row in rows] == ["0 1 2", "0 1 2"]
+    assert [rows[1][f"errors_{side}"] for side in "ab"] == ["0.1 0.2 0.3", "0.2 0.4 0.6"]
+    assert [rows[1][f"median_{side}"] for side in "ab"] == ["0.2", "0.4"]
     content = json.loads(here("compare", "pe=cope,rope", "format=json").out)
     assert content["paired"][1]["p_flips"] == 0.25
 
@@ -211,7 +240,7 @@ def test_differences_in_two_clusters_have_no_t_test(here: Here) -> None:
     assert [row[name] for name in ("low", "high", "p_t", "p_t_holm")] == [None] * 4
     assert row["p_flips"] == 1
     out = here("compare", "a=cope", "b=rope").out
-    assert re.search(r"sparse +4/4 0.00 +3/4 5.50 +-5.50‡ +- +- +1 +1", out)
+    assert re.search(r"sparse +4/4 0.0 +3/4‡ 0.0 \(5.50\) +-5.50‡ +- +- +1 +1", out)
     assert "‡: seeds in two clusters" in " ".join(out.split())
     assert "the 1 and 0.75 seen need" in " ".join(out.split())
 

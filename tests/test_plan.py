@@ -34,6 +34,7 @@ from pe_lab.results.plans import (
     Plan,
     least_p,
     planned,
+    planned_note,
     plans_in,
     read_plan,
     started,
@@ -560,3 +561,10 @@ def test_three_seeds_can_support_a_plan_at_5_percent() -> None:
             "mann_whitney": "a's errors tend to be lower",
         }
         assert f"Supported: {says[test]} than b" in table.caption
+
+
+def test_many_plans_are_counted_few_are_named() -> None:
+    digests = [f"{n:012d}{'0' * 52}" for n in range(4)]
+    few = planned_note([*digests[:3], None])
+    assert few.startswith("planned: 3 of 4 runs, by 000000000000, 000000000001, 000000000002 (a ")
+    assert planned_note(digests).startswith("planned: 4 of 4 runs, by 4 plans (a run that two ")

@@ -104,6 +104,11 @@ def test_wilson_covers_the_rate_in_95_percent_of_samples(n: int, least: float) -
         ([0] * 7 + [0.3], None, True),
         ([0.02, 0.01, 0, 0.03, 0.41, 0.39, 0.45, 0.44], 0.05, True),
         ([0.1, 0.15, 0.2, 0.22, 0.25, 0.3, 0.33, 0.4], 0.05, False),
+        # As cope on flip-flop: most near zero, the others from twice the threshold on.
+        ([0, 0, 0.001, 0.0034, 0.044, 0.11, 0.2, 0.29], 0.02, True),
+        ([0, 0.001, 0.0034, 0.044, 0.09], 0.02, False),  # of two above: 4 times the threshold
+        ([0, 0, 0.001, 0.012, 0.044, 0.11, 0.2, 0.29], 0.02, False),  # less than 4 times as large
+        ([0, 0, 0.001, 0.002, 0.021, 0.11, 0.2, 0.29], 0.02, False),  # nearer than 2 points
         ([None, 0.2], 0.05, False),
         ([], 0.05, False),
     ],

@@ -24,10 +24,11 @@ from pe_lab.results.paired import paired
 from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.plan_runs import planned_runs_note
 from pe_lab.results.published import Published, published
-from pe_lab.results.published_tables import RULE, commands, comparison_tables
+from pe_lab.results.published_tables import INTERVAL, commands, comparison_tables
 from pe_lab.results.selection import FileOptions, selected
 from pe_lab.results.tuning_notes import left_out_note
 from pe_lab.results.tuning_runs import tuning, without_tuning
+from pe_lab.results.verdicts import RULE
 from pe_lab.results.vs_published import compared
 
 
@@ -81,7 +82,7 @@ def show(words: Sequence[str]) -> None:
     both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
     left = left_out_note(_left_out(runs, numbers, both))
     tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
-    facts: dict[str, Any] = {"interval": RULE}
+    facts: dict[str, Any] = {"verdict": RULE, "interval": INTERVAL}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
         none = f"no published number matches {selection}: see pe_lab/results/published.yaml"

@@ -2,6 +2,7 @@
 weights outside of the encoding, so that paired differences vary less than the errors do."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.pairs import holm
+from pe_lab.results.statistics.proportions import two_clusters
 from pe_lab.results.suite import threshold
 from pe_lab.results.tuning_runs import without_tuning
 
@@ -26,8 +28,11 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("differs", "split"), pl.String),
     "n": pl.Int64,
     "seeds": pl.List(pl.Int64),
+    **dict.fromkeys(("errors_a", "errors_b"), pl.List(pl.Float64)),
     "threshold": pl.Float64,
     **dict.fromkeys(("k_a", "k_b"), pl.Int64),
+    **dict.fromkeys(("median_a", "median_b"), pl.Float64),
+    **dict.fromkeys(("clusters_a", "clusters_b"), pl.Boolean),
     **dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high"), pl.Float64),
     "clusters": pl.Boolean,
     **dict.fromkeys(("p_t", "p_flips", "p_t_holm", "p_flips_holm", "p_least"), pl.Float64),
@@ -43,10 +48,12 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
     Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
-    was too long for one of the two), ``threshold``, ``k_a`` and ``k_b`` (how many of these seeds
-    have an error up to it), ``mean_a``, ``mean_b``, ``difference`` (mean of a - b), ``low`` and
-    ``high`` (its 95 % interval, Student's t), ``clusters`` (whether the differences fall into two
-    clusters: then there is no interval and no t-test), ``p_t`` (paired t-test, two-sided; null
+    was too long for one of the two), ``errors_a`` and ``errors_b`` (in the order of ``seeds``),
+    ``threshold``, ``k_a`` and ``k_b`` (how many of these errors are up to it), ``median_a``,
+    ``median_b``, ``clusters_a`` and ``clusters_b`` (whether they fall into two clusters),
+    ``mean_a``, ``mean_b``, ``difference`` (mean of a - b), ``low`` and ``high`` (its 95 %
+    interval, Student's t), ``clusters`` (whether the differences fall into two clusters: then
+    there is no interval and no t-test), ``p_t`` (paired t-test, two-sided; null
     where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
     signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
     above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
@@ -170,9 +177,15 @@ def _tests(
         ]
         seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
         limit = threshold(of_a[0]["task"], split)
-        below = [sum(e <= limit for e in side) for side in errors] or [None, None]
-        counts = {"threshold": limit, "k_a": below[0], "k_b": below[1]}
-        rows.append({"split": split, "seeds": seeds, **counts, **seed_by_seed(*errors)})
+        row: dict[str, Any] = {"split": split, "seeds": seeds, "threshold": limit}
+        for side, values in zip("ab", errors, strict=True):
+            row |= {
+                f"errors_{side}": values,
+                f"k_{side}": sum(e <= limit for e in values) if values else None,
+                f"median_{side}": median(values) if values else None,
+                f"clusters_{side}": two_clusters(values, limit) if values else None,
+            }
+        rows.append({**row, **seed_by_seed(*errors)})
     for kind in ("p_t", "p_flips"):
         for row, p in zip(rows, holm([row[kind] for row in rows]), strict=True):
             row[f"{kind}_holm"] = p

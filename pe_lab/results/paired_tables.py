@@ -4,7 +4,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.cell_text import CLUSTERED, CLUSTERS, rate_intervals, thresholds
+from pe_lab.common.console import percent
+from pe_lab.results.cell_text import CLUSTERS, rate_intervals, thresholds
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.paired import EXACT
 from pe_lab.results.statistics.power import LEVEL, flips_needed, what_seeds_show
@@ -18,7 +19,7 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
         first = max(rows, key=lambda row: row["n"])
         a, b = first["a"], first["b"]
         several = tests.filter(task=first["task"])["setting_a"].n_unique() > 1
-        chosen = f", {first['differs']}" if several else ""
+        chosen = f", {first['differs']}" if several and first["differs"] else ""
         caption = (
             f"Seeds {','.join(map(str, first['seeds']))}; settings {first['setting_a']} and "
             f"{first['setting_b']}. "
@@ -33,7 +34,7 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
                 title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
                 columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
                 words=1,
-                rows=[list(map(Cell, _words(row, first["n"]))) for row in rows],
+                rows=[_cells(row, first["n"]) for row in rows],
                 caption=caption,
             )
         )
@@ -42,7 +43,13 @@ def paired_tables(tests: pl.DataFrame) -> list[Table]:
 
 def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     n, exact = first["n"], "exact" if first["n"] <= EXACT else "10 000 random"
-    clustered = f" {CLUSTERED}" if part["clusters"].any() else ""
+    marked = part.select(pl.any_horizontal("clusters", "clusters_a", "clusters_b").any()).item()
+    clustered = ""
+    if marked:
+        clustered = (
+            f" {CLUSTERS}: seeds in two clusters; differences that are have no interval and no "
+            "t-test."
+        )
     rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
     seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
     counts = [(row[f"k_{side}"], row["n"]) for row in part.iter_rows(named=True) for side in "ab"]
@@ -55,7 +62,8 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
             f"reach {LEVEL})"
         )
     return (
-        f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, and the mean. "
+        f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, the median and, in "
+        "parentheses where it fits and the seeds differ, the mean. "
         f"{rate_intervals(counts)}. "
         f"Difference: {first['a']} - {first['b']} in percentage points, its mean and in "
         f"parentheses the 95 % interval (Student's t, paired).{clustered} p: paired t-test and "
@@ -64,9 +72,14 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     )
 
 
-def _words(row: dict[str, Any], most: int) -> list[str]:
+def _cells(row: dict[str, Any], most: int) -> list[Cell]:
+    """A line of the table.
+
+    Args:
+        most: seeds of the table; shown where those of the row are fewer.
+    """
     if not row["n"]:
-        return [row["split"], *["n/a"] * 3, *["-"] * 4]
+        return [Cell(text) for text in (row["split"], *["n/a"] * 3, *["-"] * 4)]
     difference = f"{100 * row['difference']:+.2f}"
     if row["clusters"]:
         difference += CLUSTERS
@@ -74,8 +87,16 @@ def _words(row: dict[str, Any], most: int) -> list[str]:
         difference += f" ({100 * row['low']:+.2f}..{100 * row['high']:+.2f})"
     elif row["n"] > 1:
         difference += " at every seed"
-    means = [f"{row[f'k_{side}']}/{row['n']} {100 * row[f'mean_{side}']:.2f}" for side in "ab"]
     ps = ["-" if row[p] is None else f"{row[p]:.3g}"
           for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
     split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"
-    return [split, *means, difference, *ps]
+    return [Cell(split), _side(row, "a"), _side(row, "b"), *map(Cell, (difference, *ps))]
+
+
+def _side(row: dict[str, Any], side: str) -> Cell:
+    """``7/12‡ 1.05 (3.25)``: k of n, the median, and the mean where the seeds differ."""
+    mark = CLUSTERS if row[f"clusters_{side}"] else ""
+    errors = row[f"errors_{side}"]
+    mean = "" if min(errors) == max(errors) else f"{100 * row[f'mean_{side}']:.2f}"
+    rate = f"{row[f'k_{side}']}/{row['n']}{mark}"
+    return Cell(f"{rate} {percent(row[f'median_{side}'])}", detail=mean)

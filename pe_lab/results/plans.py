@@ -28,6 +28,8 @@ logger = logging.getLogger("pe_lab")
 
 FOLDER = "plans"
 """Below ``runs_dir``: where plans are written, and looked for."""
+NAMED = 3
+"""Most plans that ``planned_note`` names."""
 PHASES = (SCORE, OTHER_SEEDS)
 """The phases of the runs that a plan is about: those of the suite's steps."""
 Test = Literal["fisher", "mann_whitney"]
@@ -138,7 +140,8 @@ def started(path: Path) -> float | None:
 
 
 def planned_note(digests: Sequence[str | None]) -> str:
-    """How many of these runs are planned, as a sentence.
+    """How many of these runs are planned, as a sentence, with the plans' digests where these are
+    few.
 
     Args:
         digests: of each run's plan; None: exploratory.
@@ -150,8 +153,9 @@ def planned_note(digests: Sequence[str | None]) -> str:
     names = sorted({digest[:12] for digest in digests if digest is not None})
     rest = "" if n == len(digests) else "; the rest is exploratory"
     once = " (a run that two plans name is counted for one of them)" if len(names) > 1 else ""
+    by = ", ".join(names) if len(names) <= NAMED else f"{len(names)} plans"
     return (
-        f"planned: {n} of {runs}, by {', '.join(names)}{once}{rest}. The planned test is that of "
+        f"planned: {n} of {runs}, by {by}{once}{rest}. The planned test is that of "
         "pe-lab plan result=FILE, not one of these"
     )
 

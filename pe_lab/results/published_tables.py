@@ -4,21 +4,14 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.results.cell_text import CLUSTERED, CLUSTERS
+from pe_lab.results.cell_text import CLUSTERED, rate_intervals, thresholds
 from pe_lab.results.formats import Cell, Table
+from pe_lab.results.verdicts import RULE, SEEDS, seeds_text
 
-RULE = (
-    "Ours: mean over seeds, in parentheses its 95 % interval: Student's t, or the Wilson interval "
-    "of a single run where that reaches farther. Agrees: the published number, as rounded, meets "
-    "this interval; ours lower, ours higher: it lies wholly on the other side. Seeds of ours: k/n "
-    "with an error up to the threshold of the split, of three or more the median, and each of them "
-    "(above 8 lowest..highest)."
+INTERVAL = (
+    "Mean of ours: in parentheses its 95 % interval (Student's t), where the seeds differ and do "
+    "not fall into two clusters."
 )
-LISTED = 8
-"""Most seeds of a row whose values are listed."""
-MEDIAN = 3
-"""Fewest seeds of a row whose median is shown."""
 
 
 def comparison_tables(table: pl.DataFrame) -> list[Table]:
@@ -44,14 +37,15 @@ def _table(rows: list[dict[str, Any]]) -> Table:
                 "verdict": row["verdict"],
                 "protocol": number,
                 "theirs, %": row["theirs_printed"],
-                "ours, %": _ours(row),
-                "seeds of ours": _seeds(row),
+                "seeds of ours, %": seeds_text(row) if row["n"] else "-",
+                "mean of ours, %": _mean(row),
                 "seeds: theirs, ours": f"{row['theirs_seeds'] or '?'}, {row['n'] or 0}",
             }
         )
     shown = [name for name in lines[0] if any(line[name] for line in lines)]
     first = rows[0]
-    caption = [RULE] if differences else []
+    caption = [RULE, SEEDS, INTERVAL] if differences else []
+    caption += _rates(rows)
     if any(row["clusters"] for row in rows):
         caption.append(CLUSTERED)
     if first["reading"]:
@@ -91,24 +85,22 @@ def commands(table: pl.DataFrame) -> list[str]:
     return lines
 
 
-def _ours(row: dict[str, Any]) -> str:
-    if row["n"] is None:
-        return "-"
-    if row["low"] is None:
-        return f"{100 * row['ours']:.2f}{CLUSTERS if row['clusters'] else ''}"
-    low, high = (100 * min(1.0, max(0.0, row[name])) for name in ("low", "high"))
-    return f"{100 * row['ours']:.2f} ({low:.2f}..{high:.2f})"
+def _rates(rows: list[dict[str, Any]]) -> list[str]:
+    """The thresholds of k/n and the intervals of each that occurs."""
+    found = [row for row in rows if row["k"] is not None and row["n"] > 1]
+    if not found:
+        return []
+    limits = pl.DataFrame([(row["split"], row["threshold"]) for row in found],
+                          ["split", "threshold"], orient="row")  # fmt: skip
+    intervals = rate_intervals((row["k"], row["n"]) for row in found)
+    return [f"Threshold: {thresholds(limits)}.", f"{intervals}."]
 
 
-def _seeds(row: dict[str, Any]) -> str:
-    """``2/3 1.00: 0.0 1.00 22.0``: k of n, the median of three or more, and the seeds."""
+def _mean(row: dict[str, Any]) -> str:
+    """Empty for one seed: it is no mean."""
     if not row["n"] or row["n"] == 1:
         return ""
-    values = row["values"]
-    each = " ".join(map(percent, values))
-    if len(values) > LISTED:
-        each = f"{percent(values[0])}..{percent(values[-1])}"
-    rate = "" if row["k"] is None else f"{row['k']}/{row['n']}"
-    if row["n"] >= MEDIAN:
-        rate = f"{rate or 'median'} {percent(row['median'])}"
-    return f"{rate}: {each}" if rate else each
+    if row["low"] is None or row["sd"] == 0:
+        return f"{100 * row['ours']:.2f}"
+    low, high = (100 * min(1.0, max(0.0, row[name])) for name in ("low", "high"))
+    return f"{100 * row['ours']:.2f} ({low:.2f}..{high:.2f})"

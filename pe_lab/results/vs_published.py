@@ -7,11 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.aggregate import SETTING, grouped
+from pe_lab.common.metrics import metric_name
+from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
 from pe_lab.results.frame import splits_of
 from pe_lab.results.published import Published, published
 from pe_lab.results.reader import text
 from pe_lab.results.tuning_runs import without_tuning
+from pe_lab.results.verdicts import verdict, with_bounds
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
@@ -19,17 +21,19 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "theirs_printed": pl.String,
     "theirs_seeds": pl.Int64,
     "setting": pl.String,
-    "n": pl.Int64,
-    **dict.fromkeys(("ours", "sd", "low", "high"), pl.Float64),
-    "k": pl.Int64,
-    **dict.fromkeys(("threshold", "median"), pl.Float64),
+    **dict.fromkeys(("n", "k"), pl.Int64),
+    **dict.fromkeys(("p_generalises", "p_low", "p_high", "threshold", "median"), pl.Float64),
     "clusters": pl.Boolean,
     "values": pl.List(pl.Float64),
+    **dict.fromkeys(("range_low", "range_high", "ours", "sd", "low", "high"), pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
 
-OURS = ("setting", "n", "sd", "low", "high", "k", "threshold", "median", "clusters", "values")
-"""Columns that are those of ``grouped``."""
+OURS = (
+    "setting", "n", *THRESHOLDED, "median", "clusters", "values", "range_low", "range_high",
+    "sd", "low", "high",
+)  # fmt: skip
+"""Columns that are those of ``_measured``."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,15 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
 
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
-    round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``ours`` (the mean),
-    ``sd``, ``low``, ``high``, ``k``, ``threshold``, ``median``, ``clusters``, ``values`` (see
-    ``grouped``); ``differs`` (train.steps 400 for 10000: ours for theirs),
-    ``verdict``, ``reading`` (what had to be assumed), ``recipe``.
+    round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``k``,
+    ``p_generalises``, ``p_low``, ``p_high``, ``threshold``, ``median``, ``clusters``, ``values``
+    (see ``grouped``), ``range_low`` and ``range_high`` (the lowest and the highest of the seeds,
+    each widened to the 95 % Wilson interval of that run), ``ours`` (the mean), ``sd``, ``low``,
+    ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading``
+    (what had to be assumed), ``recipe``.
 
-    ``low`` and ``high``: the t interval over seeds, widened to the mean Wilson bounds of the runs
-    (errors only). ``verdict``: "agrees" where theirs as rounded meets that interval, "ours lower"
-    or "ours higher" where it does not, "one seed: no verdict", "two clusters: no verdict", "not
-    run"; and "other protocol, " before any of them where ``differs`` is not empty: it is then no
-    reproduction.
+    ``verdict``: that of ``verdicts.verdict``, or "not run"; "other protocol, " before the former
+    where ``differs`` is not empty: it is then no reproduction.
 
     >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")
     """
@@ -106,19 +109,24 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
 
 
 def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(pe, setting, split) -> its row of ``grouped``, the interval widened to the Wilson bounds."""
+    """(pe, setting, split) -> its row of ``grouped``, with ``range_low`` and ``range_high``."""
     if not len(finished):
         return {}
-    kinds = [metric, *(["error_low", "error_high"] if metric == "error" else [])]
-    tables = [grouped(finished, SETTING, kind, splits_of(finished)) for kind in kinds]
+    splits = splits_of(finished)
+    if metric == "error_seq":
+        # Runs have the bounds of their error alone.
+        for split in splits:
+            share = metric_name(split, metric)
+            if share in finished.columns:
+                finished = with_bounds(finished, share, metric_name(split, "n_seq"))
+    kinds = (metric, f"{metric}_low", f"{metric}_high")
+    tables = [grouped(finished, SETTING, kind, splits) for kind in kinds]
     cells = {}
     for rows in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
-        cell = rows[0]
+        cell, lows, highs = rows
         if cell["mean"] is None:
             continue
-        if cell["low"] is not None and len(rows) > 1:
-            cell["low"] = min(cell["low"], rows[1]["mean"])
-            cell["high"] = max(cell["high"], rows[2]["mean"])
+        cell["range_low"], cell["range_high"] = lows["values"][0], highs["values"][-1]
         cells[cell["pe"], cell["setting"], cell["split"]] = cell
     return cells
 
@@ -163,12 +171,5 @@ def _row(number: Published, match: _Match | None) -> dict[str, Any]:
 def _verdict(number: Published, match: _Match | None) -> str:
     if match is None:
         return "not run"
-    low, high = match.cell["low"], match.cell["high"]
-    if low is None:
-        why = "two clusters" if match.cell["clusters"] else "one seed"
-        found = f"{why}: no verdict"
-    elif number.high < low:
-        found = "ours higher"
-    else:
-        found = "ours lower" if number.low > high else "agrees"
+    found = verdict(number, match.cell)
     return f"other protocol, {found}" if match.differs else found

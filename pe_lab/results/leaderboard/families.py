@@ -93,15 +93,17 @@ class Ties:
     Args:
         letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
             has the one that generalises most. Empty where nothing differs.
-        best: the entry that generalises most and those that do not differ from it, but none whose
-            interval (``Rate``) lies below its own where runs so few could not differ whatever their
-            errors (``least_p_possible``); empty where nothing differs from it.
+        best: the entry that generalises most, those as high and those that do not differ from it
+            though they could; empty where nothing differs from it.
+        undecided: those that do not differ from it, whose runs are too few to do so whatever their
+            errors (``least_p_possible``), and whose interval (``Rate``) reaches into its own.
         compared: how many entries these are.
         least_p: the smallest corrected p of two of them; None where there are no two.
     """
 
     letters: dict[str, str]
     best: frozenset[str]
+    undecided: frozenset[str] = frozenset()
     compared: int = 0
     least_p: float | None = None
 
@@ -126,21 +128,23 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     tested = pairs({entry: values[entry] for entry in ordered})
     letters = compact_letters(ordered, tested)
     first = set(letters[ordered[0]]) if ordered else set()
-    best = frozenset(entry for entry in ordered if first & set(letters[entry]))
-    if len(best) == len(ordered):
-        best = frozenset()
-    elif best:
-        rates = rates_by(found, "generalises", {"": covered})
-        highest = ordered[0]
-        best -= {
-            entry
-            for entry in best
-            if rates[entry][""].high < rates[highest][""].low
-            and not _could_differ(values, tested, highest, entry)
-        }
+    alike = [entry for entry in ordered if first & set(letters[entry])]
+    if len(alike) == len(ordered):
+        alike = []
+    best = frozenset(
+        entry
+        for entry in alike
+        if means[entry] == means[ordered[0]] or _could_differ(values, tested, ordered[0], entry)
+    )
+    rates = rates_by(found, "generalises", {"": covered})
+    undecided = frozenset(
+        entry
+        for entry in alike
+        if entry not in best and rates[entry][""].high >= rates[ordered[0]][""].low
+    )
     least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
     marks = {entry: mark for entry, mark in letters.items() if mark}
-    return Ties(marks, best, len(ordered), least)
+    return Ties(marks, best, undecided, len(ordered), least)
 
 
 def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, b: str) -> bool:

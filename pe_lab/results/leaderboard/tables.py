@@ -33,8 +33,12 @@ RATE = (
 BEST = (
     "the highest rate of the column and those that do not differ from it (exact test of the share "
     "of splits that a run generalises to, at 5 % after Holm over all pairs; of encodings with all "
-    "tasks that two or more of them have run; no controls); of those with too few seeds ever to "
-    "differ from it, the ones whose 95 % interval reaches into its own."
+    "tasks that two or more of them have run; no controls)."
+)
+UNDECIDED = "†"
+UNDECIDED_NOTE = (
+    f"{UNDECIDED}: lower, with too few seeds to differ from the highest whatever their errors; its "
+    "interval reaches into that of the highest."
 )
 
 
@@ -71,7 +75,8 @@ def overview(
         for name, several in shown.items():
             rate = rates.get(entry, {}).get(name)
             text = rate_text(rate, missing_text(found, entry, several))
-            cells.append(Cell(text, entry in tied[name].best))
+            mark = f" {UNDECIDED}" if entry in tied[name].undecided else ""
+            cells.append(Cell(text + mark, entry in tied[name].best))
         return [
             Cell(display_name(found, entry, tasks)),
             *cells,
@@ -92,6 +97,7 @@ def overview(
         rows=rows,
         caption=f"{RATE}; {TIME}; {order}.",
         best=[BEST],
+        marks=UNDECIDED_NOTE if any(of.undecided for of in tied.values()) else "",
         closing=closing,
     )
 

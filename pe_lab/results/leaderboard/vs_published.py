@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from pe_lab.common.console import percent
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.leaderboard.scores import CELL, Scores
 from pe_lab.results.published import Published, published
+from pe_lab.results.statistics.proportions import rate_of, with_rates
 from pe_lab.results.suite import Suite
+from pe_lab.results.verdicts import RULE, SEEDS, seeds_text, verdict, with_bounds
 
 MODEL = ("model.n_layers", "model.n_heads", "model.d_model")
 SHOWN = (*MODEL, "train.steps", "task.length")
@@ -18,46 +19,52 @@ SHOWN = (*MODEL, "train.steps", "task.length")
 
 def published_table(found: Scores, tasks: Sequence[str]) -> Table:
     """A row for each published error of a task and an encoding with scored runs, on a split of the
-    suite: theirs, and the range of our seeds. The protocols differ, so that a verdict says only on
-    which side of our seeds the published number lies. Of several published sizes the nearest to the
-    suite's is taken."""
+    suite: theirs, and our seeds. The protocols differ, so that a verdict says only on which side of
+    our seeds the published number lies. Of several published sizes the nearest to the suite's is
+    taken."""
     names = {choice: task for choice, task in _tasks(found.suite).items() if task in tasks}
-    parts = found.rows.filter("counts").partition_by("task", "entry", "split", as_dict=True)
+    cells = _cells(found.rows).rows_by_key(CELL, named=True, unique=True)
     rows = []
     for number in _nearest(found.suite):
         task = names.get(number.task)
-        part = parts.get((task, number.pe, number.split))
-        if task is None or part is None or number.metric != "error":
-            continue
-        measured = part.filter(pl.col("error").is_not_null())
-        ours = measured["error"].to_list()
-        if not ours:
+        ours = cells.get((task, number.pe, number.split))
+        if task is None or ours is None or number.metric != "error":
             continue
         protocol = {**number.setting, **number.size}
         keys = ", ".join(f"{k.partition('.')[2]} {protocol[k]}" for k in SHOWN if k in protocol)
-        median = float(pl.Series(ours).median() or 0)  # type: ignore[arg-type]
-        cells = (task, number.pe, number.split, number.source, keys, _verdict(number, measured))
-        numbers = (
-            number.printed,
-            f"{percent(median)} ({percent(min(ours))}..{percent(max(ours))})",
-            f"{number.seeds or '?'}, {len(ours)}",
-        )
-        rows.append([Cell(text) for text in (*cells, *numbers)])
+        words = (task, number.pe, number.split, number.source, keys, verdict(number, ours))
+        numbers = (number.printed, seeds_text(ours), f"{number.seeds or '?'}, {ours['n']}")
+        rows.append([Cell(text) for text in (*words, *numbers)])
     return Table(
         title="published errors beside those of the suite, in %",
         columns=[
             *("task", "encoding", "split", "source", "their protocol", "verdict"),
-            *("theirs", "ours", "seeds: theirs, ours"),
+            *("theirs", "seeds of ours", "seeds: theirs, ours"),
         ],
         words=6,
         rows=rows,
         caption=(
-            "Ours: the median of our seeds and their range, in the suite's small setting; it is no "
-            "reproduction of a source with another protocol. Within ours: the published number, as "
-            "rounded, meets the range, or is above it by less than one of our answers. Not shown "
-            "are published errors of whole sequences (sort, majority, unique copy) and of splits "
-            "that the suite does not have: pe-lab compare lists them."
+            "Ours are in the suite's small setting, no reproduction of a source with another "
+            f"protocol. {RULE} {SEEDS} Not shown are published errors of whole sequences (sort, "
+            "majority, unique copy) and of splits that the suite does not have: pe-lab compare "
+            "lists them."
         ),
+    )
+
+
+def _cells(runs: pl.DataFrame) -> pl.DataFrame:
+    """Of each task, entry and split what ``verdict`` and ``seeds_text`` take, over the runs of the
+    score that measured the split."""
+    measured = runs.filter("counts", pl.col("error").is_not_null())
+    return with_rates(
+        with_bounds(measured, "error", "n")
+        .group_by(CELL)
+        .agg(
+            n=pl.len().cast(pl.Int64),
+            range_low=pl.col("error_low").min(),
+            range_high=pl.col("error_high").max(),
+            **rate_of(pl.col("error"), pl.col("threshold")),
+        )
     )
 
 
@@ -93,13 +100,3 @@ def _tasks(suite: Suite) -> dict[str, str]:
         if not changed:
             found[choice] = name
     return found
-
-
-def _verdict(number: Published, measured: pl.DataFrame) -> str:
-    """On which side of our errors the published one lies. A run of n answers does not have errors
-    between two of its n + 1 possible ones."""
-    error, n = pl.col("error"), pl.col("n")
-    least, most, one = measured.select(least=error.min(), most=error.max(), one=1 / n.max()).row(0)
-    if number.high < least:
-        return "ours higher"
-    return "ours lower" if number.low >= most + one else "within ours"

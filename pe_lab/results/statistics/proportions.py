@@ -17,8 +17,7 @@ LARGEST_RATIO = 0.1
 SMALLEST_GAP = 0.02
 """Clusters nearer than this (2 percentage points) are one, however tight."""
 FACTOR = 4
-"""Errors at the threshold and at this many times the threshold, with none between, are two
-clusters."""
+"""How many times as large the errors of one cluster are than those of the other, at the least."""
 
 
 def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:
@@ -34,9 +33,11 @@ def two_clusters(values: Sequence[float | None], threshold: float | None = None)
        is ``LARGEST_RATIO``, which normal values reach less often (4 % at 8, below 0.1 % at 20).
        Hartigan's dip test needs more values than benches have seeds: it cannot reject with three.
     2. With a threshold: some values at or below it, others at least ``FACTOR`` times as large, none
-       between. Normal values do so at any mean in less than 2 % of samples of 2 to 5 and less than
-       3 % of 8 where their standard deviation is at most a third of their mean; where it is half
-       of the mean, in up to 7 % of 2, 12 % of 5 and 17 % of 8.
+       between; or three or more on either side, ``SMALLEST_GAP`` apart, those above at least
+       ``FACTOR`` times as large as those below, as where most seeds are near zero and the others
+       lie anywhere above. Normal values do so at any mean in less than 2 % of samples of 2 to 5
+       and less than 3 % of 8 where their standard deviation is at most a third of their mean;
+       where it is half of the mean, in up to 7 % of 2, 12 % of 5 and 17 % of 8.
     """
     found = sorted(value for value in values if value is not None)
     if len(found) < 2 or found[-1] - found[0] < SMALLEST_GAP:
@@ -56,8 +57,12 @@ def two_clusters(values: Sequence[float | None], threshold: float | None = None)
 
 
 def _apart(ordered: Sequence[float], threshold: float) -> bool:
-    above = [value for value in ordered if value > threshold]
-    return 0 < len(above) < len(ordered) and above[0] >= FACTOR * threshold
+    below = [value for value in ordered if value <= threshold]
+    above = ordered[len(below) :]
+    if not below or not above:
+        return False
+    several = min(len(below), len(above)) > 2 and above[0] - below[-1] >= SMALLEST_GAP
+    return above[0] >= FACTOR * (below[-1] if several else threshold)
 
 
 def stratified_interval(strata: Sequence[tuple[float, int]]) -> tuple[float, float]:

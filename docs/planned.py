@@ -1,0 +1,96 @@
+"""The planned comparisons of docs/leaderboard.md: a row each, and the tests of each in full."""
+
+from typing import NamedTuple
+
+import polars as pl
+
+from docs import facts
+from pe_lab.results.escape import in_markdown
+from pe_lab.results.formats import markdown
+from pe_lab.results.leaderboard.families import LEARNED
+from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
+from pe_lab.results.plan_tests import evaluate, result_table, verdict
+from pe_lab.results.plans import Plan, read_plan
+from pe_lab.results.suite import Suite
+
+FOLDER = facts.ROOT / "docs" / "plans"
+HEAD = ("claim", "task: splits", "seeds that generalise", "others that learn the task", "verdict")
+
+
+class Decided(NamedTuple):
+    """A plan with shipped runs.
+
+    Args:
+        name: of its file, without ``.yaml``.
+        runs: how many are shipped.
+        rows: of ``evaluate``.
+        exploratory: why it is not planned; None if it is.
+    """
+
+    name: str
+    plan: Plan
+    runs: int
+    rows: pl.DataFrame
+    exploratory: str | None
+
+
+def plans(suite: Suite) -> tuple[list[Decided], list[str]]:
+    """Those with shipped runs, and the names of those without."""
+    found, waiting = [], []
+    of_plans = rows_of_plans(None, suite)
+    for path in sorted(FOLDER.glob("*.yaml")):
+        plan = read_plan(path)
+        if runs := runs_of(plan, None, suite):
+            rows = evaluate(plan, of_plans, suite)
+            reason = why_exploratory(plan, runs, suite)
+            found.append(Decided(path.stem, plan, len(runs), rows, reason))
+        else:
+            waiting.append(path.stem)
+    return found, waiting
+
+
+def summary(decided: list[Decided], waiting: list[str]) -> str:
+    """A row for each plan, those that are supported first."""
+    lines = [f"| {' | '.join(HEAD)} |", "| --- | --- | --- | --- | --- |"]
+    ordered = sorted(decided, key=lambda one: (verdict(one.rows), [*one.plan.tasks]), reverse=True)
+    lines += [f"| {' | '.join(_row(one))} |" for one in ordered]
+    text = "\n".join(lines)
+    if waiting:
+        links = ", ".join(f"[{name}](plans/{name}.yaml)" for name in waiting)
+        text += f"\n\nNone of their runs is shipped yet: {links}."
+    return text
+
+
+def _row(one: Decided) -> tuple[str, ...]:
+    first, *others = one.plan.encodings
+    rows = list(one.rows.iter_rows(named=True))
+    tasks = [f"{task}: {', '.join(splits)}" for task, splits in one.plan.tasks.items()]
+    least, most = (
+        f"{count(row[f'k_{side}'] for row in rows)}/{rows[0][f'n_{side}']}"
+        for side, count in (("a", min), ("b", max))
+    )
+    learned = {row["b"] for row in rows if row["fits_b"] >= LEARNED * row["n_b"]}
+    said = f"[{verdict(one.rows)}](#{one.name})"
+    return (
+        in_markdown(f"{first} over {', '.join(others)}"),
+        in_markdown("; ".join(tasks)),
+        f"{least}, others at most {most}" if rows[0]["n_a"] and rows[0]["n_b"] else "",
+        f"{len(learned)} of {len(others)}",
+        f"{said}, exploratory" if one.exploratory else said,
+    )
+
+
+def in_full(decided: list[Decided]) -> list[str]:
+    """What the shipped runs say of each plan, and whether they began after it was written."""
+    parts = []
+    for one in decided:
+        said = f"exploratory, since {one.exploratory}" if one.exploratory else "planned"
+        missing = dict.fromkeys(one.rows["missing"].drop_nulls())
+        verdicts = [f"{said}: **{verdict(one.rows)}**", *missing]
+        parts += [
+            f"### {one.name}",
+            f"[{one.name}.yaml](plans/{one.name}.yaml), written {one.plan.written[:16]} UTC, "
+            f"{one.runs} runs; {'; '.join(verdicts)}.",
+            markdown(result_table(one.plan, one.rows)).strip(),
+        ]
+    return parts
