@@ -121,18 +121,21 @@ def test_the_mark_in_every_format(here: Here) -> None:
 
 
 def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
-    """The mean keeps its rule; a sentence for each kind of star in the table, and no other."""
+    """A mean beside rates has none; the sentence below the table is that of its stars."""
     errors_of("a", [0.0] * 4)
     errors_of("b", [0.5, 0.5, 0.51, 0.51])
     errors_of("c", [0.03, 0.03, 0.03, 0.03])
     out = " ".join(here("results").out.split())
     assert "4/4 0.0 *" in out
-    assert "0.0 ± 0.0 *" in out
+    assert "0.0 ± 0.0 *" not in out
     rate = "*: highest k/n, its 95 % Wilson interval above those of all lower ones measured on"
-    assert f"{rate} the same data (ties: all); lowest mean, its 95 % interval below" in out
-    alone = " ".join(here("results", "splits=sparse").out.split())
-    assert f"{rate} the same data (ties: all)." in alone
-    assert "lowest mean" not in alone
+    for words in ((), ("splits=sparse",)):
+        out = " ".join(here("results", *words).out.split())
+        assert f"{rate} the same data (ties: all)." in out
+        assert "lowest mean" not in out
+    means = " ".join(here("results", "spread=sd").out.split())
+    assert means.count("0.0 ± 0.0 *") == 2, "of sparse and the mean"
+    assert "*: lowest mean, its 95 % interval below" in means
     words = ("results", "where=not pe=a", "splits=sparse", "format=markdown")
     rates = here(*words).out
     assert "| c | 4 | 0/4 3.00 |" in rates

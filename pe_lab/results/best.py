@@ -17,14 +17,20 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
     of every group with a lower rate. Groups that tie at it are marked together, if each lies above
     all others: a highest rate of 0 has none below it.
 
-    Without a threshold, or with ``by_rate`` False, it is the lowest mean, if its 95 % interval
-    lies wholly below the intervals of all other groups (below the value of a group with one seed,
-    the lowest of a group with two clusters). Groups that tie are marked together, and only if all
-    their seeds have the same value; a group with two clusters is never marked.
+    Where nothing in the table of the task has a threshold, or with ``by_rate`` False, it is the
+    lowest mean, if its 95 % interval lies wholly below the intervals of all other groups (below
+    the value of a group with one seed, the lowest of a group with two clusters). Groups that tie
+    are marked together, and only if all their seeds have the same value; a group with two
+    clusters is never marked.
 
-    Never marked are a group with one seed and those that it ties with, an only group, and any
-    group where one pools several settings.
+    Never marked are a group with one seed and those that it ties with, an only group, any group
+    where one pools several settings, and a mean beside rates: rates say how many seeds generalise,
+    where the mean of three would have a mark that three seeds cannot give to a rate.
+
+    Args:
+        column: the keys of a column of the table, the task first.
     """
+    tasks = {*table.filter(pl.col("threshold").is_not_null())[column[0]]} if by_rate else set()
     comparable: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for number, row in enumerate(table.iter_rows(named=True)):
         if row["mean"] is not None:
@@ -33,8 +39,10 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
     for rows in comparable.values():
         if any(row["settings"] > 1 for _, row in rows):
             continue
-        rated = by_rate and all(row["threshold"] is not None for _, row in rows)
-        for number in _highest_rates(rows) if rated else _lowest_means(rows):
+        by_mean = rows[0][1][column[0]] not in tasks
+        if not by_mean and any(row["threshold"] is None for _, row in rows):
+            continue
+        for number in _lowest_means(rows) if by_mean else _highest_rates(rows):
             marks[number] = True
     return marks
 

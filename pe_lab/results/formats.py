@@ -48,8 +48,7 @@ class Table:
         words: how many columns hold words; the others hold numbers.
         caption: how to read it.
         legend: what short names in it stand for.
-        best: what the mark of the best means, in one sentence or several; shown if there is one.
-        marks: what other marks mean.
+        best, marks: what the mark of the best (shown if there is one) and other marks mean.
         closing: rows set apart at the end.
     """
 
@@ -59,7 +58,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     legend: str = ""
-    best: Sequence[str] = ()
+    best: str = ""
     marks: str = ""
     closing: Sequence[Sequence[Cell]] = field(default=())
 
@@ -225,6 +224,6 @@ def _latex_part(table: Table, start: int) -> str:
 def caption(table: Table, mark: str) -> str:
     """The legend, and how to read the table; ``mark`` is what marks the best."""
     marked = bool(table.best) and any(cell.best for row in table.rows for cell in row)
-    best = f"{mark}: {'; '.join(text.removesuffix('.') for text in table.best)}." if marked else ""
+    best = f"{mark}: {table.best}" if marked else ""
     parts = [part for part in (table.legend, table.caption, table.marks, best) if part]
     return " ".join([*(part.removesuffix(".") + "." for part in parts[:-1]), *parts[-1:]])

@@ -49,18 +49,18 @@ def print_tables(
                 print(printable(plain(table)))
             else:
                 console().print(*terminal(table, console().width), sep="\n")
-            alone = replace(table, caption="", best=(), marks="") if common else table
+            alone = replace(table, caption="", best="", marks="") if common else table
             if text := caption(alone, "*"):
                 console().print(text)
             if number < len(tables) - 1:
                 console().print()
         if common:
-            starred = [t for t in tables if any(cell.best for row in t.rows for cell in row)]
-            best = list(dict.fromkeys(text for table in starred for text in table.best))
+            best = max(
+                tables, key=lambda table: any(cell.best for row in table.rows for cell in row)
+            )
             # The longest also says what the others do.
             marks = max((table.marks for table in tables), key=len)
-            below = replace((starred or tables)[0], legend="", best=best, marks=marks)
-            console().print(caption(below, "*"))
+            console().print(caption(replace(best, legend="", marks=marks), "*"))
         for line in lines:
             console().print(line, soft_wrap=True)
         return

@@ -131,7 +131,7 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         rows=lines,
         caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
-        best=_best(table, rates),
+        best=BEST_RATE if rates else BEST,
         marks=_marks(table, layout.across),
         closing=[list(map(Cell, line)) for line in below],
     )
@@ -198,13 +198,6 @@ def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str
     """The mean of a column of shares in each column of the table, in %."""
     means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
     return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
-
-
-def _best(table: pl.DataFrame, rates: bool) -> list[str]:
-    """What the star says of the rates and of the means that have one."""
-    best = table.filter("best")
-    of_rates = best["threshold"].count() if rates else 0
-    return [*([BEST_RATE] if of_rates else []), *([BEST] if len(best) > of_rates else [])]
 
 
 def _marks(table: pl.DataFrame, across: str) -> str:

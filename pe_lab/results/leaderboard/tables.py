@@ -96,7 +96,7 @@ def overview(
         words=1,
         rows=rows,
         caption=f"{RATE}; {TIME}; {order}.",
-        best=[BEST],
+        best=BEST,
         marks=UNDECIDED_NOTE if any(of.undecided for of in tied.values()) else "",
         closing=closing,
     )

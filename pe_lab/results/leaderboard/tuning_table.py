@@ -36,7 +36,7 @@ def tuning_table(found: Scores, task: str) -> Table | None:
         words=1,
         rows=[[Cell(entry), *(cell(entry, rate) for rate in rates)] for entry in chosen],
         caption=f"{CAPTION} {grid_ends(found, task)}".strip(),
-        best=["the rate that is scored: the lowest error, on a tie the lowest loss."],
+        best="the rate that is scored: the lowest error, on a tie the lowest loss.",
     )
 
 
