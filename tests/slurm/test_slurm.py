@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cluster import STEPS, WORDS, Line, queue, requeue, slurm, start_now, starts, until
 from program import command, rows, state, summary, tiny
+from suites import tiny_suite
 
 pytestmark = pytest.mark.slurm
 FOUR = ("pe=none,cope", "seed=0,1")
@@ -110,6 +111,26 @@ def test_ctrl_c_cancels_all_and_the_same_line_goes_on(tmp_path: Path, alone: Pat
     assert line(tmp_path).status == 0
     assert_resumed(folder)
     assert_as_alone(tmp_path, alone)
+
+
+def test_a_suite_tunes_then_scores_in_two_arrays(tmp_path: Path) -> None:
+    """The score waits for the rate that tuning chooses; a tuning run that was lost is trained."""
+    words = [word for word in tiny_suite(tmp_path) if "launcher" not in word]
+    words.append("pe=alibi")
+    assert command(*words, "hydra/launcher=basic", "runs_dir=alone", cwd=tmp_path).returncode == 0
+    line = [*words, "hydra/launcher=slurm", "hydra.launcher.mem_gb=1"]
+    done = command(*line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lost = next(tmp_path.glob("runs/*/*/seed1000-*"))
+    shutil.rmtree(lost)
+    assert command(*line, cwd=tmp_path).returncode == 0
+    ours, theirs = (sorted(tmp_path.glob(f"{of}/*/*/seed*")) for of in ("runs", "alone"))
+    assert [f.name for f in ours] == [f.name for f in theirs]
+    assert len(ours) == 6
+    assert [summary(f) for f in ours] == [summary(f) for f in theirs]
+    jobs = slurm("sacct", "-X", "-n", "-P", "-o", "jobid,state").splitlines()
+    mine = [job for job in jobs if not job.endswith("CANCELLED")]
+    assert len({job.partition("_")[0] for job in mine}) >= 3, "tuning, score, and the lost run"
 
 
 def test_a_failing_job_leaves_the_others(tmp_path: Path) -> None:
