@@ -112,14 +112,20 @@ def _in_short(found: Scores, tasks: list[str]) -> Table:
         rows.append([Cell(word) for word in words])
     return Table(
         title="P(generalises) in %, by task",
-        columns=["task", "entries", "seeds", "highest; cope, rope", "not told from the highest"],
+        columns=[
+            "task",
+            "entries",
+            "seeds",
+            "highest; cope, rope",
+            "not significantly below the highest",
+        ],
         words=5,
         rows=rows,
         caption=(
             "The share of seeds that generalise, its mean over the task's splits: the highest "
             f"{SHOWN} and those equal to the last of them, cope and rope. The last column has the "
-            "encodings that an exact test, corrected over all pairs (Holm), does not tell from the "
-            "highest encoding; controls are not tested."
+            "encodings that do not differ from the highest encoding by an exact test, corrected "
+            "over all pairs (Holm); controls are not tested."
         ),
     )
 
@@ -131,7 +137,7 @@ def _alike(found: Scores, task: str) -> str:
     if of.least_p is None:
         return "too few seeds for a test"
     if not of.best:
-        return f"none of {of.compared} differs from it"
+        return f"all {of.compared}"
     first = {*next(iter(of.letters.values()))}
     alike = sorted(entry for entry, letters in of.letters.items() if first & {*letters})
     others = [entry for entry in listed if entry in of.letters and entry not in alike]

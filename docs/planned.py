@@ -7,9 +7,8 @@ import polars as pl
 from docs import facts
 from pe_lab.results.escape import in_markdown
 from pe_lab.results.formats import markdown
-from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
-from pe_lab.results.plan_tests import evaluate, result_table, verdict
+from pe_lab.results.plan_tests import evaluate, learned, result_table, verdict
 from pe_lab.results.plans import Plan, read_plan
 from pe_lab.results.suite import Suite
 
@@ -63,19 +62,20 @@ def summary(decided: list[Decided], waiting: list[str]) -> str:
 
 def _row(one: Decided) -> tuple[str, ...]:
     first, *others = one.plan.encodings
-    rows = list(one.rows.iter_rows(named=True))
+    rows = [row for row in one.rows.iter_rows(named=True) if row["n_a"] and row["n_b"]]
     tasks = [f"{task}: {', '.join(splits)}" for task, splits in one.plan.tasks.items()]
-    least, most = (
-        f"{count(row[f'k_{side}'] for row in rows)}/{rows[0][f'n_{side}']}"
-        for side, count in (("a", min), ("b", max))
-    )
-    learned = {row["b"] for row in rows if row["fits_b"] >= LEARNED * row["n_b"]}
+    counts = ""
+    if rows:
+        a = min(rows, key=lambda row: row["k_a"] / row["n_a"])
+        b = max(rows, key=lambda row: row["k_b"] / row["n_b"])
+        counts = f"{a['k_a']}/{a['n_a']}, others at most {b['k_b']}/{b['n_b']}"
+    fit = {row["b"] for row in rows if learned(row, "b")}
     said = f"[{verdict(one.rows)}](#{one.name})"
     return (
         in_markdown(f"{first} over {', '.join(others)}"),
         in_markdown("; ".join(tasks)),
-        f"{least}, others at most {most}" if rows[0]["n_a"] and rows[0]["n_b"] else "",
-        f"{len(learned)} of {len(others)}",
+        counts,
+        f"{len(fit)} of {len(others)}",
         f"{said}, exploratory" if one.exploratory else said,
     )
 

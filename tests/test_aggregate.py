@@ -161,7 +161,7 @@ def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None
         assert rows["a"]["mean"] == pytest.approx(0.0525)
     out = " ".join(here("results", "splits=ood").out.split())
     assert re.search(r"a 4 5\.25 ± \d\.\d\d‡ b", out)
-    assert "‡: seeds in two clusters (OOD mean: on a split); no interval." in out
+    assert "‡: seeds in two clusters (OOD mean: its own, or on a split); no interval." in out
     assert "OOD mean" not in here("results", "splits=sparse").out
 
 
@@ -199,3 +199,27 @@ def test_tasks_are_never_pooled(here: Here) -> None:
     errors_of("a", [0.5, 0.6], task="counting")
     rows = grouped(read_runs(), ["pe"], splits=["sparse"]).select("task", "mean").rows()
     assert dict(rows) == pytest.approx({"flipflop": 0.15, "counting": 0.55})
+
+
+def test_a_row_that_lacks_a_split_stands_last(here: Here) -> None:
+    for seed in range(2):
+        made("whole", seed, errors={"in_domain": 0.0, "sparse": 0.5, "dense": 0.5})
+        made("part", seed, errors={"in_domain": 0.0, "sparse": 0.0})
+    lines = [line.split() for line in here("results").out.splitlines()]
+    assert [words[0] for words in lines if words and words[0] in ("whole", "part")] == [
+        "whole", "part",
+    ]  # fmt: skip
+
+
+def test_equal_rates_and_means_stand_by_the_error_in_domain(here: Here) -> None:
+    for seed in range(2):
+        made("worse", seed, errors={"in_domain": 0.9, "sparse": 0.0, "dense": 0.0})
+        made("x", seed, errors={"in_domain": 0.0, "sparse": 0.0, "dense": 0.0})
+    lines = [line.split() for line in here("results").out.splitlines()]
+    assert [words[0] for words in lines if words and words[0] in ("worse", "x")] == ["x", "worse"]
+
+
+def test_intervals_of_rates_stand_below_rates_alone(here: Here) -> None:
+    errors_of("a", [0.0, 0.5])
+    assert "Wilson intervals of k/n" in here("results").out
+    assert "Wilson" not in here("results", "spread=sd").out

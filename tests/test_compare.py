@@ -233,6 +233,23 @@ def test_the_median_is_of_three_or_more_seeds(
         assert ("mean of ours, %" in line) == (len(values) > 1)
 
 
+def test_the_caption_is_of_what_the_table_has() -> None:
+    """One seed has neither rate nor mean, whole sequences have no threshold."""
+    errors_of("rope", [0.1])
+    (one,) = comparison_tables(compared(read_runs(), [THEIRS]))
+    assert "Within ours" in one.caption
+    assert "Seeds of ours" not in one.caption
+    assert "Mean of ours" not in one.caption
+    errors_of("rope", [0.1, 0.1])
+    (several,) = comparison_tables(compared(read_runs(), [THEIRS]))
+    assert "k/n with an error up to the threshold" in several.caption
+    assert "Mean of ours" in several.caption
+    whole = Published(**{**vars(THEIRS), "metric": "error_seq"})
+    (sequences,) = comparison_tables(compared(read_runs(), [whole]))
+    assert "k/n" not in sequences.caption
+    assert "Seeds of ours: of three or more the median" in sequences.caption
+
+
 def test_the_tables_and_what_is_not_run(here: Here) -> None:
     errors_of("cope", [0.0, 0.1])
     unfinished("failed", "rope")

@@ -20,7 +20,7 @@ from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
-from docs import leaderboard
+from docs import leaderboard, planned
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
 from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
@@ -38,6 +38,7 @@ from pe_lab.results.leaderboard.task_tables import phases_table, split_table, ta
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.leaderboard.vs_published import published_table
+from pe_lab.results.plans import read_plan
 from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
@@ -391,9 +392,9 @@ def test_entries_with_too_few_seeds_to_differ_are_undecided_or_below() -> None:
     table = overview(scored(*ran), {"recall": ["flipflop"]}, "")
     marks = {row[0].text.split()[0]: (row[3].text[-1], row[3].best) for row in table.rows}
     assert marks[names[0]] == (")", True)
-    assert marks[names[1]] == ("†", False)
+    assert marks[names[1]] == ("§", False)
     assert marks[names[2]] == (")", False)
-    assert table.marks.startswith("†: lower, with too few seeds")
+    assert table.marks.startswith("§: lower, with too few seeds")
     # One run of another task, which is not compared, does not widen the interval of the highest.
     stray = [run(name, "recall", 0, [0.9] * 4) for name in names[::3]]
     other = ties(scored(*ran, *stray), ["flipflop", "recall"], [*names, "rope", "cope"])
@@ -1144,6 +1145,30 @@ def beside(found: Scores, pe: str) -> list[str]:
     """The line of the table of published numbers that has the errors on sparse."""
     lines = [[cell.text for cell in row] for row in published_table(found, ["flipflop"]).rows]
     return next(line for line in lines if line[1:3] == [pe, "sparse"])
+
+
+def test_published_numbers_of_another_task_stand_not_beside() -> None:
+    """The source has navigation in one and in two dimensions: the suite's has one."""
+    found = scored(*(run("path", "navigation", seed, [0.01] * 4) for seed in range(2)))
+    printed = {(row[2].text, row[6].text) for row in published_table(found, ["navigation"]).rows}
+    assert printed == {
+        ("in_domain", "1 (accuracy .99)"), ("dense", "1 (accuracy .99)"),
+        ("sparse", "2 (accuracy .98)"),
+    }  # fmt: skip
+
+
+def test_a_plan_of_which_a_part_is_shipped() -> None:
+    """Counts are of one pair, and of pairs that both have runs."""
+    plan = read_plan(planned.FOLDER / "cope-rope-t5-alibi-none-7da3a90c.yaml")
+    sides = {"rope": (0, 3, 3), "t5": (2, 5, 5), "alibi": (0, 5, 0), "none": (0, 0, 0)}
+    pairs = [
+        {"task": "recall", "split": "long_x4", "a": "cope", "k_a": 5, "n_a": 5, "fits_a": 5,
+         "b": b, "k_b": k, "n_b": n, "fits_b": fits, "verdict": "not enough runs"}
+        for b, (k, n, fits) in sides.items()
+    ]  # fmt: skip
+    found = planned.Decided("x", plan, 18, pl.DataFrame(pairs), None)
+    (line,) = planned.summary([found], []).splitlines()[2:]
+    assert "| 5/5, others at most 2/5 | 2 of 4 | [not enough runs](#x) |" in line
 
 
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def show(words: Sequence[str]) -> None:
         notes = [
             *pooled_message(runs, by),
             *pooled_note(runs, by, options.where),
-            *_power(groups),
+            *(_power(groups) if by_rate else []),
             *_evaluated(runs, options),
         ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)

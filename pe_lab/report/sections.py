@@ -1,6 +1,6 @@
 """A section of the report: the settings of one task, ranked, and their metrics over the seeds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -197,7 +197,8 @@ def section(
     )
     changes = changes_of(runs, names)
     found = Section(task, tuple(names), tuple(settings), guess, limits, changes, runs, split, note)
-    ranked = sorted(settings, key=lambda setting: _rank(setting, bool(found.intervals)))
+    outside = [name for name in names if name != IN_DOMAIN] if found.intervals else []
+    ranked = sorted(settings, key=lambda setting: _rank(setting, outside))
     return replace(found, settings=tuple(ranked))
 
 
@@ -223,10 +224,10 @@ def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
     return {setting: band for (setting,), band in bands(runs, ("setting",), column).items()}
 
 
-def _rank(setting: Setting, rated: bool) -> tuple[float, float, float, str]:
-    """The place of a setting; ``rated``: whether by k/n before the mean."""
+def _rank(setting: Setting, outside: Sequence[str]) -> tuple[float, float, float, str]:
+    """The place of a setting, by k/n on these splits first, if there are any."""
     found = setting.ood["error"], setting.cells["error"].get(IN_DOMAIN)
     ood, inside = (band.mean if band else float("inf") for band in found)
-    outside = (band for split, band in setting.cells["error"].items() if split != IN_DOMAIN)
-    rate = mean_rate((band.k, band.n) if band else (None, 0) for band in outside) if rated else 0
+    bands = (setting.cells["error"].get(split) for split in outside)
+    rate = mean_rate((band.k, band.n) if band else (None, 0) for band in bands) if outside else 0
     return float("inf") if rate is None else -float(rate), ood, inside, setting.label

@@ -13,7 +13,9 @@ Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
 """Marks a cell whose seeds fall into two clusters."""
 CLUSTERED = f"{CLUSTERS}: seeds in two clusters; no interval."
-CLUSTERED_MEAN = f"{CLUSTERS}: seeds in two clusters (OOD mean: on a split); no interval."
+CLUSTERED_MEAN = (
+    f"{CLUSTERS}: seeds in two clusters (OOD mean: its own, or on a split); no interval."
+)
 
 
 def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) -> Cell:

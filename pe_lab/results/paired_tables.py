@@ -47,8 +47,8 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     clustered = ""
     if marked:
         clustered = (
-            f" {CLUSTERS}: seeds in two clusters; differences that are have no interval and no "
-            "t-test."
+            f" {CLUSTERS}: seeds in two clusters; a difference of such seeds has no interval and "
+            "no t-test."
         )
     rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
     seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
@@ -95,8 +95,10 @@ def _cells(row: dict[str, Any], most: int) -> list[Cell]:
 
 def _side(row: dict[str, Any], side: str) -> Cell:
     """``7/12‡ 1.05 (3.25)``: k of n, the median, and the mean where the seeds differ."""
-    mark = CLUSTERS if row[f"clusters_{side}"] else ""
     errors = row[f"errors_{side}"]
+    if len(errors) == 1:
+        return Cell(percent(errors[0]))
+    mark = CLUSTERS if row[f"clusters_{side}"] else ""
     mean = "" if min(errors) == max(errors) else f"{100 * row[f'mean_{side}']:.2f}"
     rate = f"{row[f'k_{side}']}/{row['n']}{mark}"
     return Cell(f"{rate} {percent(row[f'median_{side}'])}", detail=mean)

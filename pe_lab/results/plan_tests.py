@@ -92,7 +92,7 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
     lines = []
     for row in rows.iter_rows(named=True):
         sides = [
-            f"{row[f'k_{side}']}/{row[f'n_{side}']}{'' if _learned(row, side) else UNLEARNED}, "
+            f"{row[f'k_{side}']}/{row[f'n_{side}']}{'' if learned(row, side) else UNLEARNED}, "
             f"median {percent(row[f'median_{side}'])}"
             for side in "ab"
         ]
@@ -107,12 +107,13 @@ def result_table(plan: Plan, rows: pl.DataFrame) -> Table:
         "or below the threshold, of all; the median of the error in %. Supported: "
         f"{SAYS[plan.test]}."
     )
-    if not all(_learned(row, side) for row in rows.iter_rows(named=True) for side in "ab"):
+    if not all(learned(row, side) for row in rows.iter_rows(named=True) for side in "ab"):
         caption += f" {UNLEARNED}: fewer than half of these seeds fit the task in domain."
     return Table(plan.hypothesis, head, len(head), lines, caption)
 
 
-def _learned(row: Mapping[str, Any], side: str) -> bool:
+def learned(row: Mapping[str, Any], side: str) -> bool:
+    """Whether at least half of the seeds of a side fit the task in domain."""
     return bool(row[f"fits_{side}"] >= LEARNED * row[f"n_{side}"])
 
 

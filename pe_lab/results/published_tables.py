@@ -6,7 +6,7 @@ import polars as pl
 
 from pe_lab.results.cell_text import CLUSTERED, rate_intervals, thresholds
 from pe_lab.results.formats import Cell, Table
-from pe_lab.results.verdicts import RULE, SEEDS, seeds_text
+from pe_lab.results.verdicts import RULE, SEEDS, UNRATED_SEEDS, seeds_text
 
 INTERVAL = (
     "Mean of ours: in parentheses its 95 % interval (Student's t), where the seeds differ and do "
@@ -44,7 +44,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         )
     shown = [name for name in lines[0] if any(line[name] for line in lines)]
     first = rows[0]
-    caption = [RULE, SEEDS, INTERVAL] if differences else []
+    caption = [RULE] if differences else []
+    if any(row["n"] and row["n"] > 1 for row in rows):
+        caption.append(SEEDS if any(row["k"] is not None for row in rows) else UNRATED_SEEDS)
+        caption.append(INTERVAL)
     caption += _rates(rows)
     if any(row["clusters"] for row in rows):
         caption.append(CLUSTERED)

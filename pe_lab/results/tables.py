@@ -176,14 +176,16 @@ def _sorted(
 
 
 def _by_rate(cells: Cells, outside: Sequence[str]) -> tuple[Any, ...]:
-    """The place of a row: from the highest mean rate over the splits that it has, on a tie from
-    the lowest mean."""
-    found = [cells[split] for split in outside if split in cells]
+    """The place of a row: from the highest mean rate over these splits, on a tie from the lowest
+    mean, then from the lowest in-domain error; last where it lacks one of them."""
+    if not cells.keys() >= {*outside}:
+        return True, 0, 0.0, 0.0
+    found = [cells[split] for split in outside]
     rate = mean_rate((cell["k"], cell["n"]) for cell in found)
     if rate is None:
-        return True, 0, 0.0
+        return True, 0, 0.0, 0.0
     mean = cells[OOD]["mean"] if OOD in cells else fmean(cell["mean"] for cell in found)
-    return False, -rate, mean
+    return False, -rate, mean, cells.get(IN_DOMAIN, {}).get("mean") or 0.0
 
 
 def _seeds(seeds: list[int]) -> str:

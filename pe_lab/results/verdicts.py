@@ -24,6 +24,10 @@ SEEDS = (
     "Seeds of ours: k/n with an error up to the threshold, of three or more the median, and each "
     f"of them (above {LISTED} lowest..highest)."
 )
+UNRATED_SEEDS = (
+    f"Seeds of ours: of three or more the median, and each of them (above {LISTED} "
+    "lowest..highest)."
+)
 
 
 def verdict(number: Published, cell: Mapping[str, Any]) -> str:
@@ -71,4 +75,4 @@ def seeds_text(cell: Mapping[str, Any]) -> str:
     rate = "" if cell["k"] is None else f"{cell['k']}/{n}{mark}"
     if n >= MEDIAN:
         rate = f"{rate or f'median{mark}'} {percent(cell['median'])}"
-    return f"{rate}: {each}" if rate else each
+    return f"{rate}: {each}" if rate else mark + each

@@ -35,7 +35,7 @@ BEST = (
     "of splits that a run generalises to, at 5 % after Holm over all pairs; of encodings with all "
     "tasks that two or more of them have run; no controls)."
 )
-UNDECIDED = "†"
+UNDECIDED = "§"
 UNDECIDED_NOTE = (
     f"{UNDECIDED}: lower, with too few seeds to differ from the highest whatever their errors; its "
     "interval reaches into that of the highest."

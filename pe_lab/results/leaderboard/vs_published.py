@@ -2,9 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 import polars as pl
+import yaml
 
+from pe_lab.results.cell_text import CLUSTERED, CLUSTERS
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import CELL, Scores
 from pe_lab.results.published import Published, published
@@ -45,10 +50,11 @@ def published_table(found: Scores, tasks: Sequence[str]) -> Table:
         rows=rows,
         caption=(
             "Ours are in the suite's small setting, no reproduction of a source with another "
-            f"protocol. {RULE} {SEEDS} Not shown are published errors of whole sequences (sort, "
-            "majority, unique copy) and of splits that the suite does not have: pe-lab compare "
-            "lists them."
+            f"protocol. {RULE} {SEEDS} The thresholds are those of the tables of tasks. Not shown "
+            "are published errors of whole sequences (sort, majority, unique copy), of other sizes "
+            "of a task, and of splits that the suite does not have: pe-lab compare lists them."
         ),
+        marks=CLUSTERED if any(CLUSTERS in row[-2].text for row in rows) else "",
     )
 
 
@@ -70,11 +76,12 @@ def _cells(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _nearest(suite: Suite) -> list[Published]:
     """Of each published table the row of each encoding whose model is nearest to the suite's: the
-    smallest sum of the log-ratios of layers, heads and width."""
+    smallest sum of the log-ratios of layers, heads and width. Rows of a table that differ in the
+    task, as in its number of variables, are of the suite's value only."""
     words = (word.partition("=") for word in suite.model)
     ours = {key: float(value) for key, _, value in words if key in MODEL}
     best: dict[tuple[str, ...], tuple[float, list[Published]]] = {}
-    for number in published():
+    for number in filter(_same_task, published()):
         theirs = {**number.setting, **number.size}
         far = sum(
             abs(math.log(float(theirs[key]) / ours[key]))
@@ -88,6 +95,22 @@ def _nearest(suite: Suite) -> list[Published]:
         elif far == least:
             numbers.append(number)
     return [number for _, numbers in best.values() for number in numbers]
+
+
+def _same_task(number: Published) -> bool:
+    """Whether the keys of the task in which rows of this table differ have the values of its yaml,
+    as in the suite."""
+    ours = _task_yaml(number.task)
+    named = ((key.partition("task.")[2], value) for key, value in number.size.items())
+    return all(ours[key] == value for key, value in named if key in ours)
+
+
+@cache
+def _task_yaml(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(
+        files("pe_lab.conf").joinpath("task", f"{name}.yaml").read_text("utf-8")
+    )
+    return content
 
 
 def _tasks(suite: Suite) -> dict[str, str]:
