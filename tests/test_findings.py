@@ -128,11 +128,19 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
         .join(pl.DataFrame(rows, ["run_id", "split", "here"], orient="row"), on=["run_id", "split"])
         .join(pl.DataFrame(limits, ["task", "split", "limit"], orient="row"), on=["task", "split"])
     )
-    assert both["processor"].null_count() == len(both), "shipped before processors were recorded"
     said = " ".join(WRITTEN_HEAD.split())
+    assert f"{both['run_id'].n_unique()} runs were made a second time" in said
+    same = both.filter(pl.col("processor").is_not_null())
+    assert {*same["processor"]} == {"AMD EPYC"}
+    assert same["error"].equals(same["here"])
+    assert f"{same['run_id'].n_unique()} of them were made on the same kind of processor" in said
+    assert f"their {len(same)} errors that have a threshold are equal to the last digit" in said
+    both = both.filter(pl.col("processor").is_null())
     other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
     sides = f"of their {len(both)} errors that have a threshold {len(both.filter(other))} are on"
-    assert f"{both['run_id'].n_unique()} runs of these tables" in said
+    assert (
+        f"{both['run_id'].n_unique()} runs were made on a processor that was not recorded" in said
+    )
     assert sides in said
     learned = both.filter(pl.col("split") == IN_DOMAIN, pl.col("error") <= pl.col("limit"))
     flipflop = both.filter(task="flipflop").join(learned, on="run_id", how="semi")
