@@ -50,10 +50,10 @@ def test_the_commands_of_the_readme_run(
         assert done.status == 0, f"{line}\n{done.out}\n{done.err}"
         ran.append(line)
     assert len(ran) >= 12
-    # Nine of a sweep; four of a recipe, of which the first run is one at this size; two of other
-    # models; one of the new encoding.
+    # Nine of a sweep; four of a recipe, of which the first run is one at this size; one of another
+    # model; one of the new encoding.
     made = list((tmp_path / "runs").glob("*/*/seed*/summary.json"))
-    assert len(made) == 9 + 4 + 2 + 1
+    assert len(made) == 9 + 4 + 1 + 1
 
 
 def test_the_first_two_commands_are_targets_of_the_makefile() -> None:
