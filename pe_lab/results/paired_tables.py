@@ -47,7 +47,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
     clustered = ""
     if marked:
         clustered = (
-            f" {CLUSTERS}: seeds in two clusters; a difference of such seeds has no interval and "
+            f" {CLUSTERS}: seeds in two clusters; differences in two clusters have no interval and "
             "no t-test."
         )
     rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
