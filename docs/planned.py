@@ -5,6 +5,7 @@ from typing import NamedTuple
 import polars as pl
 
 from docs import facts
+from docs.markdown import table
 from pe_lab.results.escape import in_markdown
 from pe_lab.results.formats import markdown
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
@@ -13,7 +14,7 @@ from pe_lab.results.plans import Plan, read_plan
 from pe_lab.results.suite import Suite
 
 FOLDER = facts.ROOT / "docs" / "plans"
-HEAD = ("claim", "task: splits", "seeds that generalise", "others that learn the task", "verdict")
+HEAD = ["claim", "task: splits", "seeds that generalise", "others that learn the task", "verdict"]
 
 
 class Decided(NamedTuple):
@@ -50,17 +51,15 @@ def plans(suite: Suite) -> tuple[list[Decided], list[str]]:
 
 def summary(decided: list[Decided], waiting: list[str]) -> str:
     """A row for each plan, those that are supported first."""
-    lines = [f"| {' | '.join(HEAD)} |", "| --- | --- | --- | --- | --- |"]
     ordered = sorted(decided, key=lambda one: (verdict(one.rows), [*one.plan.tasks]), reverse=True)
-    lines += [f"| {' | '.join(_row(one))} |" for one in ordered]
-    text = "\n".join(lines)
+    text = table(HEAD, [_row(one) for one in ordered])
     if waiting:
         links = ", ".join(f"[{name}](plans/{name}.yaml)" for name in waiting)
         text += f"\n\nNone of their runs is shipped yet: {links}."
     return text
 
 
-def _row(one: Decided) -> tuple[str, ...]:
+def _row(one: Decided) -> list[str]:
     first, *others = one.plan.encodings
     rows = [row for row in one.rows.iter_rows(named=True) if row["n_a"] and row["n_b"]]
     tasks = [f"{task}: {', '.join(splits)}" for task, splits in one.plan.tasks.items()]
@@ -71,13 +70,13 @@ def _row(one: Decided) -> tuple[str, ...]:
         counts = f"{a['k_a']}/{a['n_a']}, others at most {b['k_b']}/{b['n_b']}"
     fit = {row["b"] for row in rows if learned(row, "b")}
     said = f"[{verdict(one.rows)}](#{one.name})"
-    return (
+    return [
         in_markdown(f"{first} over {', '.join(others)}"),
         in_markdown("; ".join(tasks)),
         counts,
         f"{len(fit)} of {len(others)}",
         f"{said}, exploratory" if one.exploratory else said,
-    )
+    ]
 
 
 def in_full(decided: list[Decided]) -> list[str]:

@@ -49,6 +49,11 @@ def shipped() -> Scores:
 
 
 @cache
+def plans() -> tuple[list[planned.Decided], list[str]]:
+    return planned.plans(SUITE)
+
+
+@cache
 def text() -> str:
     """The parts of the page that are written by hand, on one line."""
     return " ".join(leaderboard.TEXT.read_text("utf-8").split())
@@ -622,9 +627,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         346 in answers_under(0.05) and 17 / 346 <= 0.05 < 18 / 346
     ),
     "Seventeen of twenty-two planned comparisons are supported": lambda: (
-        Counter(verdict(one.rows) for one in planned.plans(SUITE)[0])
-        == {"supported": 17, "not supported": 5}
-        and not planned.plans(SUITE)[1]
+        Counter(verdict(one.rows) for one in plans()[0]) == {"supported": 17, "not supported": 5}
+        and not plans()[1]
     ),
     "Over the twelve each of the five differs from each other by a test of every pair, in "
     "this order": lambda: (
@@ -689,7 +693,7 @@ def letters(tasks: Sequence[str] = RUN) -> dict[str, str]:
 
 def plan_row(name: str, other: str) -> tuple[int, int, int, float]:
     """k of n of the one claimed to be better, k of the other, p."""
-    (one,) = (one for one in planned.plans(SUITE)[0] if one.name == name)
+    (one,) = (one for one in plans()[0] if one.name == name)
     row = one.rows.filter(b=other).row(0, named=True)
     return row["k_a"], row["n_a"], row["k_b"], round(row["p"], 3)
 

@@ -50,8 +50,8 @@ def print_tables(
             else:
                 console().print(*terminal(table, console().width), sep="\n")
             alone = replace(table, caption="", best="", marks="") if common else table
-            if text := caption(alone, "*"):
-                console().print(text)
+            if below := caption(alone, "*"):
+                console().print(below)
             if number < len(tables) - 1:
                 console().print()
         if common:
