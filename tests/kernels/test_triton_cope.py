@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from triton_cases import CASES, KEY, WEIGHTS, Case, dropped, expected, inputs, results, unit_values
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 
 pytest.importorskip("triton")
 from pe_lab.kernels.triton import backward, cope, forward

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.pe.cope_positions import CountAndPick
 
 KEY = 0x7ED5_A3B1_C4D7_9E2F

@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.triton.backward import columns_backward, rows_backward
 from pe_lab.kernels.triton.forward import forward
 

@@ -23,7 +23,7 @@ def mix(x):
 
 @triton.jit
 def kept(rows_M, keys_N, low, high, threshold):
-    """Dropout with the mask of pe_lab/common/dropout.py, bit for bit."""
+    """Dropout with the mask of pe_lab/core/dropout.py, bit for bit."""
     hashed_M = mix(mix(rows_M.to(tl.uint32) + low.to(tl.uint32)) + high.to(tl.uint32))
     bits_MN = mix(hashed_M[:, None] + (keys_N.to(tl.uint32) * 0x9E3779B9)[None, :])
     return (bits_MN >> 8) >= threshold.to(tl.uint32)
