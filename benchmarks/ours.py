@@ -10,12 +10,12 @@ from hydra import compose, initialize_config_module
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.common.dropout import Drop
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch, Bools
 from pe_lab.config.check import check_composed
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
+from pe_lab.core.dropout import Drop
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Bools
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.transformer import TransformerConfig

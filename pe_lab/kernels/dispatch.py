@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
 from pe_lab.common.errors import UsageError
+from pe_lab.core.dropout import Drop
 from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")

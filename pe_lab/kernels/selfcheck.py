@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu import build
 from pe_lab.kernels.reference import REFERENCE
 from pe_lab.pe.rotation import Rotation

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from pe_lab.common.metrics import COSTS, metric_name
+from pe_lab.core.metrics import COSTS, metric_name
 from pe_lab.report.bands import Band, bands
 from pe_lab.report.charts import lines, scatter
 from pe_lab.report.error_vs_key import error_vs_keys

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import PeLabError, UsageError
-from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
+from pe_lab.core.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import Record, read_records, records_of, text, without_collection

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.suite_parts import Protocol, SuiteTask
 
 STEPS = "train.steps"

@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from pe_lab.common.closed import closed
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 
 Share = Annotated[float, Field(ge=0, le=1)]
 T = TypeVar("T")
