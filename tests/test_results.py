@@ -13,7 +13,7 @@ from made import errors_of, made, unfinished
 from program import Here, tiny
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import wilson
+from pe_lab.core.metrics import wilson
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.run_folder import RunFolder

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from pe_lab.common.metrics import wilson
+from pe_lab.core.metrics import wilson
 from pe_lab.results.statistics import across_tasks, pairs, power, proportions
 from pe_lab.results.statistics.across_tasks import (
     improvement_interval,

@@ -9,9 +9,9 @@ from suites import tiny_suite
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
-from pe_lab.common.test_time import TEST_TIME
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain
+from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.suite import DEFAULT_THRESHOLD, load_suite, task_digest, threshold
 from pe_lab.training.plan import build_task
 

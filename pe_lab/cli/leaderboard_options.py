@@ -7,9 +7,9 @@ from pydantic import PositiveFloat
 
 from pe_lab.cli.leaderboard_files import PARQUET
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import CommaSeparated, Flag, Options
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.output import Format

@@ -19,9 +19,9 @@ import polars as pl
 import torch
 
 from pe_lab.common.errors import PeLabError, RunError, UsageError
-from pe_lab.common.metrics import GENERATED
 from pe_lab.common.signals import StopOnSignal
 from pe_lab.common.trust import trust
+from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluation.cells import Cell, cells
 from pe_lab.evaluation.measure_cells import CellMeasurer
 from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, Evaluations

@@ -11,7 +11,7 @@ import polars as pl
 
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.files import read_file
-from pe_lab.common.metrics import METRICS
+from pe_lab.core.metrics import METRICS
 from pe_lab.store.digests import digest_of, does_not_fit
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.read_back import read_rows

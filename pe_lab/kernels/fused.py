@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.near_far import NearFarKernel
 from pe_lab.kernels.relative import RelativeKernel, bias_of_pairs, relative_kernel

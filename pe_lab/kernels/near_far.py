@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.functional import consecutive, distances, once_for_all_layers

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
-from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.core.metrics import COSTS, IN_DOMAIN, TITLED
+from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
 from pe_lab.report.changes import changes_of
 from pe_lab.results.aggregate import SETTING

@@ -6,8 +6,8 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.results.best import is_best
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_clusters_of_mean, with_interval

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.metrics import GENERATED
+from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_evaluations
 from pe_lab.results.aggregate import (
     THRESHOLDED,

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES
+from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.frame import FACTS, config_keys
 from pe_lab.results.tuning_runs import COLUMN as TUNING_OF
 

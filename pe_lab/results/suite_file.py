@@ -25,8 +25,8 @@ from pydantic_core import ErrorDetails
 from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError, reason
 from pe_lab.common.limits import remedy
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN
 
 EXAMPLE = "conf/suite/v1.yaml"
 SET_BY_SUITE = ("train.lr", "seed", "seed.init", "seed.data", "eval.every")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import reference
 from pe_lab.pe.rotation import Rotation
 

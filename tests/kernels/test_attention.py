@@ -26,7 +26,7 @@ from attention_cases import (
 from compiler import needs_compiler
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import reference
 from pe_lab.kernels.cpu import (
     build,

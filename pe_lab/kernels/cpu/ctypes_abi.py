@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu import build
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}

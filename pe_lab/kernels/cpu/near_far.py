@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu.ctypes_abi import RotaryFactors, check, real_factors
 from pe_lab.kernels.cpu.distance import Distance
 from pe_lab.pe.rotation import Rotation

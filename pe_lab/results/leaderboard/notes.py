@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.output import counted
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.plans import planned_note

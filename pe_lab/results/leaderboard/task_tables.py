@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.cell_text import CLUSTERS
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.entries import OTHER

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 
 POWER = 0.8
 LEVEL = 0.05
