@@ -9,9 +9,9 @@ import pytest
 from program import ROOT, Here, assert_refused, summary, the_run, tiny
 
 from pe_lab.cli.train import checked
-from pe_lab.common import task_file
-from pe_lab.common.sequences import Sequences
-from pe_lab.common.task import Batch, Task
+from pe_lab.core import task_file
+from pe_lab.core.sequences import Sequences
+from pe_lab.core.task import Batch, Task
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task
 

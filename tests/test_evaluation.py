@@ -17,8 +17,8 @@ from program import start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import DamagedError, RunError, UsageError
-from pe_lab.common.metrics import GENERATED
 from pe_lab.config.combined_parts import encoding_section
+from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluation.cells import cells
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.record import NAME, Evaluations, read_evaluations

@@ -10,7 +10,7 @@ import pytest
 from edited import edit_summary
 from program import Here, Outcome, tiny
 
-from pe_lab.common.metrics import implausible
+from pe_lab.core.metrics import implausible
 
 NESTED = "[" * 200_000
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))

@@ -18,7 +18,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
 from pe_lab.common.output import printable
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.task import Batch, Task
 
 MOST_TOKENS = 512
 """Tokens shown of one sequence."""

@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pe_lab.common.console import StepProgress, busy, console, split_table
+from pe_lab.common.console import StepProgress, busy, console
 from pe_lab.common.errors import Interrupted, RunError, by_machine, sentence
 from pe_lab.common.run_log import logging_to
 from pe_lab.common.signals import StopOnSignal, stopping
@@ -19,7 +19,7 @@ from pe_lab.experiment.provenance import (
     made_otherwise,
     record_start,
 )
-from pe_lab.experiment.summary import evaluation_sets, summarize
+from pe_lab.experiment.summary import evaluation_sets, split_table, summarize
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.digests import sealed

@@ -6,9 +6,9 @@ from functools import partial
 
 import polars as pl
 
-from pe_lab.common.metrics import OOD
 from pe_lab.common.suggest import did_you_mean, did_you_mean_of_many
 from pe_lab.config.choices import choices
+from pe_lab.core.metrics import OOD
 from pe_lab.results.defaults import GROUPS
 
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")

@@ -8,9 +8,9 @@ import polars as pl
 from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
 from pe_lab.results.keys import column_of
 from pe_lab.results.runs_file import read_file_of_runs

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from pe_lab.common.metrics import GENERATED, METRICS, implausible
+from pe_lab.core.metrics import GENERATED, METRICS, implausible
 
 DEEPEST = 32
 """How many mappings and lists a configuration may hold within one another."""

@@ -7,10 +7,10 @@ import torch
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.rng import torch_seed
-from pe_lab.common.task import TRAIN, Task
 from pe_lab.config.schema import Config, plain, validated
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.rng import torch_seed
+from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims
 from pe_lab.pe.positions import Positions
