@@ -11,6 +11,7 @@ from edited import edit_summary
 from program import Here, Outcome, tiny
 
 from pe_lab.core.metrics import implausible
+from pe_lab.store.run_folder import RunFolder
 
 NESTED = "[" * 200_000
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
@@ -90,6 +91,7 @@ def copies(run: Path, n: int) -> list[Path]:
     made = [run.with_name(f"seed{k}-{k:08x}") for k in range(1, n + 1)]
     for k, path in enumerate(made, start=1):
         shutil.copytree(run, path)
+        RunFolder(path).set_status("finished", 2, 2)
 
         def change(summary: dict[str, Any], k: int = k) -> None:
             del summary["identity"]
