@@ -16,12 +16,12 @@ from omegaconf import DictConfig
 from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
 from pe_lab.common.options import Options
-from pe_lab.common.suggest import closest
+from pe_lab.common.suggest import similar
 from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
+from pe_lab.config.compose_errors import keys_of
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import ALL_GROUPS, as_typed
 from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
-from pe_lab.config.unknown_key import similar_keys
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def checked_beside(options: Options, config_dir: str | None) -> Config:
     others = {key: v for key, v in options.others.items() if key not in unknown}
     config = checked([*flags, *(f"{key}={value}" for key, value in others.items())])
     for key, value in unknown.items():
-        near = closest(key, type(options).model_fields)
-        meant = [near] if near else similar_keys(key, plain(config), of_run)
+        meant = similar(key, [*type(options).model_fields, *of_run], keys_of(plain(config)))
         listed = ", ".join(sorted(type(options).model_fields)) + f"; of a run: {', '.join(of_run)}"
         hint = f"did you mean {' or '.join(meant)}? (choices: {listed})"
         raise UsageError(

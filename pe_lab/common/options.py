@@ -13,7 +13,7 @@ from pydantic_core import PydanticKnownError
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.limits import remedy
-from pe_lab.common.suggest import closest, did_you_mean
+from pe_lab.common.suggest import did_you_mean, similar
 
 
 class Options(BaseModel):
@@ -104,8 +104,8 @@ def _hint(model: type[Options], word: str, after: str) -> str:
     """What a word that is no option may stand for, before "give key=value"."""
     key, equals, value = word.partition("=")
     if name := key.lstrip("-") if key.startswith("-") else "":
-        known = name if name in model.model_fields else closest(name, model.model_fields) or name
-        return f"keys have no dashes, {known}={value or after or '..'}; "
+        known = ([] if name in model.model_fields else similar(name, model.model_fields)) or [name]
+        return f"keys have no dashes, {known[0]}={value or after or '..'}; "
     if not equals and "run" in model.model_fields and ("/" in key or Path(key).is_dir()):
         return f"did you mean run={key}? "
     if not equals and "runs_dir" in model.model_fields and Path(key).is_dir():
