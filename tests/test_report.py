@@ -287,6 +287,28 @@ def test_a_failed_write_leaves_the_old_page(
     assert "flipflop" in Path("index.html").read_text()
 
 
+def test_a_breakdown_that_cannot_be_read_leaves_its_run_out_of_it_alone(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run is named; its table, and the other runs and kinds, are shown."""
+    run = made("rope")
+    sound = {f"{n}": {"error": 0.5, "loss": 1.0, "n": 4} for n in (1, 2)}
+    for folder, by_length in ((run, {**sound, "x": sound["1"]}), (made("cope"), sound)):
+        summary = json.loads((folder.path / "summary.json").read_text())
+        summary["by"] = {"in_domain": {"length": by_length, "distance": sound}}
+        (folder.path / "summary.json").write_text(json.dumps(summary))
+    assert here("report", "inspect=none", "out=.").status == 0
+    section = Page(Path("index.html").read_text()).data()["flipflop"]
+    groups = {group["name"]: group["panels"][0]["points"] for group in section["groups"]}
+    shown = {
+        name: sorted({section["settings"][point[0]]["pe"] for point in groups[name]})
+        for name in ("by-length", "by-distance")
+    }
+    assert shown == {"by-length": ["cope"], "by-distance": ["cope", "rope"]}
+    (warning,) = (message for message in caplog.messages if "breakdown" in message)
+    assert warning.startswith(f"{run.path}/summary.json: the breakdown by length has 'x', not a")
+
+
 def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None:
     assert here("report", f"runs_dir={runs}", "where=state!=finished", "out=.").status == 0
     page = Page(Path("index.html").read_text())
@@ -306,6 +328,7 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
         (["pe=typo"], "pe=typo: there is no pe typo"),
         (["otu=here"], "otu"),
         (["out"], "key=value"),
+        (["to=x.html"], "report writes a folder, give it with out=FOLDER: the page is FOLDER/"),
     ],
 )
 def test_wrong_words_are_one_sentence(

@@ -47,7 +47,7 @@ def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> l
     if rows.is_empty():
         return []
     # Buckets are 0, 1, 2, 3-4, 5-8, ..
-    end = pl.col("bucket").str.split("-").list.last().cast(pl.Int64)
+    end = pl.col("bucket").str.extract(r"^(?:\d+-)?(-?\d+)$").cast(pl.Int64)
     rows = rows.with_columns(up_to=end)
     titles = {"length": "tokens read"}
     metrics = tuple(m for m in ("error", "loss") if rows[m].is_not_null().any())

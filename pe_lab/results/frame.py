@@ -6,6 +6,7 @@
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -186,23 +187,37 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     ``error``, ``loss`` (null where it is not finite), ``n``."""
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
-    rows = [
-        (*run, split, kind, bucket, cell["error"], cell.get("loss"), cell["n"])
-        for run in finished.iter_rows()
-        for split, kinds in _breakdown(run[0]).items()
-        for kind, buckets in kinds.items()
-        for bucket, cell in buckets.items()
-    ]
+    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0])]
     schema = {name: FACTS[name] for name in facts}
     schema |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
     schema |= dict.fromkeys(("error", "loss"), pl.Float64) | {"n": pl.Int64}
     return pl.DataFrame(rows, schema, orient="row")
 
 
-def _breakdown(path: str) -> dict[str, Any]:
+BUCKET = re.compile(r"(?:\d{1,15}-)?-?\d{1,15}")
+"""A value, or the first and the last: 0, 1, 2, 3-4, 5-8, .."""
+
+
+def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
+    """Split, kind, bucket, error, loss and n of every cell of a run. A kind with a bucket that is
+    not as pe-lab names it is one warning, and left out."""
+    by: dict[str, dict[str, Any]] = {}
     with _warning():
-        return dict((RunFolder(Path(path)).summary() or {}).get("by", {}))
-    return {}
+        by = (RunFolder(Path(path)).summary() or {}).get("by", {})
+    damaged = {
+        kind: bucket
+        for kinds in by.values()
+        for kind, buckets in kinds.items()
+        for bucket in buckets
+        if not BUCKET.fullmatch(bucket)
+    }
+    for kind, bucket in damaged.items():
+        what = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
+        logger.warning("%s; this run is left out of that breakdown", what)
+    for split, kinds in by.items():
+        for kind, buckets in kinds.items():
+            for bucket, cell in () if kind in damaged else buckets.items():
+                yield split, kind, bucket, cell["error"], cell.get("loss"), cell["n"]
 
 
 @contextmanager
