@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pe_lab")
 
+SWEEP_ONLY = ("hydra/launcher=", "hydra/sweeper=")
+"""The overrides that only a sweep uses."""
+
 
 def launch(words: Sequence[str]) -> None:
     """Train the runs of a command line.
@@ -58,6 +61,10 @@ def planned(args: Any) -> tuple[list[DictConfig], "list[Plan]"]:
     """The composed configuration and the plan of every job, checked; their folder can be
     written."""
     jobs = compose(args)
+    # After composing, which names an unknown launcher.
+    ignored = [word for word in args.overrides if word.startswith(SWEEP_ONLY)]
+    if ignored and not args.multirun:
+        raise UsageError(f"{ignored[0]} has no effect on one run: add -m, or leave it out")
     plans = [_plan(cfg) for cfg in jobs]
     for runs_dir in {plan.config.runs_dir for plan in plans}:
         check_writable(runs_dir)
@@ -79,6 +86,14 @@ def checked(words: Sequence[str]) -> Config:
     register_choices()
     (cfg,) = compose(arguments(words))
     return check_composed(cfg)
+
+
+def require_task(options: Options) -> None:
+    """UsageError where a command that is about a task names none."""
+    if not {"task", "experiment"} & options.others.keys():
+        raise UsageError(
+            f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
+        )
 
 
 def checked_beside(options: Options, config_dir: str | None) -> Config:
@@ -149,11 +164,6 @@ def arguments(words: Sequence[str]) -> Any:
     args = parser.parse_intermixed_args(list(words))
     if args.multirun and args.cfg:
         raise UsageError("--cfg shows one job, -m runs many: give the line without one of them")
-    ignored = [
-        word for word in args.overrides if word.startswith(("hydra/launcher=", "hydra/sweeper="))
-    ]
-    if ignored and not args.multirun and not args.cfg:
-        raise UsageError(f"{ignored[0]} has no effect on one run: add -m, or leave it out")
     if args.resolve and not args.cfg:
         raise UsageError("--resolve goes with --cfg: add --cfg job, or leave --resolve out")
     for flag in ("config_name", "config_path", "experimental_rerun"):

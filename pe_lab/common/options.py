@@ -1,7 +1,7 @@
 """The key=value options of a command, checked against one pydantic model per command."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -25,6 +25,8 @@ class Options(BaseModel):
     """
 
     command: ClassVar[str]
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
@@ -72,6 +74,8 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
+        if key in model.hints:
+            raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:

@@ -35,8 +35,9 @@ def similar(wrong: str, choices: Iterable[str], keys: Sequence[str] = ()) -> lis
     elsewhere = [key for key in keys if key != wrong]
     parent, dot, last = wrong.rpartition(".")
     group = [*names, *(key for key in elsewhere if dot and key.startswith(f"{parent}."))]
+    synonym = SYNONYMS.get(wrong.lower()) or SYNONYMS.get(last.lower())
     patterns = [
-        *(rf"(^|\.){SYNONYMS[word]}$" for word in (wrong.lower(), last.lower()) if word in SYNONYMS),
+        *([rf"(^|\.){synonym}$"] if synonym else []),
         rf"(^|\.){re.escape(wrong)}$",
         rf"(^|\.){re.escape(last)}$",
         rf"(^|[._]){re.escape(last)}(_[a-z_]+)?$",
