@@ -74,7 +74,7 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
-        if key in model.hints:
+        if key in model.hints and key not in model.model_fields:
             raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")

@@ -10,6 +10,8 @@ SYNONYMS = {
     "encodings": "pe",
     "layers": "n_layers",
     "learning_rate": "lr",
+    "out": "to",
+    "output": "to",
 }
 """Words of other programs -> our key, suggested where it is among the choices."""
 ALIKE = 0.6
