@@ -46,7 +46,7 @@ HINTS = {
     "encoding=cope": "did you mean pe?",
     "task=copy layers=3": "did you mean model.n_layers?",
     "model.layers=2": "set it to a mapping: {KEY: VALUE}, or give model.n_layers=2",
-    "results to=x.csv": "leave to out, and give format=csv > x.csv",
+    "compare to=x.csv": "leave to out, and give format=csv > x.csv",
     # Of one run and of a sweep alike, the name of a launcher comes first.
     "hydra/launcher=slrum": "did you mean slurm?",
     "-m hydra/launcher=slrum": "did you mean slurm?",
