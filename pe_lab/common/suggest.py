@@ -5,6 +5,14 @@ from collections.abc import Iterable
 
 CUTOFF = 0.6
 """The least similarity of a suggestion, of at most 1: ``steps`` and ``threads`` have 0.5."""
+ALIASES = {
+    "accuracy": "error",
+    "encoding": "pe",
+    "encodings": "pe",
+    "output": "to",
+    "out": "to",
+}
+"""Other names of a key or a value, that no spelling leads to."""
 MOST = 8
 """Choices that a message names where there are many."""
 
@@ -13,8 +21,9 @@ def closest(wrong: str, choices: Iterable[str], cutoff: float = CUTOFF) -> str |
     """The choice with the most similar spelling, in any case, one of the same letters before
     others; None where none is similar."""
     names = {name.lower(): name for name in choices}
-    if wrong.lower() in names:
-        return names[wrong.lower()]
+    for name in (wrong.lower(), ALIASES.get(wrong.lower())):
+        if name in names:
+            return names[name]
     for name in names:
         if sorted(name) == sorted(wrong.lower()):
             return names[name]
@@ -32,6 +41,8 @@ def did_you_mean_of_many(wrong: str, choices: Iterable[str], lists: str) -> str:
     if len(names) <= MOST:
         return did_you_mean(wrong, names)
     near = difflib.get_close_matches(wrong, names, n=MOST, cutoff=0.4) or names[:MOST]
+    if (meant := closest(wrong, names)) and meant not in near:
+        near = [meant, *near[: MOST - 1]]
     return f"{did_you_mean(wrong, near)}; {lists} lists all"
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.files import read_file
-from pe_lab.core.metrics import METRICS
+from pe_lab.core.metrics import GENERATED, METRICS
 from pe_lab.store.digests import digest_of, does_not_fit
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.read_back import read_rows
@@ -34,6 +34,8 @@ METRIC_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
     "seconds": pl.Float64,
 }
+NOT_FINITE = "not_finite"
+"""The column with the names of the metrics that were infinite or NaN, separated by blanks."""
 LOCK_TIMEOUT_S = 60.0
 """How long to wait for other processes that add a row to the same folder."""
 
@@ -117,6 +119,12 @@ def row_digest(row: Mapping[str, Any]) -> str:
 
 def _key(row: Mapping[str, Any]) -> str:
     return json.dumps([row.get(name) for name in _IDENTITY], sort_keys=True)
+
+
+def not_finite(row: Mapping[str, Any]) -> str:
+    """The metrics that were infinite or NaN: null in a row, where others are absent."""
+    names = {**METRIC_COLUMNS, **dict.fromkeys(GENERATED)}
+    return " ".join(name for name in names if name in row and row[name] is None)
 
 
 class Evaluations:

@@ -62,7 +62,8 @@ def read_runs(
     group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
     every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and ``ood/error``,
     ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out of domain (null
-    where the encoding could not measure one of them). A key that a run lacks is null. Keys whose
+    where the encoding could not measure one of them); ``not_finite``, the names of the metrics
+    that were infinite or NaN, separated by blanks. A key that a run lacks is null. Keys whose
     values are of several kinds, and lists, are text as on the command line.
 
     Args:
