@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from docs import findings_runs, leaderboard, planned, readme
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.families import missed

@@ -34,12 +34,11 @@ from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
-from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.leaderboard.vs_published import published_table
 from pe_lab.results.plans import read_plan
-from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
@@ -281,16 +280,6 @@ def test_entries_of_other_tasks_do_not_look_better() -> None:
     assert by_row["rope"]["cope"].text == "0.00≠"
     assert by_row["path"]["cope"].text == "0.50"
     assert by_row["path"]["path"].text == ""
-
-
-def test_seeds_that_would_tell_the_first_from_the_next() -> None:
-    of = {"cope": 20, "path": 20, "rope": 10, "t5": 0}
-    found = scored(*(one for name, k in of.items() for one in flipflop(name, 20, k)))
-    caption = split_table(found, "flipflop", "long_x4").caption
-    needed = seeds_needed(1, 0.5)
-    assert f"To tell the 1 of cope from the 0.5 of rope would take {needed} seeds" in caption
-    alike = scored(*flipflop("cope", 8, 8), *flipflop("rope", 8, 8))
-    assert "seeds a side" not in split_table(alike, "flipflop", "long_x4").caption
 
 
 def test_over_tasks_with_many_entries_pairs_are_counted() -> None:
@@ -682,7 +671,6 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
     assert "not run, of the columns shown: recall\n" in ended.err
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
-    assert "20 seeds a side can tell P(generalises) 0.9 from" in ended.err
     assert "exploratory: no plan" in ended.err
     assert f"suite {NAME}, shipped results" in ended.err
 

@@ -10,10 +10,10 @@ from program import ENCODINGS, tiny
 from torch import Tensor
 
 from pe_lab.cli.train import arguments
-from pe_lab.common.dropout import Drop
 from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.apply import FAST
 from pe_lab.models.transformer import Transformer
 from pe_lab.training.batches import TrainData

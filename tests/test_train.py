@@ -19,12 +19,12 @@ from torch import nn
 
 from pe_lab.cli.train import arguments
 from pe_lab.common.errors import RunError
-from pe_lab.common.metrics import IN_DOMAIN, wilson
-from pe_lab.common.rng import generator
 from pe_lab.config.check import check
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import TrainConfig, register_resolvers, validated
 from pe_lab.config.schema import plain as dumped
+from pe_lab.core.metrics import IN_DOMAIN, wilson
+from pe_lab.core.rng import generator
 from pe_lab.kernels.apply import backends
 from pe_lab.pe.positions import Randomized
 from pe_lab.store import checkpoint

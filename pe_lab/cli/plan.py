@@ -38,9 +38,9 @@ from pydantic import Field, model_validator
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.columns import frame_of
 from pe_lab.results.frame import FACTS
 from pe_lab.results.output import Format, print_tables

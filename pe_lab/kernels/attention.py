@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention

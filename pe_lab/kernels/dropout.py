@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.cpu import dropout as cpu
 from pe_lab.kernels.selfcheck import cpu_kernel_passes

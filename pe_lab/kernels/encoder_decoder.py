@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.attention import backward_is_unordered, wide
 from pe_lab.models.encoder_decoder_layers import FullAttention
 

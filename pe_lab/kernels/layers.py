@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop, dropout
+from pe_lab.core.dropout import Drop, dropout
 from pe_lab.kernels.cpu.bias_relu import feed_forward
 from pe_lab.kernels.dropout import add_dropout
 from pe_lab.models.decoder import Decoder, Layer

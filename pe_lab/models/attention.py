@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.layout import (
     features_to_heads,

@@ -16,8 +16,8 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
-from pe_lab.common.task import Task
+from pe_lab.core.dropout import Drop
+from pe_lab.core.task import Task
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, dropout
+from pe_lab.core.dropout import Drop, dropout
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig, refuse_whole_sequence
 from pe_lab.models.kv_cache import Cache, LayerCache

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, dropout
+from pe_lab.core.dropout import Drop, dropout
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
 from pe_lab.models.input_output import InputOutput, InputOutputConfig

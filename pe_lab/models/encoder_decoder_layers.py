@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, attention_rows, dropout
+from pe_lab.core.dropout import Drop, attention_rows, dropout
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.decoder import draw
 from pe_lab.models.kv_cache import LayerCache

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, dropout
+from pe_lab.core.dropout import Drop, dropout
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw

@@ -16,8 +16,8 @@ import yaml
 from hydra.utils import get_object
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
-from pe_lab.common.task import Task
+from pe_lab.core.dropout import Drop
+from pe_lab.core.task import Task
 from pe_lab.models.base import Model, ModelConfig, refuse_whole_sequence
 from pe_lab.models.scored_positions import ScoredPositions
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.kv_cache import LayerCache

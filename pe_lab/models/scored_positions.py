@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_lab.common.task import Bools
+from pe_lab.core.task import Bools
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import TokenCache

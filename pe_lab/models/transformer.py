@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.common.dropout import Drop, dropout
+from pe_lab.core.dropout import Drop, dropout
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.decoder import Decoder, Layer, draw

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST

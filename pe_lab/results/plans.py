@@ -21,7 +21,7 @@ from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_wr
 from pe_lab.common.files import read_file, write_new_file
 from pe_lab.common.output import counted
 from pe_lab.results.suite import OTHER_SEEDS, SCORE
-from pe_lab.results.suite_parts import Share
+from pe_lab.results.suite_file import Share
 from pe_lab.store.run_folder import RunFolder
 
 logger = logging.getLogger("pe_lab")

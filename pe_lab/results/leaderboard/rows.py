@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import PeLabError
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed
 from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started
 from pe_lab.results.reader import Record, Setting, read_records, without_collection
