@@ -45,9 +45,9 @@ class Addition(Task):
         largest   2 3 4 5 2 3 4 5 4 3 2
         smallest  4 3 2 1 4 3 2 1 2 3 4
 
-    A shorter sequence is padded on the right. Errors are also broken down by the place, 1 for the units. Splits:
-    long_x2 has from max_digits + 1 to twice as many digits, long_x3 from there to three times.
-    Metric: share of wrong digits.
+    A shorter sequence is padded on the right. Errors are also broken down by the place, 1 for the
+    units. Splits: long_x2 has from max_digits + 1 to twice as many digits, long_x3 from there to
+    three times. Metric: share of wrong digits.
     """
 
     min_digits: PositiveInt

@@ -25,9 +25,9 @@ class FoPE(PositionalEncoding):
     omega_w are RoPE's frequencies base^(-2w/D) with at least one rotation in the trained length L:
     omega_w >= 2 pi / L. M is their number, at most D/4. Each layer and head has its own matrices.
 
-    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding. ``sin_pad: 0`` is the
-    paper's formula, which leaves the other pairs without a position; ``1`` is its code. As in the
-    code, each column of a matrix starts as one 1 plus normal numbers of gain 0.3.
+    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding. ``sin_pad: 0`` is
+    the paper's formula, which leaves the other pairs without a position; ``1`` is its code. As in
+    the code, each column of a matrix starts as one 1 plus normal numbers of gain 0.3.
     ``learned: false`` leaves the matrices there, as the code does. ``fourier_norm: true`` divides
     the columns by their sums once, at the start; the code has a key of that name, which is false in
     every published configuration and divides in each pass (the same where nothing is learned).
