@@ -124,7 +124,7 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
-    suite = _loaded(name, files[name])
+    suite = _loaded(name, files[name].absolute())
     if folder is not None:
         check_controls(suite, folder)
     return suite
@@ -147,7 +147,7 @@ def suites(folder: Path | None = None) -> list[Suite]:
     Raises:
         UsageError: a yaml is not that of a suite.
     """
-    return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
+    return [_loaded(name, file.absolute()) for name, file in sorted(_files(folder).items())]
 
 
 def _files(folder: Path | None) -> dict[str, Path]:
