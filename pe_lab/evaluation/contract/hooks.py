@@ -152,7 +152,7 @@ def _check_bias(encoding: PositionalEncoding, **sizes: Any) -> None:
 def _check_distances(bias: Tensor, distance_BTS: Tensor) -> None:
     """That equal distances of keys that are not later have equal biases."""
     every = bias.movedim(1, -1)
-    for distance in distance_BTS[distance_BTS >= 0].unique().tolist():
+    for distance in sorted(set(distance_BTS[distance_BTS >= 0].tolist())):
         values = every[distance_BTS == distance]
         if differ(values, values[:1].expand_as(values), rtol=1e-6, atol=1e-6) is not None:
             low, high = values.aminmax(dim=0)
@@ -168,11 +168,8 @@ def _check_rotation(encoding: PositionalEncoding, **sizes: Any) -> None:
     given = operands([encoding], TRAIN_LEN, **sizes)
     whole = encoding.rotate(given.q, given.k, given.inputs())
     for t in (1, given.x.shape[1] - 1):
-        one = Operands(
-            given.x[:, t : t + 1],
-            *(part[:, :, t : t + 1] for part in (given.q, given.k, given.v)),
-            given.pos[:, t : t + 1],
-        )
+        q, k, v = (part[:, :, t : t + 1] for part in (given.q, given.k, given.v))
+        one = Operands(given.x[:, t : t + 1], q, k, v, given.pos[:, t : t + 1])
         alone = encoding.rotate(one.q, one.k, one.inputs())
         for what, some, many in zip(("query", "key"), alone, whole, strict=True):
             if (gap := differ(some, many[:, :, t : t + 1], rtol=1e-9, atol=1e-9)) is not None:
