@@ -123,15 +123,22 @@ def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(
 
 
 def test_metrics_of_answers() -> None:
-    """Three sequences with two answers each; two wrong answers are of the same sequence."""
-    wrong = np.array([True, True, False, False, False, True])
-    loss = np.array([3.0, 2.0, 0.5, 0.5, 1.0, 2.0])
-    answers = Answers(wrong, loss, np.repeat([0, 4, 9], 2), np.tile([1, 3], 3), {})
-    low, high = wilson(3, 6)
+    """Four sequences with two answers each: both wrong, one wrong, none, none."""
+    wrong = np.array([True, True, True, False, False, False, False, False])
+    loss = np.array([3.0, 2.0, 0.5, 0.5, 1.0, 2.0, 1.0, 2.0])
+    answers = Answers(wrong, loss, np.repeat([0, 4, 9, 12], 2), np.tile([1, 3], 4), {})
+    low, high = wilson(3, 8)
     assert answers.measured() == {
-        "error": 0.5, "error_low": low, "error_high": high, "error_seq": 2 / 3, "loss": 1.5,
-        "n": 6, "n_seq": 3,
+        "error": 0.375, "error_low": low, "error_high": high, "error_seq": 0.5, "loss": 1.5,
+        "n": 8, "n_seq": 4,
     }  # fmt: skip
+
+
+def test_longer_splits_are_measured_with_as_many_tokens() -> None:
+    made = planned()
+    found = [made.sequences(split, 64) for split in (IN_DOMAIN, "long_x2", "long_x4")]
+    assert found == [64, 64 * 15 // 31, 64 * 15 // 63]
+    assert made.sequences("long_x4", 1) == 1
 
 
 def test_the_mean_out_of_domain_is_of_every_split_but_in_domain() -> None:
