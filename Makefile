@@ -11,7 +11,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos mutants verify test-slurm test-wandb test-gpu check format bench bench-gpu cost browser docs leaderboard findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,9 +86,6 @@ format: $(STAMP) ## let ruff rewrite what it can
 
 bench: $(PEERS) ## how fast it is (docs/performance.md); less: BENCH=--quick
 	$(BIN)/python -m benchmarks $(BENCH)
-
-bench-gpu: $(STAMP) ## training steps on a GPU, a few minutes
-	$(BIN)/python -m benchmarks.gpu $(BENCH)
 
 cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hour; then the pages
 	$(BIN)/python -m benchmarks.encodings

@@ -10,12 +10,12 @@ from hydra import compose, initialize_config_module
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.common.dropout import Drop
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch, Bools
 from pe_lab.config.check import check_composed
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
+from pe_lab.core.dropout import Drop
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Bools
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.transformer import TransformerConfig
@@ -86,12 +86,11 @@ def flipflop(length: int, batch: int, counted: str) -> Batch:
 def training_step(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
     """A whole training step on a batch, given the positions that count."""
     optimizer = make_optimizer(cfg, model.parameters())
-    device = model.device.type
     model.train()
 
     def step(batch: Batch, counted: Bools) -> None:
-        pos = torch.arange(batch.tokens.shape[1], device=device)[None]
-        with torch.autocast(device, torch.bfloat16, enabled=cfg.precision == "bfloat16"):
+        pos = torch.arange(batch.tokens.shape[1])[None]
+        with torch.autocast("cpu", torch.bfloat16, enabled=cfg.precision == "bfloat16"):
             loss = summed_loss(model, batch, counted, pos)
         torch.autograd.backward(loss / int(counted.sum()))
         optimizer.clip(cfg.clip)
@@ -122,29 +121,26 @@ def step(
     dropout: float,
     counted: str,
     overrides: list[str],
-    device: str = "cpu",
 ) -> Built:
     """A training step: forward, cross-entropy, backward, clipping, AdamW."""
     config = sized(encoding, size, dropout, *overrides)
     data = flipflop(length, batch, counted)
-    model = model_of(config, length).to(device)
+    model = model_of(config, length)
     run = training_step(config.train, model)
     facts = {**parameter_counts(model), "scored": float(data.scored.mean())}
     return Built(lambda: run(data, data.scored), facts)
 
 
-def attention(
-    encoding: str, size: str, length: int, batch: int, dropout: float, device: str = "cpu"
-) -> Built:
+def attention(encoding: str, size: str, length: int, batch: int, dropout: float) -> Built:
     """Attention forward and backward from queries, keys and values that lie side by side, as the
     linear layer leaves them."""
-    model = model_of(sized(encoding, size, dropout), length).to(device)
+    model = model_of(sized(encoding, size, dropout), length)
     core: Any = model.get_submodule("blocks.0.attention")
     width = core.out.in_features
     core.qkv = core.out = nn.Identity()
-    x = torch.randn(batch, length, 3 * width, requires_grad=True, device=device)
-    grad = torch.randn(batch, length, width, device=device)
-    pos = torch.arange(length, device=device)[None]
+    x = torch.randn(batch, length, 3 * width, requires_grad=True)
+    grad = torch.randn(batch, length, width)
+    pos = torch.arange(length)[None]
 
     def run() -> None:
         # A new dropout key for every step, as in a run.

@@ -1,8 +1,8 @@
 """``make findings``: run every sweep of findings.yaml and write docs/findings.md.
 
 The sweeps run in runs/findings, as many runs at once as there are cores; finished runs are kept, so
-an interrupted command goes on. Then the runs are added to docs/findings.parquet, and the tables,
-those of ``pe-lab results``, are made from that file. README.md's first table has the run of
+an interrupted command goes on. Then the runs are added to pe_lab/results/findings.parquet, and the
+tables, those of ``pe-lab results``, are made from that file. README.md's first table has the run of
 ``make run``; ``pe-lab extrapolate`` fills in docs/extrapolation.md.
 
     python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
@@ -26,7 +26,7 @@ import polars as pl
 import yaml
 
 from docs import facts, readme
-from docs.findings_runs import FILE, finished_in, keep, kept
+from docs.findings_runs import finished_in, keep, kept
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
@@ -34,6 +34,7 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.output import counted
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import filtered
+from pe_lab.results.runs_file import FINDINGS
 from pe_lab.training.plan import plan
 
 EXTRAPOLATION = facts.ROOT / "docs" / "extrapolation.md"
@@ -66,12 +67,12 @@ def unfinished(finding: dict[str, Any], finished: Container[str]) -> list[str]:
 
 
 def section(finding: dict[str, Any]) -> str:
-    """The commands, the table of the runs in docs/findings.parquet and the text of a finding."""
+    """The commands, the table of the runs in findings.parquet and the text of a finding."""
     shown, notes = StringIO(), StringIO()
     with redirect_stdout(shown), redirect_stderr(notes):
-        show_results([f"file={FILE}", "format=markdown", *shlex.split(finding["results"])])
+        show_results([f"file={FINDINGS}", "format=markdown", *shlex.split(finding["results"])])
     lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
-    lines.append(f"pe-lab results file={FILE.relative_to(facts.ROOT)} {finding['results']}")
+    lines.append(f"pe-lab results file={FINDINGS} {finding['results']}")
     below = ". ".join(line.strip() for line in notes.getvalue().splitlines())
     return "\n\n".join(
         [

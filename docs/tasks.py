@@ -17,7 +17,7 @@ are small by default; the recipes `experiment=paper/<name>` have published setti
 `pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` (or
 `.npz`, `.txt`) writes those that a run reads, with a header that makes the file again, and
 `task.files={long_x2: FILE.jsonl}` reads it in their place: one's own sequences, too, in that form
-([`common/task_file.py`](../pe_lab/common/task_file.py)).
+([`core/task_file.py`](../pe_lab/core/task_file.py)).
 """
 
 

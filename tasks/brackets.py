@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pe_lab.common.task import Batch, Bools, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 Floats = npt.NDArray[np.float64]
 

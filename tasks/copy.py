@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from pe_lab.common.task import Ints, Probability
+from pe_lab.core.task import Ints, Probability
 from pe_lab.tasks.letters import Letters
 
 

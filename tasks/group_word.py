@@ -9,7 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 
 LARGEST_CYCLE = 1000
 """The largest m of Z_m: its multiplication table has m^2 entries."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 from pe_lab.tasks.copy import distinct
 from pe_lab.tasks.letters import MOST_SYMBOLS
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 MOST_SYMBOLS = 10_000

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.common.task import Bools, Ints
+from pe_lab.core.task import Bools, Ints
 from pe_lab.tasks.letters import Letters
 
 

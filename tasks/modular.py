@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from pe_lab.common.task import Ints
+from pe_lab.core.task import Ints
 from pe_lab.tasks.question import Question
 
 OPERATORS = "+-*"

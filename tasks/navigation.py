@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.task import Batch, Ints, Probability, Task
+from pe_lab.core.task import Batch, Ints, Probability, Task
 
 AXES = "xyz"
 OBJECTS = "abcdefghijklmnopqrstuvw"

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.common.task import Ints
+from pe_lab.core.task import Ints
 from pe_lab.tasks.copy import Copy
 
 

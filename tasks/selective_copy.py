@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.task import Batch, Task
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 

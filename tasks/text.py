@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.task import TRAIN, Batch, Task
+from pe_lab.core.task import TRAIN, Batch, Task
 from pe_lab.tasks.text_file import TextFile, Unit, called, read_text
 
 

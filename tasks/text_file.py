@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pe_lab.common.errors import RunError, cannot_read
-from pe_lab.common.task import Ints
+from pe_lab.core.task import Ints
 
 Unit = Literal["characters", "bytes"]
 

@@ -3,7 +3,7 @@
 import copy
 from typing import TypeVar
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.apply import FAST, accelerate
 from pe_lab.models.base import Model
 

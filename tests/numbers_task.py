@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.task import Batch, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from program import ROOT
 from wandb.util import get_core_path
 
-from pe_lab.common.tracker import TrackedRun
+from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store.metrics_log import read_metrics
 

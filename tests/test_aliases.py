@@ -11,7 +11,7 @@ from numbers_task import Numbers
 from program import ROOT, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.rng import generator
+from pe_lab.core.rng import generator
 from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.fox import FoX
 from pe_lab.training import plan as planning

@@ -13,7 +13,6 @@ from program import ROOT
 from rich.table import Table
 
 from benchmarks import __main__ as command
-from benchmarks import gpu
 from benchmarks.listing import Listing
 from benchmarks.main_job import checked_source
 from benchmarks.ours import flipflop, model_of, sized
@@ -120,14 +119,3 @@ def test_side_is_a_process_that_answers():
         assert runner.peak() > 4 * 2 * 8 * 8
         with pytest.raises(SideError):
             side.make("listing.nothing")
-
-
-@pytest.mark.extended
-def test_gpu_bench_runs_dry(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu", "--dry", "--to", str(tmp_path)])
-    gpu.main()
-    (file,) = tmp_path.glob("gpu-*.json")
-    rows = json.loads(file.read_text())["rows"]
-    assert {row["encoding"] for row in rows} == set(gpu.ENCODINGS)
-    assert all(row["ms"] > 0 for row in rows)
-    assert "written to" in capsys.readouterr().out

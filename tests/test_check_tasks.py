@@ -9,7 +9,7 @@ from test_check import failed
 TASKS = '''
 from dataclasses import dataclass, replace
 import numpy as np
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.task import Batch, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Sums(Task):

@@ -12,7 +12,7 @@ from program import Here, the_run, tiny, working_in
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.task import Batch
+from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.training import generate as decoding

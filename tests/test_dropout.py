@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pe_lab.common.dropout import Drop, attention_rows, mix, reaches_int32_
+from pe_lab.core.dropout import Drop, attention_rows, mix, reaches_int32_
 
 LOW = 0xFFFFFFFF
 

@@ -47,7 +47,7 @@ PARITY = '''
 from dataclasses import dataclass
 import numpy as np
 from pydantic import PositiveInt
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.task import Batch, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Parity(Task):
@@ -68,7 +68,7 @@ LION = '''
 from typing import Annotated
 import torch
 from pydantic import Field
-from pe_lab.common.optimizer import Optimizer
+from pe_lab.core.optimizer import Optimizer
 
 class Lion(Optimizer):
     """Chen 2023 (2302.06675), with one beta."""
@@ -174,7 +174,7 @@ def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
 LINES = '''
 import json
 from pydantic import PositiveInt
-from pe_lab.common.tracker import Tracker
+from pe_lab.core.tracker import Tracker
 
 class Lines(Tracker):
     """Every n-th row as a line of a file."""

@@ -15,8 +15,8 @@ from scipy.stats import chisquare
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Ints
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Ints
 from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Positions, Randomized, Sequential
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import trainer as train

@@ -108,24 +108,6 @@ def test_settings_stand_from_best_to_worst(flipflop: Any) -> None:
     assert len({rate for rate, _ in ranks}) > 5
 
 
-def test_what_so_many_seeds_can_show_stands_below_the_table(here: Here) -> None:
-    """The sentence of pe-lab results; none where no cell has several seeds."""
-    for seed in range(8):
-        made("a", seed, errors={"in_domain": 0.0, "sparse": 0.0})
-    made("b", 0, task="counting")
-    sentence = "8 seeds a side can tell P(generalises) 0.9 from 0.19 or less; 0.9 from 0.5 needs 23"
-    out = here("results", "task=flipflop").out
-    (shown,) = (line for line in out.splitlines() if line.startswith(sentence))
-    assert "; 8 of 8 rule out failure rates of 32 % and more (at 5 %)" in shown
-    assert here("report", "inspect=none", "out=.").status == 0
-    page = Page(Path("index.html").read_text())
-    assert [e["text"] for e in page.all("p")].count(f"{shown}.") == 1
-    (place,) = (n for n, e in enumerate(page.elements) if e["text"] == f"{shown}.")
-    tables = [n for n, e in enumerate(page.elements) if e["attributes"].get("class") == "results"]
-    assert len([n for n in tables if n < place]) == 2, "below that of flipflop, the second"
-    assert page.all("main")[0]["text"].count("a side") == 1
-
-
 def test_the_highest_rates_come_first_then_the_lowest_means(here: Here) -> None:
     """As in pe-lab results; of one seed each the means alone make the order."""
     errors = {"far": [0.0, 0.9], "near": [0.03, 0.03], "nearer": [0.025, 0.03], "one": [0.0]}
@@ -287,6 +269,28 @@ def test_a_failed_write_leaves_the_old_page(
     assert "flipflop" in Path("index.html").read_text()
 
 
+def test_a_breakdown_that_cannot_be_read_leaves_its_run_out_of_it_alone(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run is named; its table, and the other runs and kinds, are shown."""
+    run = made("rope")
+    sound = {f"{n}": {"error": 0.5, "loss": 1.0, "n": 4} for n in (1, 2)}
+    for folder, by_length in ((run, {**sound, "x": sound["1"]}), (made("cope"), sound)):
+        summary = json.loads((folder.path / "summary.json").read_text())
+        summary["by"] = {"in_domain": {"length": by_length, "distance": sound}}
+        (folder.path / "summary.json").write_text(json.dumps(summary))
+    assert here("report", "inspect=none", "out=.").status == 0
+    section = Page(Path("index.html").read_text()).data()["flipflop"]
+    groups = {group["name"]: group["panels"][0]["points"] for group in section["groups"]}
+    shown = {
+        name: sorted({section["settings"][point[0]]["pe"] for point in groups[name]})
+        for name in ("by-length", "by-distance")
+    }
+    assert shown == {"by-length": ["cope"], "by-distance": ["cope", "rope"]}
+    (warning,) = (message for message in caplog.messages if "breakdown" in message)
+    assert warning.startswith(f"{run.path}/summary.json: the breakdown by length has 'x', not a")
+
+
 def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None:
     assert here("report", f"runs_dir={runs}", "where=state!=finished", "out=.").status == 0
     page = Page(Path("index.html").read_text())
@@ -306,6 +310,7 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
         (["pe=typo"], "pe=typo: there is no pe typo"),
         (["otu=here"], "otu"),
         (["out"], "key=value"),
+        (["to=x.html"], "report writes a folder, give it with out=FOLDER: the page is FOLDER/"),
     ],
 )
 def test_wrong_words_are_one_sentence(

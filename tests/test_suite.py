@@ -9,9 +9,9 @@ from suites import tiny_suite
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
-from pe_lab.common.test_time import TEST_TIME
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain
+from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.suite import DEFAULT_THRESHOLD, load_suite, task_digest, threshold
 from pe_lab.training.plan import build_task
 
@@ -81,16 +81,12 @@ def test_an_unknown_suite() -> None:
 
 
 def test_a_suite_of_the_users(here: Here, tmp_path: Path) -> None:
-    """A threshold may be 1; what the program sets is refused."""
-    path = tmp_path / "mine" / "suite" / "tiny.yaml"
+    """A threshold may be 1."""
     line = ["leaderboard", *tiny_suite(tmp_path, generalises={"sparse": 1.0})[2:4], "suite=tiny"]
     assert here(*line).status == 0
     assert_refused(
         here(*line, "thresholds=2"), "thresholds=2 takes that of flipflop, sparse", "to 2"
     )
-    path.with_name("timed.yaml").write_text(f"{path.read_text()}times: 2\n")
-    line[-1] = "suite=timed"
-    assert_refused(here(*line), "timed.yaml: times: set by the program, leave it out")
 
 
 @pytest.mark.parametrize(

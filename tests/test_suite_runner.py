@@ -18,9 +18,9 @@ from sweeps import folders, written
 from pe_lab.cli.main import main
 from pe_lab.cli.train import arguments, checked_jobs
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import metric_names
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
+from pe_lab.core.metrics import metric_names
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.once import once
 from pe_lab.results.leaderboard.rows import suite_rows

@@ -11,8 +11,8 @@ from numbers_task import Numbers
 from program import Here, assert_refused, summary, the_run, tiny
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch, Ints
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
 from pe_lab.tasks.copy import Copy

@@ -9,7 +9,7 @@ from made import errors_of
 from program import ROOT, Here, tiny
 
 from docs import facts
-from pe_lab.common.test_time import TEST_TIME
+from pe_lab.core.test_time import TEST_TIME
 from pe_lab.report.pictures import heat_map
 from pe_lab.report.sections import sections
 from pe_lab.results.frame import by_split, read_runs

@@ -17,8 +17,8 @@ import yaml
 
 from pe_lab.common.config_dir import conf
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.config.choices import CHOICES, choices
+from pe_lab.core.metrics import IN_DOMAIN
 
 BASH = """\
 _pe_lab_completion() {

@@ -27,16 +27,16 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import checked_beside
-from pe_lab.common import task_file
+from pe_lab.cli.train import checked_beside, require_task
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import write_new_file
-from pe_lab.common.metrics import IN_DOMAIN
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.output import printable
-from pe_lab.common.sequences import FORMAT, Sequences
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import TRAIN, Batch, Task
+from pe_lab.core import task_file
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.sequences import FORMAT, Sequences
+from pe_lab.core.task import TRAIN, Batch, Task
 
 if TYPE_CHECKING:
     from pe_lab.config.schema import Config
@@ -71,6 +71,7 @@ def show(words: Sequence[str]) -> None:
     path = Path(options.to)
     _check_path(path)
     config = checked_beside(options, config_dir)
+    require_task(options)
     # Imported here: torch takes a second.
     from pe_lab.training.plan import build_task
 

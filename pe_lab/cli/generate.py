@@ -78,8 +78,8 @@ def show(words: Sequence[str]) -> None:
     import numpy as np
     import torch
 
-    from pe_lab.common.rng import torch_seed
-    from pe_lab.common.task import Batch
+    from pe_lab.core.rng import torch_seed
+    from pe_lab.core.task import Batch
     from pe_lab.experiment.load_run import load
     from pe_lab.training import generate as decoding
     from pe_lab.training.measure import fixed_positions

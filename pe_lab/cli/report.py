@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import polars as pl
+from pydantic import model_validator
 
 from pe_lab.common.console import console
 from pe_lab.common.errors import RunError, UsageError
@@ -56,6 +57,15 @@ class ReportOptions(RunOptions):
     format: Literal["html", "svg", "png", "pdf"] = "html"
     title: str | None = None
     inspect: str | None = None
+
+    @model_validator(mode="after")
+    def _no_to(self) -> Self:
+        if "to" in self.others:
+            raise ValueError(
+                f"report to={self.others['to']}: report writes a folder, give it with out=FOLDER: "
+                "the page is FOLDER/index.html, charts are files with format=svg, png or pdf"
+            )
+        return self
 
 
 def show(words: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ import polars as pl
 
 from pe_lab.common.console import console, percent
 from pe_lab.common.errors import RunError, UsageError, sentence
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.common.output import counted
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.columns import frame_of
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import FACTS

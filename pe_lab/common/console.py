@@ -1,4 +1,4 @@
-"""Output: console, log lines, progress, and the table of a finished run."""
+"""Output: console, log lines and progress."""
 
 import functools
 import logging
@@ -11,10 +11,8 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from pe_lab.common.metrics import METRICS, is_share
 from pe_lab.common.output import Output, printable
 
 logger = logging.getLogger("pe_lab")
@@ -121,33 +119,5 @@ def percent(share: float | None) -> str:
     """A share as a percentage with enough digits to tell 0.03 from 0."""
     if share is None:
         return "-"
-    return f"{100 * share:.2f}" if 0 < share < 0.1 else f"{100 * share:.1f}"
-
-
-def split_table(summary: dict[str, Any]) -> Table:
-    """One row per split of a finished run."""
-    metrics = summary["metrics"]
-    shown = [(metric.column, metric.name) for metric in METRICS if metric.column]
-    if any(key.endswith("/error_generated") for key in metrics):
-        shown.insert(3, ("written", "error_generated"))
-    title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
-    table = Table(title=title, title_justify="left")
-    table.add_column("split")
-    for column, _ in shown:
-        table.add_column(column, justify="right")
-    for split, prefix in summary["splits"].items():
-        if prefix is None:
-            reason = f"needs {summary['too_long'][split]} positions"
-            table.add_row(split, "not applicable", reason, *[""] * (len(shown) - 2))
-        else:
-            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in shown))
-    return table
-
-
-def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
-    value = metrics.get(f"{prefix}/{name}")
-    if name == "error_low":
-        return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
-    if is_share(name):
-        return percent(value)
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
+    # Less than a rounding error of a float is 0: older runs have bounds such as 5e-20.
+    return f"{100 * share:.2f}" if 1e-16 < share < 0.1 else f"{100 * share:.1f}"

@@ -21,6 +21,7 @@ _ALLOWED = {
     "string_too_short": "a text of {min_length} characters or more",
     "tuple_type": "a list: [A,B]",
     "list_type": "a list: [A,B]",
+    "too_short": "{min_length} values or more",
     "too_long": "{max_length} values",
     "dict_type": "a mapping: {{KEY: VALUE}}",
     "dataclass_type": "a mapping: {{KEY: VALUE}}",

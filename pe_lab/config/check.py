@@ -15,17 +15,16 @@ from pydantic import ValidationError
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_booleans
-from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import Task
-from pe_lab.common.tracker import Tracker
 from pe_lab.common.trust import importable
 from pe_lab.config.combined_parts import fill_parts
-from pe_lab.config.compose_errors import unresolved
+from pe_lab.config.compose_errors import unknown_key, unresolved
 from pe_lab.config.overrides import GROUPS
 from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, plain, validated
 from pe_lab.config.seeds import folded
-from pe_lab.config.unknown_key import unknown_key
+from pe_lab.core.optimizer import Optimizer, optimizer_section
+from pe_lab.core.task import Task
+from pe_lab.core.tracker import Tracker
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.experiment.load_run import plan_again, summary_of
 from pe_lab.experiment.run import SweepPlace, folder_of, run
 from pe_lab.store.run_folder import RunFolder

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.metrics import generated_metrics
 from pe_lab.common.signals import stopping
-from pe_lab.common.task import Batch
 from pe_lab.config.schema import plain, validated
+from pe_lab.core.metrics import generated_metrics
+from pe_lab.core.task import Batch
 from pe_lab.evaluation.cells import Cell
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.experiment.machine import environment, prepare

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.rng import generator
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Task
 from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.memory import min_bytes, refuse_beyond

@@ -11,9 +11,9 @@ from typing import Any
 
 from pe_lab.common.errors import DamagedError, PeLabError, UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.task import Batch, Ints
 from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
+from pe_lab.core.task import Batch, Ints
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY

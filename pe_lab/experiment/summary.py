@@ -1,13 +1,23 @@
-"""The result of a run: its evaluation sets and its summary.json."""
+"""The result of a run: its evaluation sets, its summary.json and the table it prints."""
 
 import math
 import time
 from typing import Any
 
+from rich.table import Table
+
+from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN, generated_metrics, metric_names, metric_prefix
-from pe_lab.common.task import Batch
 from pe_lab.config.schema import plain
+from pe_lab.core.metrics import (
+    IN_DOMAIN,
+    METRICS,
+    generated_metrics,
+    is_share,
+    metric_names,
+    metric_prefix,
+)
+from pe_lab.core.task import Batch
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Trainer
@@ -77,3 +87,34 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "null_keys": sorted(planned.null_values),
         "contents": planned.task.contents(),
     }
+
+
+def split_table(summary: dict[str, Any]) -> Table:
+    """One row per split of a finished run."""
+    metrics = summary["metrics"]
+    shown = [(metric.column, metric.name) for metric in METRICS if metric.column]
+    if any(key.endswith("/error_generated") for key in metrics):
+        shown.insert(3, ("written", "error_generated"))
+    title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
+    table = Table(title=title, title_justify="left")
+    table.add_column("split")
+    for column, _ in shown:
+        table.add_column(column, justify="right")
+    for split, prefix in summary["splits"].items():
+        if prefix is None:
+            reason = f"needs {summary['too_long'][split]} positions"
+            table.add_row(split, "not applicable", reason, *[""] * (len(shown) - 2))
+        else:
+            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in shown))
+    return table
+
+
+def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
+    value = metrics.get(f"{prefix}/{name}")
+    if name == "error_low":
+        return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
+    if value is None:
+        return "not finite" if f"{prefix}/{name}" in metrics else "-"
+    if is_share(name):
+        return percent(value)
+    return str(value) if isinstance(value, int) else f"{value:.4f}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, Source, token_means
 from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.base import Model

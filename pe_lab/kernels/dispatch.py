@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
 from pe_lab.common.errors import UsageError
+from pe_lab.core.dropout import Drop
 from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")
@@ -41,21 +40,17 @@ class Backend:
         modules: kind of attention -> the module with a function of that name, which returns None
             for tensors that it does not support.
         device: the type of device on which it runs; None: any.
-        half: whether it takes queries, keys and values in half precision.
-        needs: a package that it requires.
         min_queries: from how many on it is faster than the eager code.
     """
 
     name: str
     modules: dict[str, str]
     device: str | None
-    half: bool = False
-    needs: str = "torch"
     min_queries: int = 1
 
     def function(self, kind: str) -> Attend | None:
         """None where this machine does not have it."""
-        if kind not in self.modules or find_spec(self.needs) is None:
+        if kind not in self.modules:
             return None
         if self.name == "cpu":
             from pe_lab.kernels.cpu import build
@@ -78,15 +73,18 @@ BACKENDS = (
         "cpu",
         {
             "cope": _in("cpu.cope"),
-            **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            **{kind: _in(f"cpu.{kind}") for kind in KINDS if kind not in ("cope", "distance")},
+            **dict.fromkeys(("distance", "near_far", "rotary_distance"), _in("cpu.distance")),
+            **{
+                kind: _in(f"cpu.{kind}")
+                for kind in KINDS
+                if kind not in ("cope", "distance", "near_far")
+            },
         },
         "cpu",
         min_queries=2,
     ),
-    Backend("triton", {"cope": _in("triton.cope")}, "cuda", half=True, needs="triton"),
 )
-FULL, HALF = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
+FULL = torch.float32, torch.float64
 NAMES = (*(backend.name for backend in BACKENDS), RECOMPUTE, EAGER)
 _only: ContextVar[str | None] = ContextVar("only", default=None)
 
@@ -169,7 +167,7 @@ def _attend(kind: str, q: Tensor, *rest: Any) -> Tensor | None:
         only_one = _forced() is not None
         for backend in allowed(q.device.type):
             pays = only_one or q.shape[2] >= backend.min_queries
-            if pays and (q.dtype in FULL or (backend.half and q.dtype in HALF)):
+            if pays and q.dtype in FULL:
                 attend = verified(backend, kind, q.device.type, q.dtype)
                 out = None if attend is None else attend(q, *rest)
                 if out is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs
 

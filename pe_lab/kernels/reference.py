@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.pe.rotation import Rotation, multiply_pairs
 
 

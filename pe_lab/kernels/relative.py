@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.deberta import DeBERTa

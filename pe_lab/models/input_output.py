@@ -16,10 +16,9 @@ import yaml
 from hydra.utils import get_object
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
-from pe_lab.common.task import Task
-from pe_lab.models.base import Model, ModelConfig, refuse_whole_sequence
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.core.dropout import Drop
+from pe_lab.core.task import Task
+from pe_lab.models.base import Model, ModelConfig, ScoredPositions, refuse_whole_sequence
 
 
 @dataclass(frozen=True, kw_only=True)

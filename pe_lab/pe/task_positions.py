@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Ints, Task
 from pe_lab.pe.positions import Positions
 
 MAX_SHIFT = 10**6

@@ -7,7 +7,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.common.metrics import COSTS, IN_DOMAIN, MEAN_OOD, TITLED, metric_name
+from pe_lab.core.metrics import COSTS, IN_DOMAIN, MEAN_OOD, TITLED, metric_name
 from pe_lab.experiment.trackers.labels import LENGTH_COLUMNS
 
 MAX_RUNS = 1000

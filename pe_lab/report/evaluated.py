@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from pe_lab.common.metrics import TABLED
+from pe_lab.core.metrics import TABLED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.report.charts import Scale, lines
 from pe_lab.report.error_vs_key import mean_guess

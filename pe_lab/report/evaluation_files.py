@@ -6,7 +6,7 @@ import polars as pl
 
 from pe_lab.common.errors import cannot_write
 from pe_lab.common.files import remove_leftovers, write_new_file
-from pe_lab.common.metrics import is_share
+from pe_lab.core.metrics import is_share
 from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
 from pe_lab.report.figures import figure

@@ -5,7 +5,7 @@ from copy import deepcopy
 from textwrap import wrap
 from typing import Any, Literal
 
-from pe_lab.common.metrics import TITLED, is_share
+from pe_lab.core.metrics import TITLED, is_share
 from pe_lab.report.bands import Band
 from pe_lab.report.charts import CONFIG, Spec
 from pe_lab.report.panels import Group, Panel

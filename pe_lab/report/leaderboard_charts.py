@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.report.charts import Spec
 from pe_lab.results.leaderboard.across import normalised
 from pe_lab.results.leaderboard.scores import WORST, Scores

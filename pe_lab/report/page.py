@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import COSTS, TITLED
 from pe_lab.common.vega import vega_script
+from pe_lab.core.metrics import COSTS, TITLED
 from pe_lab.report.bands import Band
 from pe_lab.report.facts import Counts, Settings
 from pe_lab.report.inspected import Inspected

@@ -6,15 +6,14 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.metrics import COSTS, IN_DOMAIN, TITLED
-from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.core.metrics import COSTS, IN_DOMAIN, TITLED
+from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
 from pe_lab.report.changes import changes_of
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.cell_text import rate_intervals
 from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
-from pe_lab.results.statistics.power import what_rates_show
 from pe_lab.results.statistics.proportions import mean_rate
 from pe_lab.results.suite import threshold
 from pe_lab.results.tuning_notes import pooled_note
@@ -87,18 +86,8 @@ class Section:
     @property
     def intervals(self) -> str:
         """Those of every k/n of its table; empty without thresholds."""
-        return rate_intervals((k, n) for _, k, n in self._rates)
-
-    @property
-    def seeds_show(self) -> str:
-        """What so many seeds can show; empty without thresholds."""
-        return what_rates_show(self._rates)
-
-    @property
-    def _rates(self) -> list[tuple[str, int | None, int]]:
-        """Split, k and n of every cell."""
         cells = [setting.cells["error"] for setting in self.settings]
-        return [(split, band.k, band.n) for of in cells for split, band in of.items() if band]
+        return rate_intervals((band.k, band.n) for of in cells for band in of.values() if band)
 
     @property
     def ood(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import IN_DOMAIN, is_share, wilson
+from pe_lab.core.metrics import IN_DOMAIN, is_share, wilson
 from pe_lab.results.formats import Cell
 
 Spread = Literal["rates", "sd", "interval", "both"]

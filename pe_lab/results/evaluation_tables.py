@@ -6,8 +6,8 @@ from dataclasses import replace
 import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.metrics import TITLED
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import TITLED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.cell_text import Spread
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding

@@ -6,6 +6,7 @@
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import PeLabError, UsageError
-from pe_lab.common.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
+from pe_lab.core.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
 from pe_lab.results.columns import Kind, frame_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import Record, read_records, records_of, text, without_collection
@@ -61,7 +62,8 @@ def read_runs(
     group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
     every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and ``ood/error``,
     ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out of domain (null
-    where the encoding could not measure one of them). A key that a run lacks is null. Keys whose
+    where the encoding could not measure one of them); ``not_finite``, the names of the metrics
+    that were infinite or NaN, separated by blanks. A key that a run lacks is null. Keys whose
     values are of several kinds, and lists, are text as on the command line.
 
     Args:
@@ -165,13 +167,17 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
-def curves(frame: pl.DataFrame) -> pl.DataFrame:
+def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; an incomplete last line, and a run without rows or with damaged ones, are left
-    out."""
+    the metrics. An incomplete last line is left out, and so is a run without rows or with a file
+    that cannot be read.
+
+    Args:
+        unread: gets the message for each file that cannot be read, which is a warning too.
+    """
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        with _warning():
+        with _warning(unread):
             rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
@@ -186,29 +192,45 @@ def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     ``error``, ``loss`` (null where it is not finite), ``n``."""
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
-    rows = [
-        (*run, split, kind, bucket, cell["error"], cell.get("loss"), cell["n"])
-        for run in finished.iter_rows()
-        for split, kinds in _breakdown(run[0]).items()
-        for kind, buckets in kinds.items()
-        for bucket, cell in buckets.items()
-    ]
+    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0])]
     schema = {name: FACTS[name] for name in facts}
     schema |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
     schema |= dict.fromkeys(("error", "loss"), pl.Float64) | {"n": pl.Int64}
     return pl.DataFrame(rows, schema, orient="row")
 
 
-def _breakdown(path: str) -> dict[str, Any]:
+BUCKET = re.compile(r"(?:\d{1,15}-)?-?\d{1,15}")
+"""A value, or the first and the last: 0, 1, 2, 3-4, 5-8, .."""
+
+
+def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
+    """Split, kind, bucket, error, loss and n of every cell of a run. A kind with a bucket that is
+    not as pe-lab names it is one warning, and left out."""
+    by: dict[str, dict[str, Any]] = {}
     with _warning():
-        return dict((RunFolder(Path(path)).summary() or {}).get("by", {}))
-    return {}
+        by = (RunFolder(Path(path)).summary() or {}).get("by", {})
+    damaged = {
+        kind: bucket
+        for kinds in by.values()
+        for kind, buckets in kinds.items()
+        for bucket in buckets
+        if not BUCKET.fullmatch(bucket)
+    }
+    for kind, bucket in damaged.items():
+        what = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
+        logger.warning("%s; this run is left out of that breakdown", what)
+    for split, kinds in by.items():
+        for kind, buckets in kinds.items():
+            for bucket, cell in () if kind in damaged else buckets.items():
+                yield split, kind, bucket, cell["error"], cell.get("loss"), cell["n"]
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def _warning(unread: list[str] | None = None) -> Iterator[None]:
     """A run whose files cannot be read is one warning, and left out."""
     try:
         yield
     except PeLabError as error:
+        if unread is not None:
+            unread.append(str(error))
         logger.warning("%s; until then it is left out", error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.statistics.proportions import rate_of, with_rates
 
 NO_THRESHOLD = pl.lit(None, pl.Float64)

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import metric_name
+from pe_lab.core.metrics import metric_name
 from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import over_seeds

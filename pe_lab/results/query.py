@@ -21,7 +21,7 @@ from functools import reduce
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES
+from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.keys import check_choice, column_of, unknown
 
 _TOKEN = re.compile(

@@ -1,16 +1,17 @@
 """The runs that a command's filters select."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import polars as pl
 from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import PREFIXES
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
 from pe_lab.results.keys import column_of
 from pe_lab.results.runs_file import read_file_of_runs
@@ -37,6 +38,10 @@ class RunOptions(Options, extra="allow"):
 
 class FileOptions(RunOptions):
     """Options of a command that needs of the runs no more than their table, which may be a file."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "to": "it prints its tables: leave to out, and give format=csv > {value}"
+    }
 
     file: Path | None = None
 

@@ -1,25 +1,21 @@
 """A suite: tasks, thresholds and a protocol that are fixed (conf/suite/), and which of a suite's
 tasks a run belongs to."""
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import PositiveFloat
 
 from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
-from pe_lab.results.suite_checks import check_keys, check_words
-from pe_lab.results.suite_parts import Protocol, Several, SuiteTask
-from pe_lab.results.suite_yaml import problem, written
+from pe_lab.results.suite_file import SuiteFile, read_suite
 from pe_lab.store.run_id import identity
 
 DEFAULT = "v1"
@@ -32,25 +28,17 @@ EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
 
 
 @closed
-class Suite:
-    """A suite as its yaml has it.
+class Suite(SuiteFile):
+    """A suite with its name.
 
     Args:
-        common: overrides of every run.
-        model: overrides of the model that all encodings share.
-        controls: name -> overrides of an entry that is no encoding.
+        digest: eight hex digits that identify what the yaml says.
         times: what all thresholds of the yaml were multiplied by.
     """
 
-    protocol: Protocol
-    encodings: Several[str]
-    model: tuple[str, ...]
-    controls: dict[str, tuple[str, ...]]
-    common: tuple[str, ...]
-    tasks: Annotated[dict[str, SuiteTask], Field(min_length=1)]
     name: str
     digest: str
-    times: PositiveFloat
+    times: PositiveFloat = 1.0
 
     def task_of(
         self, config: Mapping[str, Any], contents: dict[str, str] | None = None
@@ -100,6 +88,15 @@ class Suite:
         }
         return replace(self, tasks=tasks, times=times)  # type: ignore[type-var]
 
+    def check_splits(self, task: str, splits: Collection[str]) -> None:
+        """UsageError where a scored split of a task is none of those that the task has."""
+        for split in self.tasks[task].generalises:
+            if split not in splits:
+                raise UsageError(
+                    f"suite {self.name}: tasks.{task}.generalises: the task has no split {split}: "
+                    f"{did_you_mean(split, splits)}"
+                )
+
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
         return self.controls.get(entry, (*self.model, f"pe={entry}"))
@@ -123,7 +120,7 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
-    suite = _loaded(name, files[name])
+    suite = _loaded(name, files[name].absolute())
     if folder is not None:
         check_controls(suite, folder)
     return suite
@@ -146,7 +143,7 @@ def suites(folder: Path | None = None) -> list[Suite]:
     Raises:
         UsageError: a yaml is not that of a suite.
     """
-    return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
+    return [_loaded(name, file.absolute()) for name, file in sorted(_files(folder).items())]
 
 
 def _files(folder: Path | None) -> dict[str, Path]:
@@ -156,23 +153,8 @@ def _files(folder: Path | None) -> dict[str, Path]:
 
 @cache
 def _loaded(name: str, file: Path) -> Suite:
-    content = written(file)
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    own = {"name": name, "digest": digest, "times": 1.0}
-    if taken := own.keys() & content.keys():
-        raise UsageError(f"{file}: {min(taken)}: set by the program, leave it out")
-    try:
-        suite = TypeAdapter(Suite).validate_python({**content, **own})
-    except ValidationError as error:
-        raise UsageError(f"{file}: {problem(error.errors()[0], Suite)}") from None
-    try:
-        check_words("model", suite.model)
-        check_words("common", suite.common)
-        check_keys(suite.protocol, suite.encodings, suite.controls, suite.tasks)
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
-    return suite
+    suite, digest = read_suite(file)
+    return Suite(**vars(suite), name=name, digest=digest)  # type: ignore[call-arg]
 
 
 def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = None) -> str:

@@ -9,9 +9,9 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.cell_text import (
     CLUSTERED,

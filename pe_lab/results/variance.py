@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import OOD, is_share
+from pe_lab.core.metrics import OOD, is_share
 from pe_lab.results.aggregate import column_of, selected_splits
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.frame import compared_keys

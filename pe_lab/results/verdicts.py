@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import wilson
+from pe_lab.core.metrics import wilson
 from pe_lab.results.cell_text import CLUSTERS
 from pe_lab.results.published import Published
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.metrics import metric_name
+from pe_lab.core.metrics import metric_name
 from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
 from pe_lab.results.frame import splits_of
 from pe_lab.results.published import Published, published

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import PeLabError
-from pe_lab.common.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.common.output import counted
 from pe_lab.config.overrides import as_typed
+from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.plan import Plan

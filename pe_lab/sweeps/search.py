@@ -15,12 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.console import console, percent
 from pe_lab.common.errors import Interrupted, RunError, sentence
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
 from pe_lab.common.signals import stopping
 from pe_lab.config.check import check_composed
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import register_resolvers
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.sweeps.retry import MAX_KILLS
 from pe_lab.sweeps.worker import LOCK_WAIT_S, PROGRESS_INTERVAL_S, run_when_free, serving
 

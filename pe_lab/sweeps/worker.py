@@ -13,11 +13,11 @@ from omegaconf import DictConfig
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import HeldError, Interrupted, sentence
-from pe_lab.common.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.common.signals import as_worker, stopping
 from pe_lab.config.check import check_composed
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
+from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 
 if TYPE_CHECKING:
     from pe_lab.experiment.run import SweepPlace

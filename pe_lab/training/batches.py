@@ -7,8 +7,8 @@ measured on the same sequences.
 
 import numpy as np
 
-from pe_lab.common.rng import generator
-from pe_lab.common.task import TRAIN, Batch, Ints, Stored, Task
+from pe_lab.core.rng import generator
+from pe_lab.core.task import TRAIN, Batch, Ints, Stored, Task
 
 # Drawing many batches at once spreads the cost of a rule that is sequential in time.
 BATCHES_A_DRAW = 16

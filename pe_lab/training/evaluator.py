@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pe_lab.common.task import Batch, Ints
+from pe_lab.core.task import Batch, Ints
 from pe_lab.models.base import Model
 from pe_lab.training.generate import generated_answers
 from pe_lab.training.measure import Answers, answer, fixed_positions

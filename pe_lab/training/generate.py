@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.task import Batch, Bools, Ints
+from pe_lab.core.task import Batch, Bools, Ints
 from pe_lab.models.base import Model
 from pe_lab.training.measure import Answers, chunks, evaluating
 

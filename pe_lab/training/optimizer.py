@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim.adam import adam
 
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.optimizer import Optimizer, optimizer_section
 from pe_lab.config.schema import TrainConfig
+from pe_lab.core.optimizer import Optimizer, optimizer_section
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 EPS = 1e-8

@@ -8,9 +8,9 @@ import torch
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.task import TRAIN, Task
 from pe_lab.common.trust import classes
 from pe_lab.config.schema import Config
+from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.training.memory import machine_memory, refuse_beyond

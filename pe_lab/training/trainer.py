@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.errors import DamagedError, RunError
-from pe_lab.common.metrics import IN_DOMAIN, TABLED, metric_name
-from pe_lab.common.rng import generator, torch_seed
-from pe_lab.common.task import Batch
+from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
+from pe_lab.core.rng import generator, torch_seed
+from pe_lab.core.task import Batch
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder

@@ -9,7 +9,7 @@ from attention_cases import DROP, Size, assert_equal, distance_inputs, results
 from compiler import needs_compiler
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch, reference
 from pe_lab.kernels.cpu import distance
 from pe_lab.pe.rotation import Rotation

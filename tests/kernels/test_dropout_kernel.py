@@ -1,10 +1,10 @@
-"""The C++ kernel of dropout has the mask of pe_lab.common.dropout, bit for bit."""
+"""The C++ kernel of dropout has the mask of pe_lab.core.dropout, bit for bit."""
 
 import pytest
 import torch
 from compiler import needs_compiler
 
-from pe_lab.common.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels.cpu.dropout import dropout
 
 pytestmark = needs_compiler

@@ -11,8 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.common.task import Batch, Task
 from pe_lab.config.schema import register_resolvers
+from pe_lab.core.task import Batch, Task
 
 
 @pytest.fixture(autouse=True)

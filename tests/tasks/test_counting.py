@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch
 from pe_lab.tasks.counting import Counting
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch
 from pe_lab.experiment.summary import evaluation_sets
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.scores import scores

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from program import Here
 
 from pe_lab.common.errors import MachineError, RunError, UsageError, by_machine
-from pe_lab.common.rng import generator
-from pe_lab.common.task import TRAIN
+from pe_lab.core.rng import generator
+from pe_lab.core.task import TRAIN
 from pe_lab.tasks import sample, text_file
 from pe_lab.tasks.text import Text
 from pe_lab.training.batches import TrainData, evaluation_set
@@ -271,7 +271,7 @@ def test_a_gigabyte_is_not_held(tmp_path: Path, unit: str) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from pe_lab.common.rng import generator
+from pe_lab.core.rng import generator
 from pe_lab.tasks.text import Text
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20,) * 2)

@@ -11,8 +11,8 @@ from program import Here, rows, summary, the_run, tiny
 from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
-from pe_lab.common.metrics import IN_DOMAIN, mean_ood, wilson
-from pe_lab.common.rng import generator
+from pe_lab.core.metrics import IN_DOMAIN, mean_ood, wilson
+from pe_lab.core.rng import generator
 from pe_lab.pe.positions import Randomized
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.evaluator import Evaluator

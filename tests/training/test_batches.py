@@ -7,7 +7,7 @@ import pytest
 import torch
 from trainers import planned
 
-from pe_lab.common.task import Batch
+from pe_lab.core.task import Batch
 from pe_lab.tasks.flipflop import READ, FlipFlop
 from pe_lab.training.batches import TrainData, evaluation_set
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trainers import Rows, fit, grouped, trainer
 
 from pe_lab.common.errors import RunError
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.store import checkpoint
 from pe_lab.training.batches import TrainData
 from pe_lab.training.trainer import Trainer

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Batch, Task
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Task
 
 N = 64
 """Sequences that are drawn of a split."""

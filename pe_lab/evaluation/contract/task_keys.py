@@ -6,9 +6,9 @@ import time
 import torch
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Task
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Task
 from pe_lab.evaluation.contract.choices import other_values, shown
 from pe_lab.evaluation.contract.cost import ROPE, TrainingStep
 from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError

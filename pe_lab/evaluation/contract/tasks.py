@@ -6,9 +6,9 @@ from contextlib import suppress
 import numpy as np
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.metrics import IN_DOMAIN
-from pe_lab.common.rng import generator
-from pe_lab.common.task import Task
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Task
 from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
 from pe_lab.evaluation.contract.task_batches import N, digest, drawn
 from pe_lab.training.batches import TrainData, evaluation_set

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.common.errors import reason
-from pe_lab.common.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, TABLED, mean_ood
+from pe_lab.core.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, TABLED, mean_ood
 
 logger = logging.getLogger("pe_lab")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pe_lab.common.tracker import TrackedRun, Tracker
+from pe_lab.core.tracker import TrackedRun, Tracker
 
 
 class NoTracker(Tracker):

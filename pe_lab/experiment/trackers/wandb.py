@@ -10,7 +10,7 @@ from typing import Any
 
 from pe_lab.common.errors import reason
 from pe_lab.common.timeout import call_with_timeout
-from pe_lab.common.tracker import TrackedRun, Tracker
+from pe_lab.core.tracker import TrackedRun, Tracker
 from pe_lab.experiment.trackers.labels import (
     LENGTH_COLUMNS,
     SPLIT_COLUMNS,

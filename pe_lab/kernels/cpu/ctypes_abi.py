@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu import build
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
@@ -53,7 +53,7 @@ class Rotary(ctypes.Structure):
 
 class RotaryFactors(NamedTuple):
     """Real factors of queries and keys, and whether pairs are halves (``Rotation``); and those of
-    far ones, from the distance ``near`` on (near_far.py)."""
+    far ones, from the distance ``near`` on (distance.near_far)."""
 
     q: Tensor
     k: Tensor

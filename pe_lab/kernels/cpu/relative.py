@@ -3,7 +3,7 @@ them all."""
 
 from torch import Tensor
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu.ctypes_abi import check
 from pe_lab.kernels.cpu.distance import Distance
 

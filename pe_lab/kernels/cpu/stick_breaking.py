@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.common.dropout import Drop
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu.ctypes_abi import Strided, by_token, call, check, contiguous_rows, thirds
 from pe_lab.kernels.cpu.distance import problem_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.letters import compact_letters

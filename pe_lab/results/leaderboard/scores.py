@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.equal_parameters import with_equal_parameters
 from pe_lab.results.leaderboard.once import once
 from pe_lab.results.statistics.proportions import rates

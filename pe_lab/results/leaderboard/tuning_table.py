@@ -3,7 +3,7 @@
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.leaderboard.texts import entry_order

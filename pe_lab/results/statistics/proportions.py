@@ -8,7 +8,7 @@ from statistics import fmean
 
 import polars as pl
 
-from pe_lab.common.metrics import wilson
+from pe_lab.core.metrics import wilson
 
 CRITICAL = {3: 0.0007, 4: 0.014, 5: 0.039, 6: 0.065, 7: 0.087}
 """5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each."""

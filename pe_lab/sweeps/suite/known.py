@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pe_lab.common.errors import PeLabError
-from pe_lab.common.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.leaderboard.once import precedence
 from pe_lab.results.suite import Suite

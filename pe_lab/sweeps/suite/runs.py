@@ -14,7 +14,6 @@ from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.suite import Suite, task_digest
-from pe_lab.results.suite_checks import check_splits
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
 from pe_lab.training.plan import Plan, plan
@@ -147,7 +146,7 @@ class Composer:
                     "another text), or give this suite another name and that digest (in "
                     "quotes)"
                 )
-            check_splits(suite.name, task, suite.tasks[task], planned.config.task["splits"])
+            suite.check_splits(task, planned.config.task["splits"])
         ours = [word for word in (*kept, *changes) if word.partition("=")[0] not in SET_BY_RUN]
         others = [word for word in self.args.overrides if not word.startswith("hydra")]
         return Base(task, entry, (*ours, *others), planned)

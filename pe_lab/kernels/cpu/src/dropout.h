@@ -1,4 +1,4 @@
-// Dropout with the mask of pe_lab/common/dropout.py, bit for bit.
+// Dropout with the mask of pe_lab/core/dropout.py, bit for bit.
 #pragma once
 
 #include "simd.h"

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.common.sequences import Ints as Ints
-from pe_lab.common.sequences import Sequences
+from pe_lab.core.sequences import Ints as Ints
+from pe_lab.core.sequences import Sequences
 
 Bools = npt.NDArray[np.bool_]
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from pe_lab.common.files import read_file
-from pe_lab.common.sequence_lines import from_json_lines, from_text_lines, json_lines, text_lines
-from pe_lab.common.sequences import Sequences, checked_header, tags_and_positions, whole_numbers
+from pe_lab.core.sequence_lines import from_json_lines, from_text_lines, json_lines, text_lines
+from pe_lab.core.sequences import Sequences, checked_header, tags_and_positions, whole_numbers
 
 SUFFIXES = (".jsonl", ".npz", ".txt")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from pe_lab.common.sequences import Sequences, checked_header, tags_and_positions, whole_numbers
+from pe_lab.core.sequences import Sequences, checked_header, tags_and_positions, whole_numbers
 
 
 def json_lines(sequences: Sequences) -> Iterator[str]:
