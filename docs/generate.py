@@ -103,18 +103,22 @@ def entries(file: str, group: str, kind: type[Kind]) -> dict[str, Kind]:
         SystemExit: a yaml in conf/ without an entry, or an invalid entry.
     """
     written = yaml.safe_load((HERE / file).read_text("utf-8"))
-    for name in facts.names(group):
+    names = facts.names(group)
+    for name in names:
         if name not in written:
             raise SystemExit(
                 f"conf/{group}/{name}.yaml has no entry in docs/{file}: add one there, for "
                 f"instance\n\n{SKELETONS[kind].format(name=name)}"
             )
+    return {name: _checked(file, name, written[name], kind) for name in written if name in names}
+
+
+def _checked(file: str, name: str, entry: object, kind: type[Kind]) -> Kind:
     try:
-        known = [name for name in written if name in facts.names(group)]
-        return {(at := name): kind.model_validate(written[name]) for name in known}
+        return kind.model_validate(entry)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join([at, *map(str, first["loc"])])
+        where = ".".join([name, *map(str, first["loc"])])
         raise SystemExit(f"docs/{file}: {where}: {first['msg']}") from None
 
 
