@@ -117,9 +117,12 @@ def _checked(file: str, name: str, entry: object, kind: type[Kind]) -> Kind:
     try:
         return kind.model_validate(entry)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([name, *map(str, first["loc"])])
-        raise SystemExit(f"docs/{file}: {where}: {first['msg']}") from None
+        raise SystemExit(f"docs/{file}: {name}.{_wrong(error)}") from None
+
+
+def _wrong(error: ValidationError) -> str:
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
 
 def encodings() -> dict[str, Entry]:
