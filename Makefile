@@ -91,7 +91,7 @@ cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hou
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
 
-docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
+docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
 
 leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite

@@ -49,6 +49,7 @@ class DataOptions(Options, extra="allow"):
     """The keys of ``pe-lab data``; every other one is a key of the run."""
 
     command = "data"
+    of_run = True
 
     to: str = Field(min_length=1, description="a new file: give to=FILE.jsonl")
     split: str = IN_DOMAIN
