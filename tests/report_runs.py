@@ -63,8 +63,9 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
         for name in ("error", "error_low", "error_high"):
             summary["metrics"][f"{place}/{name}"] = error
     summary["metrics"]["params/total"] += 1000 * number
-    del summary["identity"], summary["digest"]
-    path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
+    del summary["digest"]
+    summary["identity"] = identity(summary["config"])
+    path = runs / "flipflop" / pe / f"seed{seed}-{summary['identity']}"
     path.mkdir(parents=True)
     (path / "summary.json").write_text(sealed(summary))
     for name in ("metrics.jsonl", "environment.json"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from edited import edit_summary
 from html_page import Page
 from made import made
 from program import Here
@@ -276,9 +277,8 @@ def test_a_breakdown_that_cannot_be_read_leaves_its_run_out_of_it_alone(
     run = made("rope")
     sound = {f"{n}": {"error": 0.5, "loss": 1.0, "n": 4} for n in (1, 2)}
     for folder, by_length in ((run, {**sound, "x": sound["1"]}), (made("cope"), sound)):
-        summary = json.loads((folder.path / "summary.json").read_text())
-        summary["by"] = {"in_domain": {"length": by_length, "distance": sound}}
-        (folder.path / "summary.json").write_text(json.dumps(summary))
+        by = {"in_domain": {"length": by_length, "distance": sound}}
+        edit_summary(folder.path, lambda summary, by=by: summary.update(by=by))
     assert here("report", "inspect=none", "out=.").status == 0
     section = Page(Path("index.html").read_text()).data()["flipflop"]
     groups = {group["name"]: group["panels"][0]["points"] for group in section["groups"]}

@@ -46,7 +46,6 @@ KINDS = {
     "evaluations": "with damaged evaluations",
     "unreadable": "not readable",
     "misplaced": "not counted",
-    "older": "older, without digests",
 }
 """What each kind of problem is called, the worst first."""
 
