@@ -20,7 +20,7 @@ from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
-from docs import leaderboard, planned
+from docs import leaderboard
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
 from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
@@ -38,7 +38,6 @@ from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.leaderboard.vs_published import published_table
-from pe_lab.results.plans import read_plan
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
@@ -671,7 +670,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
     assert "not run, of the columns shown: recall\n" in ended.err
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
-    assert "exploratory: no plan" in ended.err
+    assert "exploratory: no claim" in ended.err
     assert f"suite {NAME}, shipped results" in ended.err
 
 
@@ -904,19 +903,15 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     for part in ("## By family", "## flipflop", "Not run yet: majority, ", "failed: alibi"):
         assert part in text
     assert "| flipflop | 4 | 1 to 20 | lstm 100, cope 95, rope 10 | cope |" in text
-    # Of the plan's seeds, 8 to 19; in this file they began in 1970.
-    name = "cope-rope-74d80a62"
+    # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     summary = text.partition("## Planned comparisons")[2].partition("\n## ")[0]
     assert (
-        f"| cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 | 1 of 1 | "
-        f"[supported](#{name}), exploratory |" in summary
+        "| cope-rope-74d80a62 | cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 "
+        "| 1 of 1 | 4.8e-06 | supported, exploratory |" in summary
     )
-    waiting = summary.partition("None of their runs is shipped yet: ")[2]
-    assert "[cope-rope-t5-alibi-none-7da3a90c](plans/" in waiting
-    plan = text.partition(f"### {name}\n")[2].partition("##")[0]
-    assert f"[{name}.yaml](plans/{name}.yaml), written 2026-11-22T19:53" in plan
-    assert "24 runs; exploratory, since 24 runs began before it was written" in plan
-    assert "| cope | 11/12, median 0.0 | rope | 0/12, median 50.0 |" in plan
+    assert (
+        "| cope-rope-t5-alibi-none-7da3a90c | cope over rope, t5, alibi, none | recall" in summary
+    )
     shipped.unlink()
     assert "No results are shipped yet." in leaderboard.page()
 
@@ -1143,20 +1138,6 @@ def test_published_numbers_of_another_task_stand_not_beside() -> None:
         ("in_domain", "1 (accuracy .99)"), ("dense", "1 (accuracy .99)"),
         ("sparse", "2 (accuracy .98)"),
     }  # fmt: skip
-
-
-def test_a_plan_of_which_a_part_is_shipped() -> None:
-    """Counts are of one pair, and of pairs that both have runs."""
-    plan = read_plan(planned.FOLDER / "cope-rope-t5-alibi-none-7da3a90c.yaml")
-    sides = {"rope": (0, 3, 3), "t5": (2, 5, 5), "alibi": (0, 5, 0), "none": (0, 0, 0)}
-    pairs = [
-        {"task": "recall", "split": "long_x4", "a": "cope", "k_a": 5, "n_a": 5, "fits_a": 5,
-         "b": b, "k_b": k, "n_b": n, "fits_b": fits, "verdict": "not enough runs"}
-        for b, (k, n, fits) in sides.items()
-    ]  # fmt: skip
-    found = planned.Decided("x", plan, 18, pl.DataFrame(pairs), None)
-    (line,) = planned.summary([found], []).splitlines()[2:]
-    assert "| 5/5, others at most 2/5 | 2 of 4 | [not enough runs](#x) |" in line
 
 
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:

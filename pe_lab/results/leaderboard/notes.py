@@ -8,9 +8,9 @@ import polars as pl
 
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.claims import planned_note
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.plans import planned_note
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING, Suite
 
 MOST = 12
