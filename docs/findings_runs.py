@@ -1,9 +1,9 @@
-"""docs/findings.parquet: the runs from which the tables of docs/findings.md are made, a row each.
+"""findings.parquet in pe_lab/results: the runs of the tables of docs/findings.md, a row each.
 
 The columns are those of ``pe_lab.results.frame.read_runs``, without keys that do not change a run's
 numbers, and ``date``, ``revision``, ``torch``, ``machine``, ``processor``, ``python``. Read it with
 
-    pe-lab results file=docs/findings.parquet task=flipflop
+    pe-lab results file=findings task=flipflop
 """
 
 import io
@@ -22,7 +22,7 @@ from pe_lab.results.runs_file import read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
 
-FILE = facts.ROOT / "docs" / "findings.parquet"
+FILE = facts.ROOT / "pe_lab" / "results" / "findings.parquet"
 ADDED = ("date", "revision", "torch", "machine", "processor", "python")
 
 

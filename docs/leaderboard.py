@@ -8,10 +8,12 @@ The shipped file itself is written from run folders and what it holds already:
 
 import polars as pl
 
-from docs import facts, planned
+from docs import facts
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import leaderboard_grid
 from pe_lab.report.tables import picture as picture_of
+from pe_lab.results.claim_tests import Decided, claims_table, decide
+from pe_lab.results.claims import read_claims
 from pe_lab.results.formats import Cell, Table, markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables
@@ -62,6 +64,14 @@ def shipped() -> tuple[Scores, str | None]:
     return scores(suite, rows, pl.DataFrame(schema=SCHEMA)), digest
 
 
+def claims() -> list[Decided]:
+    """The preregistered claims, decided by the shipped runs, supported ones first."""
+    suite = load_suite(DEFAULT)
+    rows, _ = file.shipped_rows(suite)
+    found = decide(read_claims(file.shipped_claims(suite.name)), suite, rows, rows.clear())
+    return sorted(found, key=lambda one: (one.verdict, [*one.claim.tasks]), reverse=True)
+
+
 def _made() -> dict[str, list[str]]:
     """marker of the text -> what takes its place."""
     found, digest = shipped()
@@ -69,7 +79,6 @@ def _made() -> dict[str, list[str]]:
         return {IN_SHORT: ["No results are shipped yet."], PLANS: [], TABLES: []}
     suite = found.suite
     scored = [task for task in suite.tasks if task in set(found.cells["task"])]
-    decided, waiting = planned.plans(suite)
     parts = ["## By family"]
     families = by_family(suite, list(suite.tasks))
     parts.append(markdown(overview(found, families, "P(generalises) by family of tasks")).strip())
@@ -86,12 +95,11 @@ def _made() -> dict[str, list[str]]:
             parts.append(markdown(others).strip())
     if (beside := published_table(found, scored)).rows:
         parts += ["## Published numbers", markdown(beside).strip()]
-    parts += ["## Plans in full", *planned.in_full(decided)]
     notes = closing_notes(found, list(suite.tasks), digest)
     parts += ["## How it was made", "\n".join(f"- {note}" for note in notes)]
     return {
         IN_SHORT: [markdown(_in_short(found, scored)).strip()],
-        PLANS: [planned.summary(decided, waiting)],
+        PLANS: [markdown(claims_table(claims())).strip()],
         TABLES: parts,
     }
 

@@ -1,6 +1,6 @@
 """The first table of README.md: the run of ``make run``, and four encodings tuned alike.
 
-The run is of docs/findings.parquet, the others are of the shipped results of suite v1.
+The run is of pe_lab/results/findings.parquet, the others are of the shipped results of suite v1.
 
     python -m docs.readme
 """
@@ -22,7 +22,7 @@ def first_table() -> str:
     """Of each split: the error of the run, and how many seeds of each entry generalise to it."""
     run = filtered(kept(), RUN, {})
     if len(run) != 1:
-        raise SystemExit(f"docs/findings.parquet has {len(run)} runs with {RUN}, not one")
+        raise SystemExit(f"findings.parquet has {len(run)} runs with {RUN}, not one")
     splits = by_split(run)
     cells = {
         (row["entry"], row["split"]): f"{row['k']}/{row['n']}"

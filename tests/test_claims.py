@@ -9,15 +9,15 @@ from functools import cache
 import polars as pl
 import pytest
 
-from docs import findings_runs, leaderboard, planned, readme
+from docs import findings_runs, leaderboard, readme
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.claim_tests import Decided
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.families import missed
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import WORST, Scores, cells_of, scores
 from pe_lab.results.leaderboard.texts import entry_order
-from pe_lab.results.plan_tests import verdict
 from pe_lab.results.statistics.across_tasks import ByTask, iqm
 from pe_lab.results.statistics.pairs import pairs
 from pe_lab.results.suite import DEFAULT, TUNING, load_suite
@@ -49,8 +49,8 @@ def shipped() -> Scores:
 
 
 @cache
-def plans() -> tuple[list[planned.Decided], list[str]]:
-    return planned.plans(SUITE)
+def claims() -> list[Decided]:
+    return leaderboard.claims()
 
 
 @cache
@@ -627,8 +627,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         346 in answers_under(0.05) and 17 / 346 <= 0.05 < 18 / 346
     ),
     "Seventeen of twenty-two planned comparisons are supported": lambda: (
-        Counter(verdict(one.rows) for one in plans()[0]) == {"supported": 17, "not supported": 5}
-        and not plans()[1]
+        Counter(one.verdict for one in claims()) == {"supported": 17, "not supported": 5}
+        and not any(one.exploratory for one in claims())
     ),
     "Over the twelve each of the five differs from each other by a test of every pair, in "
     "this order": lambda: (
@@ -693,7 +693,7 @@ def letters(tasks: Sequence[str] = RUN) -> dict[str, str]:
 
 def plan_row(name: str, other: str) -> tuple[int, int, int, float]:
     """k of n of the one claimed to be better, k of the other, p."""
-    (one,) = (one for one in plans()[0] if one.name == name)
+    (one,) = (one for one in claims() if one.name == name)
     row = one.rows.filter(b=other).row(0, named=True)
     return row["k_a"], row["n_a"], row["k_b"], round(row["p"], 3)
 

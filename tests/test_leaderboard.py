@@ -15,16 +15,17 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from html_page import Page
+from html_page import Page, values
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
-from docs import leaderboard, planned
+from docs import leaderboard
 from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.common.html import light_colours
 from pe_lab.config.choices import choices
-from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
-from pe_lab.report.pictures import light_colours
+from pe_lab.report.leaderboard import leaderboard_grid
+from pe_lab.report.tables import UNLEARNED
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
@@ -34,12 +35,10 @@ from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes
-from pe_lab.results.leaderboard.task_tables import phases_table, split_table, task_table
+from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import share_text
 from pe_lab.results.leaderboard.tuning_table import tuning_table
 from pe_lab.results.leaderboard.vs_published import published_table
-from pe_lab.results.plans import read_plan
-from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
@@ -281,16 +280,6 @@ def test_entries_of_other_tasks_do_not_look_better() -> None:
     assert by_row["rope"]["cope"].text == "0.00≠"
     assert by_row["path"]["cope"].text == "0.50"
     assert by_row["path"]["path"].text == ""
-
-
-def test_seeds_that_would_tell_the_first_from_the_next() -> None:
-    of = {"cope": 20, "path": 20, "rope": 10, "t5": 0}
-    found = scored(*(one for name, k in of.items() for one in flipflop(name, 20, k)))
-    caption = split_table(found, "flipflop", "long_x4").caption
-    needed = seeds_needed(1, 0.5)
-    assert f"To tell the 1 of cope from the 0.5 of rope would take {needed} seeds" in caption
-    alike = scored(*flipflop("cope", 8, 8), *flipflop("rope", 8, 8))
-    assert "seeds a side" not in split_table(alike, "flipflop", "long_x4").caption
 
 
 def test_over_tasks_with_many_entries_pairs_are_counted() -> None:
@@ -682,8 +671,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
     assert "not run, of the columns shown: recall\n" in ended.err
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
-    assert "20 seeds a side can tell P(generalises) 0.9 from" in ended.err
-    assert "exploratory: no plan" in ended.err
+    assert "exploratory: no claim" in ended.err
     assert f"suite {NAME}, shipped results" in ended.err
 
 
@@ -870,9 +858,8 @@ def test_the_picture_has_the_entries_that_ran_half_of_the_tasks() -> None:
             for task in of
         )
     )
-    heat = leaderboard_heat(found, tasks)
-    values = heat_picture(heat, "v1", at_least_half=True)["data"]["values"]
-    shown = {value["entry"].split()[0] for value in values}
+    grid = leaderboard_grid(found, tasks, at_least_half=True)
+    shown = {row.name.split()[0] for row in grid.rows}
     assert shown == {"rope", "cope", *SUITE.controls, "none"}
 
 
@@ -887,14 +874,16 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     """A row an entry; one that most seeds have not learned is grey."""
     assert here("leaderboard", "to=heat.svg", "task=flipflop,recall").status == 0
     found = texts(Path("heat.svg").read_text())
-    for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "not run"):
+    for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "╱╱╱"):
         assert text in found
-    heat = leaderboard_heat(scores(SUITE, file.read(shipped)[0], rows()), ["flipflop"])
-    cells = {row.entry: row.cells[0] for row in (*heat.rows, *heat.controls)}
-    assert [cells[entry].unlearned for entry in ("alibi", "cope", "shaw")] == [True, False, False]
-    assert [cells[entry].shade for entry in ("alibi", "cope", "shaw")] == [None, 0.05, None]
-    values = heat_picture(heat, "v1", at_least_half=True)["data"]["values"]
-    assert {value["entry"] for value in values} == {
+    of_shipped = scores(SUITE, file.read(shipped)[0], rows())
+    cells = {
+        row.name.split()[0]: row.cells[0] for row in leaderboard_grid(of_shipped, ["flipflop"]).rows
+    }
+    assert [cells[e].kind for e in ("alibi", "cope")] == [UNLEARNED, ""]
+    assert [cells[e].share for e in ("alibi", "cope", "shaw")] == [None, 0.95, None]
+    grid = leaderboard_grid(of_shipped, ["flipflop"], at_least_half=True)
+    assert {f"{row.name} {row.below}".strip() for row in grid.rows} == {
         "rope", "cope", "alibi (not tuned)", "lstm (control)", "none (control)",
     }  # fmt: skip
     assert Path("heat.svg").read_text().count(light_colours()["--context"]) == found.count("0°") > 0
@@ -916,19 +905,15 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     for part in ("## By family", "## flipflop", "Not run yet: majority, ", "failed: alibi"):
         assert part in text
     assert "| flipflop | 4 | 1 to 20 | lstm 100, cope 95, rope 10 | cope |" in text
-    # Of the plan's seeds, 8 to 19; in this file they began in 1970.
-    name = "cope-rope-74d80a62"
+    # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     summary = text.partition("## Planned comparisons")[2].partition("\n## ")[0]
     assert (
-        f"| cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 | 1 of 1 | "
-        f"[supported](#{name}), exploratory |" in summary
+        "| cope-rope-74d80a62 | cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 "
+        "| 1 of 1 | 4.8e-06 | supported, exploratory |" in summary
     )
-    waiting = summary.partition("None of their runs is shipped yet: ")[2]
-    assert "[cope-rope-t5-alibi-none-7da3a90c](plans/" in waiting
-    plan = text.partition(f"### {name}\n")[2].partition("##")[0]
-    assert f"[{name}.yaml](plans/{name}.yaml), written 2026-11-22T19:53" in plan
-    assert "24 runs; exploratory, since 24 runs began before it was written" in plan
-    assert "| cope | 11/12, median 0.0 | rope | 0/12, median 50.0 |" in plan
+    assert (
+        "| cope-rope-t5-alibi-none-7da3a90c | cope over rope, t5, alibi, none | recall" in summary
+    )
     shipped.unlink()
     assert "No results are shipped yet." in leaderboard.page()
 
@@ -994,26 +979,20 @@ def test_the_page_of_the_leaderboard(
     here: Here, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Seconds; the test in a browser has it.
-    monkeypatch.setattr("pe_lab.report.leaderboard.vega_script", lambda: "/* vega */")
+    monkeypatch.setattr("pe_lab.common.html.vega_script", lambda: "/* vega */")
     ended = here("leaderboard", "to=page.html")
     assert ended.status == 0, ended.err
-    text = (tmp_path / "page.html").read_text()
-    page = Page(text)
+    page = Page((tmp_path / "page.html").read_text())
     titles = [element["text"] for element in page.all("h2")]
-    assert titles[:3] == ["P(generalises) by family", "Over tasks", "flipflop"]
+    assert titles == ["flipflop", "Failures, and how it was made"]
     cope = next(e for e in page.all("tr") if "cope" in e["text"])
     (shade,) = (e for e in page.all("td") if cope in e["parents"])
-    assert shade["text"].split() == ["95", "76..99"]
-    assert "style" in shade["attributes"]
-    (data,) = (e["text"] for e in page.elements if e["attributes"].get("id") == "data")
-    specs = json.loads(data)
-    assert set(specs) == {"seeds-flipflop", "cost-flipflop", "profile"}
-    assert {e["attributes"]["id"] for e in page.all("div") if
-            e["attributes"].get("class") == "chart"} == set(specs)  # fmt: skip
-    dots = specs["seeds-flipflop"]["concat"][1]["data"]["values"]
-    assert len(dots) == 48  # the failed run has no error
+    assert shade["attributes"]["style"] == "--v:0.95"
+    assert "76..99" in shade["text"]
+    (seeds,) = page.specs()
+    dots = [row for row in values(seeds) if "error" in row]
+    assert len([dot for dot in dots if dot["split"] == "sparse"]) == 48  # the failed has no error
     assert any("alibi on flipflop" in e["text"] for e in page.all("li"))
-    assert "Golovneva 2024" in text
     assert here("leaderboard", "to=page.html").status == 0
 
 
@@ -1157,20 +1136,6 @@ def test_published_numbers_of_another_task_stand_not_beside() -> None:
     }  # fmt: skip
 
 
-def test_a_plan_of_which_a_part_is_shipped() -> None:
-    """Counts are of one pair, and of pairs that both have runs."""
-    plan = read_plan(planned.FOLDER / "cope-rope-t5-alibi-none-7da3a90c.yaml")
-    sides = {"rope": (0, 3, 3), "t5": (2, 5, 5), "alibi": (0, 5, 0), "none": (0, 0, 0)}
-    pairs = [
-        {"task": "recall", "split": "long_x4", "a": "cope", "k_a": 5, "n_a": 5, "fits_a": 5,
-         "b": b, "k_b": k, "n_b": n, "fits_b": fits, "verdict": "not enough runs"}
-        for b, (k, n, fits) in sides.items()
-    ]  # fmt: skip
-    found = planned.Decided("x", plan, 18, pl.DataFrame(pairs), None)
-    (line,) = planned.summary([found], []).splitlines()[2:]
-    assert "| 5/5, others at most 2/5 | 2 of 4 | [not enough runs](#x) |" in line
-
-
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:
     (tmp_path / "mine" / "suite").mkdir(parents=True)
     text = choices("suite")["v1"].read_text()
@@ -1195,11 +1160,9 @@ def test_the_page_in_a_browser(here: Here, shipped: Path, tmp_path: Path) -> Non
         page.on("console", lambda message: messages.append(message.text))
         page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto((tmp_path / "page.html").as_uri())
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-            chart.locator("svg").first.wait_for()
-        page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
-        assert page.locator(".chart svg").count() == 3
+        page.get_by_role("link", name="flipflop").click()
+        page.locator(".chart svg").wait_for()
+        assert page.evaluate("document.documentElement.scrollHeight") < 6000
         opened.close()
     assert messages == []
 

@@ -214,12 +214,10 @@ def test_the_paired_table(here: Here) -> None:
     assert re.search(rf"sparse +{differ}", out)
     assert re.search(r"in_domain +3/3 0.0 +3/3 0.0 +\+0.00 at every seed +- +- +1 +1", out)
     caption = " ".join(out.split())
-    least = "With 3 seeds sign flips cannot go below p = 0.25 (0.5 corrected over 2 splits: 7 seeds"
-    assert f"{least} can reach 0.05)" in caption
+    assert "With 3 seeds sign flips cannot go below p = 0.25." in caption
     sides = "k/n, the seeds with an error of at most 2 % (in_domain: 1 %), the median and, in"
     assert f"Of each: {sides} parentheses where it fits and the seeds differ, the mean." in caption
     assert "the mean. 95 % Wilson intervals of k/n, in %: 0/3 0..56, 3/3 44..100. Dif" in caption
-    assert "3 seeds a side cannot tell P(generalises) 0.9 from 0" in caption
     both = here("compare", "pe=cope,rope").out
     assert "seed by seed" in both
     assert "Golovneva 2024" in both
@@ -241,7 +239,6 @@ def test_differences_in_two_clusters_have_no_t_test(here: Here) -> None:
     out = here("compare", "a=cope", "b=rope").out
     assert re.search(r"sparse +4/4 0.0 +3/4‡ 0.0 \(5.50\) +-5.50‡ +- +- +1 +1", out)
     assert "‡: seeds in two clusters" in " ".join(out.split())
-    assert "the 1 and 0.75 seen need" in " ".join(out.split())
 
 
 def test_one_seed_is_no_test(here: Here) -> None:

@@ -11,6 +11,7 @@ from pe_lab.evaluation.record import NAME
 from pe_lab.report.data import Section, evaluated
 from pe_lab.report.tables import table
 from pe_lab.results.frame import read_runs
+from pe_lab.store.digests import sealed_lines
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_filters_choose_among_them_too() -> None:
 @pytest.mark.usefixtures("runs")
 def test_they_are_shown_with_their_task_and_a_damaged_record_is_named(here: Here) -> None:
     (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
-    path.write_text("[]\n")
+    path.write_bytes(sealed_lines(b"[]\n"))
     assert here("report").status == 0
     page = Page(Path("runs/report/index.html").read_text())
     assert page.all("h1")[0]["text"] == "Positional encodings on brackets, flipflop"

@@ -22,13 +22,7 @@ from pe_lab.results.statistics.across_tasks import (
 )
 from pe_lab.results.statistics.letters import compact_letters
 from pe_lab.results.statistics.pairs import Pair, exact_test
-from pe_lab.results.statistics.power import (
-    clean_seeds,
-    flips_needed,
-    seeds_needed,
-    smallest_difference,
-    what_seeds_show,
-)
+from pe_lab.results.statistics.power import smallest_difference
 from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
@@ -299,23 +293,10 @@ def test_power_is_that_of_scipys_fisher_test() -> None:
     assert power.power(n, p, q) == pytest.approx(expected)
 
 
-def test_what_seeds_can_show() -> None:
+def test_the_smallest_difference_that_seeds_can_show() -> None:
     assert smallest_difference(8) == pytest.approx(0.2, abs=0.02)
-    assert 20 <= (seeds_needed(0.9, 0.5) or 0) <= 25
     assert smallest_difference(4) is None
-    assert seeds_needed(0.3, 0.3) is None
     assert power.power(23, 0.9, 0.5) >= 0.8 > power.power(22, 0.9, 0.5)
-    # Above 100 seeds by the formula: the test's power there is as stated.
-    n = seeds_needed(0.9, 0.75) or 0
-    assert n > power.COUNTED
-    assert power.power(n, 0.9, 0.75) == pytest.approx(0.8, abs=0.02)
-    assert clean_seeds(0.1) == 29
-    assert power.most_failures(29) < 0.1 < power.most_failures(28)
-    assert power.what_clean_seeds_show(29).endswith("and more (at 5 %)")
-    assert flips_needed(41) == 11
-    assert "; the 0.9 and 0.6 seen need 36" in what_seeds_show(8, (0.9, 0.6))
-    assert "needs" not in what_seeds_show(30)
-    assert what_seeds_show(3).startswith("3 seeds a side cannot")
 
 
 def families_in_error(draw: Draw, families: int) -> float:

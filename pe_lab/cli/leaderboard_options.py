@@ -3,16 +3,19 @@
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
 from pydantic import PositiveFloat
 
 from pe_lab.cli.leaderboard_files import PARQUET
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.order import SUITE
 from pe_lab.results.leaderboard.tables import by_family
 from pe_lab.results.output import Format
+from pe_lab.results.runs_file import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite
 
 
@@ -45,6 +48,10 @@ def tasks_of(suite: Suite, options: LeaderboardOptions) -> list[str]:
     wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
     for key, known in wanted.items():
         for value in getattr(options, key) or ():
+            if key == "task" and value not in known and value in choices("task"):
+                raise UsageError(
+                    f"task={value} is not in suite {suite.name}: {_where(suite, value)}"
+                )
             if value not in known:
                 raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
     found = [
@@ -62,6 +69,16 @@ def tasks_of(suite: Suite, options: LeaderboardOptions) -> list[str]:
         line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
         raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
     return found
+
+
+def _where(suite: Suite, task: str) -> str:
+    """What has the results of a task that the suite lacks."""
+    names = [name for name, of in suite.tasks.items() if f"task={task}" in of.words]
+    if names:
+        return f"it has that task with other keys, task={','.join(names)}"
+    if task in pl.scan_parquet(shipped_findings()).select("task").unique().collect()["task"]:
+        return f"pe-lab results file={FINDINGS} task={task} shows the runs that ship"
+    return f"no runs of it ship; pe-lab -m task={task} pe=rope,alibi seed=0,1,2 trains some"
 
 
 def columns_of(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dict[str, list[str]]:

@@ -14,7 +14,9 @@
                                                        of other splits
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
-    pe-lab results file=docs/findings.parquet          a file of runs instead of their folder
+    pe-lab results to=runs.parquet                     write the selected runs to a file of runs
+    pe-lab results file=runs.parquet                   a file of runs instead of their folder;
+                                                       file=findings: those of docs/findings.md
     pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
                                                        each encoding at test time, a column for
                                                        each length in tokens read; splits= as
@@ -32,20 +34,23 @@ csv, markdown and latex they and all notes go to the error output.
 
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, get_args
 
 import polars as pl
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, parse, without_config_dir
+from pe_lab.common.output import counted
 from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
 from pe_lab.results.cell_text import Spread, rate_intervals
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.output import Format, print_tables
+from pe_lab.results.runs_file import write_file_of_runs
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.statistics.power import what_rates_show
 from pe_lab.results.tables import Layout, tables
 from pe_lab.results.tuning_notes import pooled_note
 
@@ -64,8 +69,26 @@ class ResultsOptions(FileOptions):
     spread: Spread = "rates"
     threshold: Limit | None = None
     format: Format = "table"
+    to: Path | None = None
     evaluations: Flag = False
     variance: Flag = False
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _no_parquet(cls, form: object) -> object:
+        if form == "parquet":
+            raise ValueError("give to=FILE.parquet, which writes the selected runs to a file")
+        return form
+
+    @field_validator("to")
+    @classmethod
+    def _parquet(cls, to: Path) -> Path:
+        form = {".md": "markdown", ".tex": "latex"}.get(to.suffix, to.suffix.removeprefix("."))
+        if form in get_args(Format):
+            raise ValueError(f"tables go to the standard output, format={form} > {to}")
+        if to.suffix != ".parquet":
+            raise ValueError("give FILE.parquet for the runs, format=csv > FILE.csv for the table")
+        return to
 
 
 def show(words: Sequence[str]) -> None:
@@ -101,6 +124,10 @@ def show(words: Sequence[str]) -> None:
             f"variance=true has no use for {', '.join(sorted(ignored))}: leave out what is not a "
             "filter, splits, metric or format"
         )
+    if options.to is not None:
+        write_file_of_runs(runs, options.to)
+        console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
+        return
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     if runs.is_empty():
         among = " ".join([str(options.file or options.runs_dir), *options.filters])
@@ -133,18 +160,16 @@ def show(words: Sequence[str]) -> None:
         notes = [
             *pooled_message(runs, by),
             *pooled_note(runs, by, options.where),
-            *(_power(groups) if by_rate else []),
+            *(_intervals(groups) if by_rate else []),
             *_evaluated(runs, options),
         ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
 
 
-def _power(groups: pl.DataFrame) -> list[str]:
-    """The intervals of the rates, and what the number of seeds that most rows have can show; empty
-    where no row has two."""
-    rates = groups.select("split", "k", "n").rows()
-    found = [rate_intervals((k, n) for _, k, n in rates), what_rates_show(rates)]
-    return [sentence for sentence in found if sentence]
+def _intervals(groups: pl.DataFrame) -> list[str]:
+    """The intervals of the rates; empty where no row has two seeds."""
+    found = rate_intervals(groups.select("k", "n").iter_rows())
+    return [found] if found else []
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

@@ -119,4 +119,5 @@ def percent(share: float | None) -> str:
     """A share as a percentage with enough digits to tell 0.03 from 0."""
     if share is None:
         return "-"
-    return f"{100 * share:.2f}" if 0 < share < 0.1 else f"{100 * share:.1f}"
+    # Less than a rounding error of a float is 0: older runs have bounds such as 5e-20.
+    return f"{100 * share:.2f}" if 1e-16 < share < 0.1 else f"{100 * share:.1f}"

@@ -53,7 +53,8 @@ def wilson(k: float, n: int, level: float = 0.95) -> tuple[float, float]:
     p, z2 = k / n, z**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Of none or all the bound is 0 or 1; rounding would make it 5e-20.
+    return 0.0 if k <= 0 else max(0.0, centre - half), 1.0 if k >= n else min(1.0, centre + half)
 
 
 @dataclass(frozen=True)

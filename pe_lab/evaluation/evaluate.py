@@ -24,7 +24,13 @@ from pe_lab.common.trust import trust
 from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluation.cells import Cell, cells
 from pe_lab.evaluation.measure_cells import CellMeasurer
-from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, Evaluations
+from pe_lab.evaluation.record import (
+    CELL_COLUMNS,
+    METRIC_COLUMNS,
+    NOT_FINITE,
+    Evaluations,
+    not_finite,
+)
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import LoadedRun, load
@@ -76,7 +82,8 @@ def evaluate(
         ``error_high``, ``error_seq``, ``loss``, ``n``, ``n_seq``, ``guess``, ``seconds``, with
         ``generate`` ``error_generated`` and so on, ``left_out`` (the number of trained
         parameters that the encoding does not read), ``message`` (why there are no numbers),
-        ``earlier`` (whether the row was recorded before).
+        ``earlier`` (whether the row was recorded before), ``not_finite`` (the metrics that were
+        infinite or NaN, separated by blanks).
 
     Raises:
         UsageError: the evaluation is impossible; nothing was measured.
@@ -156,10 +163,11 @@ def _frame(
                 *(str(cell.path), cell.task_name, cell.pe, cell.seed, cell.setting, cell.encoding),
                 *(cell.scale, target.split, target.length, target.tokens),
                 *(row.get(name) for name in metrics),
-                *(cell.left_out, cell.message, number in earlier),
+                *(cell.left_out, cell.message, number in earlier, not_finite(row)),
             ]
         )
     last = {"left_out": pl.Int64, "message": pl.String, "earlier": pl.Boolean}
+    last[NOT_FINITE] = pl.String
     return pl.DataFrame(values, {**CELL_COLUMNS, **metrics, **last}, orient="row")
 
 

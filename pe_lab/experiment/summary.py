@@ -113,6 +113,8 @@ def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
     value = metrics.get(f"{prefix}/{name}")
     if name == "error_low":
         return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
+    if value is None:
+        return "not finite" if f"{prefix}/{name}" in metrics else "-"
     if is_share(name):
         return percent(value)
     return str(value) if isinstance(value, int) else f"{value:.4f}"

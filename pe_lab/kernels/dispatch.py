@@ -73,8 +73,12 @@ BACKENDS = (
         "cpu",
         {
             "cope": _in("cpu.cope"),
-            **dict.fromkeys(("distance", "rotary_distance"), _in("cpu.distance")),
-            **{kind: _in(f"cpu.{kind}") for kind in KINDS if kind not in ("cope", "distance")},
+            **dict.fromkeys(("distance", "near_far", "rotary_distance"), _in("cpu.distance")),
+            **{
+                kind: _in(f"cpu.{kind}")
+                for kind in KINDS
+                if kind not in ("cope", "distance", "near_far")
+            },
         },
         "cpu",
         min_queries=2,

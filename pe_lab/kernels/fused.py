@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
-from pe_lab.kernels.near_far import NearFarKernel
 from pe_lab.kernels.relative import RelativeKernel, bias_of_pairs, relative_kernel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
@@ -178,6 +177,29 @@ class PathKernel:
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
         return None
+
+
+class NearFarKernel:
+    """Attention with near and far rotations. It has no gradients: these encodings change a trained
+    model at test time."""
+
+    kind = "near_far"
+
+    def __init__(self, encoding: NearFar) -> None:
+        self.encoding = encoding
+
+    def attend(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> Tensor | None:
+        return None
+
+    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
+        encoding, q, k, v = self.encoding, inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
+        known = type(encoding).rotate is RoPE.rotate and type(encoding).far is NearFar.far
+        if not known or not consecutive(inputs.pos_k_BS) or not dispatch.serves(self.kind, q):
+            return None
+        rotation, (far_q, far_k) = encoding.rotation(inputs), encoding.far_rotation(inputs)
+        return dispatch.near_far(q, k, v, encoding.near, rotation, far_q, far_k, drop)
 
 
 def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:

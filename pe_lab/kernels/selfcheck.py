@@ -25,6 +25,8 @@ Call = Callable[[Attend, Leaves], Tensor | None]
 # the last layer may ask for them.
 SIZES = ((1, 2, 70, 70, 0.0), (2, 2, 37, 70, 0.25))
 WIDTH, POSITIONS, POSITION_SCALE = 16, 9, 0.7
+FORWARD_ONLY = ("near_far",)
+"""Kinds of attention whose kernel has no gradients."""
 TERMS = ("bias", "kept", "pairs", "key_table", "query_table", "value_table")
 LIMIT = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -40,13 +42,16 @@ def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dty
     with torch.inference_mode(False), torch.enable_grad():
         for drawn, call in _cases(kind):
             leaves = {name: x.to(dtype) for name, x in drawn.items()}
-            found = _results(attend, {name: x.to(device) for name, x in leaves.items()}, call)
+            on_device = {name: x.to(device) for name, x in leaves.items()}
+            found = _results(attend, on_device, call, kind not in FORWARD_ONLY)
             if found is None:
                 continue
             exact = {name: x.double() for name, x in leaves.items()}
-            expected = _results(REFERENCE[kind], exact, call)
+            expected = _results(REFERENCE[kind], exact, call, kind not in FORWARD_ONLY)
             assert expected is not None
-            for name, x, y in zip(("value", *drawn), found, expected, strict=True):
+            for name, x, y in zip(
+                ("value", *drawn), found, expected, strict=kind not in FORWARD_ONLY
+            ):
                 error = float((x.cpu().double() - y).abs().max() / y.abs().max().clamp(min=1))
                 if not error <= LIMIT[dtype]:
                     what = name if name == "value" else f"gradient of {name}"
@@ -78,12 +83,12 @@ def cpu_kernel_passes(
     return passed
 
 
-def _results(attend: Attend, leaves: Leaves, call: Call) -> list[Tensor] | None:
-    """The value and the gradients of all leaves."""
-    leaves = {name: x.requires_grad_() for name, x in leaves.items()}
+def _results(attend: Attend, leaves: Leaves, call: Call, gradients: bool) -> list[Tensor] | None:
+    """The value and, with ``gradients``, those of all leaves."""
+    leaves = {name: x.requires_grad_(gradients) for name, x in leaves.items()}
     out = call(attend, leaves)
-    if out is None:
-        return None
+    if out is None or not gradients:
+        return None if out is None else [out]
     direction = torch.linspace(-9, 9, out.numel(), dtype=torch.float64).sin().view(out.shape)
     # The gradient of a scalar: for that of a tensor torch imports sympy, which takes twenty times
     # as long as the rest of this file.

@@ -157,7 +157,9 @@ def _lines(
 
 
 def _learning(section: Section, runs: pl.DataFrame) -> Iterator[Chart]:
-    rows = curves(runs)
+    unread: list[str] = []
+    rows = curves(runs, unread)
+    left_out = "".join(f" Left out: {message}." for message in unread)
     errors = {metric_name(split, "error"): split for split in section.splits}
     # The closing measurement takes the place of one at the same step.
     parts = pl.concat([_curve(rows, errors), _curve(runs, errors)])
@@ -168,11 +170,11 @@ def _learning(section: Section, runs: pl.DataFrame) -> Iterator[Chart]:
         note = "On a part of each evaluation set while training, at the end on all of it."
         parts = _thinned(parts).with_columns(guess=guess)
         spec = _panels(section, parts, step, dots=False)
-        yield Chart("learning", "Learning curves", f"{note} {GUESSING} {BANDS}", spec)
+        yield Chart("learning", "Learning curves", f"{note} {GUESSING} {BANDS}{left_out}", spec)
     losses = _curve(rows, {"train/loss": ""})
     if len(losses):
         spec = _panels(section, _thinned(losses), step, unit=1, y_title="loss (nats)", dots=False)
-        note = f"Cross-entropy of the scored positions of the training batches. {BANDS}"
+        note = f"Cross-entropy of the scored positions of the training batches. {BANDS}{left_out}"
         yield Chart("loss", "Training loss", note, spec)
 
 

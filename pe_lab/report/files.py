@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from textwrap import wrap
 
+import orjson
 import polars as pl
 
 from pe_lab.common.errors import UsageError, cannot_write
-from pe_lab.common.files import remove_leftovers, replace_file, write_new_file
+from pe_lab.common.files import read_file, remove_leftovers, replace_file, write_new_file
 from pe_lab.common.html import drawn
 from pe_lab.core.metrics import is_share
 from pe_lab.inspection.data import Inspection
@@ -96,7 +97,7 @@ def write_charts(files: dict[str, Draw], folder: Path) -> None:
 
 def _record(folder: Path) -> dict[str, str]:
     try:
-        found = json.loads((folder / RECORD).read_bytes())
+        found = orjson.loads(read_file(folder / RECORD))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -70,7 +70,7 @@ def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = 
         [
             Row(
                 display_name(found, entry, names),
-                "control" if entry in controls else "",
+                "(control)" if entry in controls else "",
                 [_cell(found, rates.get(entry, {}), entry, task) for task in names],
             )
             for entry in (*entries, *controls)

@@ -257,7 +257,7 @@ def picture(grid: Grid) -> Spec:
         data=alt.InlineData(values=values),
     ).properties(width=alt.Step(76), height=alt.Step(34))
     chart: Any = layers
-    if len(groups) > 1:
+    if grid.groups:
         chart = layers.facet(column=alt.Column("group:N", sort=groups, title=None), spacing=8)
         chart = chart.resolve_scale(x="independent")
     lines = wrap(f"{grid.title}. {grid.caption}", max(60, 12 * len(columns)))

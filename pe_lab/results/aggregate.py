@@ -8,6 +8,7 @@ import polars as pl
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
+from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.best import is_best
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.intervals import spread, with_clusters_of_mean, with_interval
@@ -78,7 +79,7 @@ def grouped(
             pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
             _number(runs, column_of(runs, split, metric)).alias("_value"),
             _number(runs, column_of(runs, split, "guess")).alias("_guess"),
-            _number(runs, column_of(runs, split, "error")).is_not_null().alias("_measured"),
+            _not_finite(runs, split, metric).alias("_not_finite"),
             pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
         )
         for task, shown in selected.items()
@@ -100,8 +101,9 @@ def summarized(
 
     Args:
         values: a row for each run and split: the keys, ``_seed``, ``_setting``, ``_data`` (a hash
-            of what the split was measured on), ``_value``, ``_guess``, ``_measured`` (whether
-            it was measured at all) and ``_threshold`` (up to which it counts as generalised).
+            of what the split was measured on), ``_value``, ``_guess``, ``_not_finite``
+            (whether a missing value was infinite or NaN) and ``_threshold`` (the largest error
+            that counts as generalised).
         column: the keys of a column of the table, in which the best is marked.
         by_rate: as in ``grouped``.
         mean: the split that is the mean of those out of domain, if one is.
@@ -113,7 +115,7 @@ def summarized(
         **spread(pl.col("_value"), pl.col("_threshold")),
         seeds=pl.col("_seed").unique().sort(),
         settings=pl.col("_setting").n_unique(),
-        not_finite=(pl.col("_value").is_null() & pl.col("_measured") & may_overflow).sum(),
+        not_finite=(pl.col("_value").is_null() & pl.col("_not_finite") & may_overflow).sum(),
         guess=pl.col("_guess").mean(),
         data=pl.col("_data").unique().sort(),
     )
@@ -220,6 +222,21 @@ def column_of(runs: pl.DataFrame, split: str, metric: str) -> str:
     """The column of a metric of a split, or of its mean out of domain."""
     name = metric_name(split, metric)
     return f"{OOD}/{metric}" if split == OOD and name not in runs.columns else name
+
+
+def _not_finite(runs: pl.DataFrame, split: str, metric: str) -> pl.Expr:
+    """Whether a metric without a value was infinite or NaN, where it may be."""
+    inside = _number(runs, column_of(runs, split, "error")).is_not_null()
+    if NOT_FINITE not in runs.columns:
+        # A file of runs from before: a metric that it lacks altogether was not measured.
+        return inside & pl.lit(column_of(runs, split, metric) in runs.columns)
+    splits = [s for s in splits_of(runs) if s != IN_DOMAIN] if split == OOD else [split]
+    names = [metric_name(one, metric) for one in splits]
+    # Null in the rows of such a file that others were added to.
+    found = pl.any_horizontal(
+        pl.col(NOT_FINITE).str.split(" ").list.contains(name) for name in names
+    )
+    return inside & found.fill_null(value=True)
 
 
 def _sizes(runs: pl.DataFrame, split: str) -> list[pl.Expr]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.reader import Record, text
 
 Kind = pl.DataType | type[pl.DataType]
@@ -30,7 +31,14 @@ def frame_of(records: list[Record], schema: dict[str, Kind]) -> pl.DataFrame:
         for key in keys
         if key not in names
     ]
-    return pl.DataFrame([*columns, *groups, *config, *_metrics(records)])
+    return pl.DataFrame([*columns, *groups, *config, _not_finite(records), *_metrics(records)])
+
+
+def _not_finite(records: list[Record]) -> pl.Series:
+    """The metrics that each run measured as infinite or NaN: JSON holds them as null, whereas a
+    metric that a run did not measure is absent."""
+    names = [" ".join(k for k, value in r.metrics.items() if value is None) for r in records]
+    return pl.Series(NOT_FINITE, names, pl.String)
 
 
 def _metrics(records: list[Record]) -> list[pl.Series]:

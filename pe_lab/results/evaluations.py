@@ -9,7 +9,15 @@ import polars as pl
 
 from pe_lab.common.errors import RunError
 from pe_lab.core.metrics import GENERATED
-from pe_lab.evaluation.record import CELL_COLUMNS, METRIC_COLUMNS, NAME, TRAINED, read_evaluations
+from pe_lab.evaluation.record import (
+    CELL_COLUMNS,
+    METRIC_COLUMNS,
+    NAME,
+    NOT_FINITE,
+    TRAINED,
+    not_finite,
+    read_evaluations,
+)
 from pe_lab.results.aggregate import (
     THRESHOLDED,
     data_keys,
@@ -18,6 +26,7 @@ from pe_lab.results.aggregate import (
     summarized,
 )
 from pe_lab.results.intervals import NO_THRESHOLD
+from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
 AT_TEST = ("encoding", "in place of")
@@ -43,17 +52,18 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
     for run in evaluated.iter_rows():
-        path = Path(run[0]) / NAME
+        path = Path(run[0])
         try:
-            cells = _cells(read_evaluations(path))
-        except (RunError, OSError) as error:
-            message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
-            unread.append(f"{message}; until then what it holds is left out")
+            cells = _cells(read_evaluations(RunFolder(path)))
+        except RunError as error:
+            unread.append(f"{error}; until then what it holds is left out")
             continue
         for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
-            numbers = (row.get(name) for name in measured)
-            table.append([*run, encoding, row.get("k"), split, tokens, tokens, *numbers])
-    frame = pl.DataFrame(table, {**CELL_COLUMNS, **measured}, orient="row")
+            numbers = [row.get(name) for name in measured]
+            cell = [*run, encoding, row.get("k"), split, tokens, tokens, not_finite(row)]
+            table.append([*cell, *numbers])
+    columns = {**CELL_COLUMNS, NOT_FINITE: pl.String, **measured}
+    frame = pl.DataFrame(table, columns, orient="row")
     return frame, unread
 
 
@@ -122,7 +132,7 @@ def grouped_evaluations(
         _setting=pl.col("setting"),
         _value=value.cast(pl.Float64),
         _guess=pl.col("guess"),
-        _measured=pl.col("error").is_not_null(),
+        _not_finite=pl.col(NOT_FINITE).str.split(" ").list.contains(metric),
         _threshold=NO_THRESHOLD,
     )
     column = ["task", "split", *(["length"] if across == "length" else [])]

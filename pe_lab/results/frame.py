@@ -62,7 +62,8 @@ def read_runs(
     group (``positions``, ``model``, ..); every resolved key (``train.steps``, ``pe.npos``);
     every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and ``ood/error``,
     ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out of domain (null
-    where the encoding could not measure one of them). A key that a run lacks is null. Keys whose
+    where the encoding could not measure one of them); ``not_finite``, the names of the metrics
+    that were infinite or NaN, separated by blanks. A key that a run lacks is null. Keys whose
     values are of several kinds, and lists, are text as on the command line.
 
     Args:
@@ -166,13 +167,17 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
-def curves(frame: pl.DataFrame) -> pl.DataFrame:
+def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; an incomplete last line, and a run without rows or with damaged ones, are left
-    out."""
+    the metrics. An incomplete last line is left out, and so is a run without rows or with a file
+    that cannot be read.
+
+    Args:
+        unread: gets the message for each file that cannot be read, which is a warning too.
+    """
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        with _warning():
+        with _warning(unread):
             rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
@@ -221,9 +226,11 @@ def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def _warning(unread: list[str] | None = None) -> Iterator[None]:
     """A run whose files cannot be read is one warning, and left out."""
     try:
         yield
     except PeLabError as error:
+        if unread is not None:
+            unread.append(str(error))
         logger.warning("%s; until then it is left out", error)

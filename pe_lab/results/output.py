@@ -67,9 +67,10 @@ def print_tables(
     if form == "csv":
         lists = pl.col([name for name, dtype in rows.schema.items() if dtype == pl.List])
         joined = rows.with_columns(lists.cast(pl.List(pl.String)).list.join(" "))
-        print(joined.write_csv() if rows.width else "", end="")
+        text = joined.write_csv() if rows.width else ""
     else:
-        print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
+        text = "\n".join(map(markdown if form == "markdown" else latex, tables))
+    print(printable(text), end="")
     for line in lines:
         print(printable(line), file=sys.stderr)
 

@@ -8,7 +8,6 @@ from pe_lab.common.console import percent
 from pe_lab.results.cell_text import CLUSTERS, rate_intervals, thresholds
 from pe_lab.results.formats import Cell, Table
 from pe_lab.results.paired import EXACT
-from pe_lab.results.statistics.power import LEVEL, flips_needed, what_seeds_show
 
 
 def paired_tables(tests: pl.DataFrame) -> list[Table]:
@@ -50,17 +49,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
             f" {CLUSTERS}: seeds in two clusters; differences in two clusters have no interval and "
             "no t-test."
         )
-    rates = part.filter(pl.col("n") == n).select(pl.col("k_a", "k_b") / n).rows()
-    seen = max(rates, key=lambda pair: abs(pair[0] - pair[1]))
     counts = [(row[f"k_{side}"], row["n"]) for row in part.iter_rows(named=True) for side in "ab"]
-    splits = part["p_flips"].count()
-    corrected = min(1.0, first["p_least"] * splits)
-    reach = ""
-    if n <= EXACT and corrected > LEVEL:
-        reach = (
-            f" ({corrected:.3g} corrected over {splits} splits: {flips_needed(splits)} seeds can "
-            f"reach {LEVEL})"
-        )
     return (
         f"Of each: k/n, the seeds with an error of at most {thresholds(part)}, the median and, in "
         "parentheses where it fits and the seeds differ, the mean. "
@@ -68,7 +57,7 @@ def _how_to_read(part: pl.DataFrame, first: dict[str, Any]) -> str:
         f"Difference: {first['a']} - {first['b']} in percentage points, its mean and in "
         f"parentheses the 95 % interval (Student's t, paired).{clustered} p: paired t-test and "
         f"{exact} sign flips, two-sided; Holm: corrected over the splits. With {n} seeds sign "
-        f"flips cannot go below p = {first['p_least']:.3g}{reach}. {what_seeds_show(n, seen)}."
+        f"flips cannot go below p = {first['p_least']:.3g}."
     )
 
 

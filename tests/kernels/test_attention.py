@@ -33,7 +33,6 @@ from pe_lab.kernels.cpu import (
     cope,
     dape,
     distance,
-    near_far,
     path,
     relative,
     stick_breaking,
@@ -44,7 +43,7 @@ pytestmark = needs_compiler
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "cope": cope.cope,
     "distance": distance.distance,
-    "near_far": near_far.near_far,
+    "near_far": distance.near_far,
     "path": path.path,
     "relative": relative.relative,
     "stick_breaking": stick_breaking.stick_breaking,
@@ -163,7 +162,14 @@ def test_near_far_equals_the_formula(size: Size, near: int, dtype: torch.dtype) 
     for halves, far_keys, drop in ((False, True, None), (True, False, DROP)):
         rest = windowed(size, near, halves, far_keys)
         tensors = [q / 4, k / 4, v]
-        assert_equal(near_far.near_far, reference.near_far, tensors, *rest, drop)
+        assert_equal(distance.near_far, reference.near_far, tensors, *rest, drop)
+
+
+def test_near_far_is_left_to_pytorch_where_gradients_are_needed() -> None:
+    (q, k, v), rest = inputs("near_far", Size(1, 2, 5, 9, 4), torch.float64)
+    assert distance.near_far(q, k, v.requires_grad_(), *rest, None) is None
+    with torch.no_grad():
+        assert distance.near_far(q, k, v, *rest, None) is not None
 
 
 @pytest.mark.parametrize("needed", range(9))
@@ -206,9 +212,10 @@ def test_strides(kind: str, spread: str) -> None:
     elif spread == "last dimension strided":
         tensors = [x.mT.contiguous().mT for x in tensors]
 
-    def attend(*arguments: object) -> Tensor:
+    def attend(*arguments: object) -> Tensor | None:
         out = KERNELS[kind](*arguments)
-        return out.mT.contiguous().mT if spread == "gradient strided" else out
+        strided = spread == "gradient strided" and out is not None
+        return out.mT.contiguous().mT if strided else out
 
     assert_equal(attend, reference.REFERENCE[kind], tensors, *rest, DROP)
 
@@ -259,7 +266,7 @@ def test_tensors_that_do_not_fit_are_refused(
         KERNELS[kind](*tensors, *rest, None)
 
 
-@each_kernel
+@pytest.mark.parametrize("kind", sorted(KERNELS.keys() - {"near_far"}))
 def test_double_backward_is_refused(kind: str) -> None:
     tensors, rest = inputs(kind, Size(1, 2, 5, 9, 4), torch.float64)
     q = tensors[0].requires_grad_()

@@ -48,12 +48,19 @@ CASES = [
 def test_values_and_gradients_are_those_of_the_hooks(
     name: str, keys: dict[str, Any], of_places: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where positions skip some, tables by the distance of places do not serve."""
-    calls = []
+    """Where positions skip some, tables by the distance of places do not serve. The kernel of the
+    windowed encodings has values only."""
+    served: list[bool] = []
     kind = {"combined": "stick_breaking", **dict.fromkeys(WINDOWED, "near_far")}.get(name, name)
     kind = kind if kind in ("dape", "near_far", "path", "stick_breaking") else "relative"
     real = getattr(dispatch, kind)
-    monkeypatch.setattr(dispatch, kind, lambda *x: calls.append(x) or real(*x))
+
+    def counted(*given: Any) -> torch.Tensor | None:
+        out: torch.Tensor | None = real(*given)
+        served.append(out is not None)
+        return out
+
+    monkeypatch.setattr(dispatch, kind, counted)
     torch.manual_seed(0)
     with facts.float64(0):
         encodings = build_encodings({**facts.section(name), **keys}, facts.dims(2 * LENGTH))
@@ -63,13 +70,18 @@ def test_values_and_gradients_are_those_of_the_hooks(
     seen = torch.randint(facts.VOCAB, (2, LENGTH))
     places = torch.arange(LENGTH)[None]
     for pos in (places, 2 * places):
-        calls.clear()
-        found = []
-        for model in (plain, fast):
-            out = model(seen, pos)
-            slope = torch.linspace(-9, 9, out.numel()).to(out).sin().view(out.shape)
-            leaves = [p for p in model.parameters() if p is not model.head.weight]
-            found.append([out, *torch.autograd.grad(out, leaves, slope)])
-        assert bool(calls) == (pos is places or not of_places)
-        for x, y in zip(*found, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+        for gradients in (True, False):
+            served.clear()
+            found = []
+            for model in (plain, fast):
+                with torch.set_grad_enabled(gradients):
+                    out = model(seen, pos)
+                found.append([out])
+                if gradients:
+                    slope = torch.linspace(-9, 9, out.numel()).to(out).sin().view(out.shape)
+                    leaves = [p for p in model.parameters() if p is not model.head.weight]
+                    found[-1] += torch.autograd.grad(out, leaves, slope)
+            fits = pos is places or not of_places
+            assert any(served) == (fits and not (gradients and name in WINDOWED))
+            for x, y in zip(*found, strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)

@@ -58,9 +58,10 @@ def check(task, words, scored):
     reverse=st.booleans(),
     pad=st.booleans(),
     spare=st.none() | st.integers(1, 5),
+    units_id=st.sampled_from(["largest", "smallest"]),
     seed=st.integers(0, 2**32),
 )
-def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
+def test_rule(sentences, fewest, more, base, reverse, pad, spare, units_id, seed):
     task = Addition(
         splits={},
         min_digits=fewest,
@@ -69,6 +70,7 @@ def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
         reverse=reverse,
         pad=pad,
         hints=None if spare is None else fewest + more + spare,
+        units_id=units_id,
     )
     batch = task.sample(generator(seed), 8)
     assert batch.tokens.shape == (8, task.n_tokens)
@@ -78,9 +80,14 @@ def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
         places, longest = check(task, words, scored)
         ids, tags = batch.positions["place"][row], batch.tags["place"][row]
         read = len(words) - 1
-        # As in the published code: the digits of one place share an id, the units have the
-        # largest, then the signs.
-        assert ids[:read].tolist() == [longest + 2 - at for at in places[:read]]
+        # As in the published code: the digits of one place share an id.
+        if units_id == "largest":
+            expected = [longest + 2 - at for at in places[:read]]
+        else:
+            expected = [at + 1 for at in places[:read]]
+            if not reverse:
+                expected[words.index("=")] = max(places[words.index("=") :]) + 2
+        assert ids[:read].tolist() == expected
         assert not ids[read:].any()
         assert tags[scored].tolist() == [places[at + 1] for at in scored]
 
@@ -100,8 +107,17 @@ def test_digits_and_lengths_are_uniform(assert_share):
     assert_share((one[:, 0] == 0).sum(), len(one), 1 / 10)
 
 
+@pytest.mark.parametrize("units_id", ["largest", "smallest"])
+def test_the_drawing_of_ids(load, units_id):
+    lines = [line.split() for line in Addition.__doc__.splitlines()]
+    (shown,) = (line[1:] for line in lines if line[:1] == [units_id])
+    task = load("addition", min_digits=3, max_digits=3, units_id=units_id)
+    ids = task.sample(generator(0), 1).positions["place"]
+    assert ids[0].tolist() == [int(number) for number in shown]
+
+
 def test_drawings(drawings):
-    first, second = drawings(Addition)
+    first, second = drawings(Addition)[:2]
     for drawing, hints in ((first, None), (second, 5)):
         tokens, answers = (line.split() for line in drawing.splitlines())
         words = [*tokens, answers[-1]]

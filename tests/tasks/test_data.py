@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Task, shown
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_TASK
-from pe_lab.training.batches import TrainData, evaluation_set
+from pe_lab.training.batches import TrainData
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -53,16 +52,6 @@ def test_golden(load, name):
     assert digest(load(name).sample(generator(0, "golden"), 4)) == GOLDEN[name]
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_batch_depends_on_its_number_alone(load, name):
-    forth, back = TrainData(load(name), 3, 8), TrainData(load(name), 3, 8)
-    numbers = [0, 1, 15, 16, 40]
-    ahead = {i: digest(forth.batch(i)) for i in numbers}
-    assert {i: digest(back.batch(i)) for i in reversed(numbers)} == ahead
-    assert len(set(ahead.values())) == len(numbers)
-    assert digest(TrainData(load(name), 4, 8).batch(0)) not in ahead.values()
-
-
 def test_a_fresh_process_draws_the_same(load):
     code = (
         "from pe_lab.training.batches import TrainData\n"
@@ -76,18 +65,6 @@ def test_a_fresh_process_draws_the_same(load):
     )
     here = TrainData(load("brackets"), 3, 8).batch(17).tokens
     assert run.stdout.strip() == str(here.sum(axis=1).tolist())
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_splits_draw_apart_and_regardless_of_seed(load, name):
-    task = load(name)
-    sets = {split: evaluation_set(task, split, 16) for split in task.evaluated()}
-    digests = {split: digest(batch) for split, batch in sets.items()}
-    assert len(set(digests.values())) == len(sets)
-    again = load(name, train_sequences=5)
-    assert {split: digest(evaluation_set(again, split, 16)) for split in sets} == digests
-    trained = TrainData(task, 0, 16).batch(0)
-    assert digest(trained) != digests[IN_DOMAIN]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -109,25 +86,6 @@ def test_every_split_has_the_vocabulary_and_fits_its_length(load, name):
         assert max(batch.tokens.max(), batch.targets.max()) < len(task.vocab)
         assert batch.scored.any()
         assert batch.take(np.array([5, 2])).tokens.shape == (2, batch.tokens.shape[1])
-
-
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize(("size", "batch_size"), [(10, 4), (10, 10), (3, 8)])
-def test_each_epoch_of_a_finite_set_is_a_permutation(load, name, size, batch_size):
-    data = TrainData(load(name, train_sequences=size), 0, batch_size)
-    rows = [digest_rows(data.batch(i)) for i in range(2 * size)]
-    stream = [row for batch in rows for row in batch]
-    everything = sorted(digest_rows(data.finite.take(np.arange(size))))
-    epochs = [stream[i : i + size] for i in range(0, 5 * size, size)]
-    assert [sorted(epoch) for epoch in epochs] == [everything] * 5
-    assert len({tuple(epoch) for epoch in epochs}) > 1
-    resumed = TrainData(load(name, train_sequences=size), 0, batch_size)
-    assert digest_rows(resumed.batch(2 * size - 1)) == rows[-1]
-    assert digest_rows(resumed.batch(1)) == rows[1]
-
-
-def digest_rows(batch):
-    return [digest(batch.take(slice(row, row + 1))) for row in range(len(batch))]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -53,7 +53,7 @@ class Rotary(ctypes.Structure):
 
 class RotaryFactors(NamedTuple):
     """Real factors of queries and keys, and whether pairs are halves (``Rotation``); and those of
-    far ones, from the distance ``near`` on (near_far.py)."""
+    far ones, from the distance ``near`` on (distance.near_far)."""
 
     q: Tensor
     k: Tensor

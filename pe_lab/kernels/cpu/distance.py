@@ -108,6 +108,42 @@ def rotary_distance(
     return out
 
 
+def near_far(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    near: int,
+    rotation: Rotation,
+    far_q: Tensor,
+    far_k: Tensor | None,
+    drop: Drop | None,
+) -> Tensor | None:
+    """Causal attention, (B, H, T, D), of queries and keys rotated by ``rotation`` where i - j <
+    ``near``, elsewhere by the complex factors ``far_q`` and ``far_k`` (None: keys stay as they
+    are). Only blocks with near and far keys compute both products. None where gradients are
+    needed: it has none.
+    """
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q_BHTD, k_BHSD, v_BHSD)):
+        return None
+    check(q_BHTD, k_BHSD, v=(v_BHSD, tuple(k_BHSD.shape)))
+
+    def real(factors: Tensor, x: Tensor) -> Tensor:
+        return real_factors(factors.to(x.dtype.to_complex()), rotation.halves).expand(x.shape)
+
+    factors = RotaryFactors(
+        real(rotation.q, q_BHTD),
+        real(rotation.k, k_BHSD),
+        rotation.halves,
+        min(near, k_BHSD.shape[2]),
+        real(far_q, q_BHTD),
+        None if far_k is None else real(far_k, k_BHSD),
+    )
+    out: Tensor = Distance.apply(  # type: ignore[no-untyped-call]
+        drop, factors, q_BHTD, k_BHSD, v_BHSD, None, None, None, None, None, None
+    )
+    return out
+
+
 class Distance(torch.autograd.Function):
     """Arguments: dropout, rotation, q, k, v, and those of ``relative`` from its bias on."""
 

@@ -1,4 +1,4 @@
-"""What stands below the tables of a leaderboard: failures, what seeds can show, how it was made."""
+"""What stands below the tables of a leaderboard: failures, how it was made."""
 
 import re
 from collections import Counter
@@ -8,10 +8,9 @@ import polars as pl
 
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.claims import planned_note
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.plans import planned_note
-from pe_lab.results.statistics.power import what_seeds_show
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING, Suite
 
 MOST = 12
@@ -23,7 +22,7 @@ VARYING = re.compile(r"\S*[/\d]\S*")
 
 
 def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[str]:
-    """One line each: failed runs, planned ones, what these seeds can show, how many runs on which
+    """One line each: failed runs, planned ones, how many runs on which
     machines, and the digests of suite and file.
 
     Args:
@@ -35,7 +34,6 @@ def closing_notes(found: Scores, tasks: list[str], digest: str | None) -> list[s
         *found.notes,
         *_at_other_rates(rows),
         *_planned(rows),
-        *_power(found.cells.filter(pl.col("task").is_in(tasks))),
         *_made(rows),
         f"suite {found.suite.title}, shipped results "
         + (digest or "none: only the runs of runs_dir are shown"),
@@ -98,14 +96,6 @@ def _planned(rows: pl.DataFrame) -> Iterator[str]:
     runs = rows.filter("counts").unique("run_id")
     if len(runs):
         yield planned_note(runs["planned"].to_list())
-
-
-def _power(cells: pl.DataFrame) -> Iterator[str]:
-    seeds = cells.filter(pl.col("n") > 1)["n"]
-    if len(seeds):
-        counts = sorted({int(seeds.mode().min()), int(seeds.max())})  # type: ignore[arg-type]
-        one = "one pair alone, Fisher's exact test, two-sided at 5 %, power 80 %"
-        yield from (f"{what_seeds_show(n)} ({one})" for n in counts)
 
 
 def _made(rows: pl.DataFrame) -> Iterator[str]:

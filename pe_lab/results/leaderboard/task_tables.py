@@ -29,7 +29,6 @@ from pe_lab.results.leaderboard.texts import (
     seeds_text,
     times_text,
 )
-from pe_lab.results.statistics.power import seeds_needed
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING
 
 ANSWERS = "answers"
@@ -158,23 +157,10 @@ def split_table(found: Scores, task: str, split: str) -> Table:
     caption = (
         f"k/n seeds with an error of at most {percent(limit or 0)} % (95 % Wilson interval in %), "
         f"errors in %; rate: the learning rate that tuning chose; {TIME}"
-        f"{clusters_note(list(cells.values()))}.{_seeds_for_the_next(cells, ranked)}{not_run}"
+        f"{clusters_note(list(cells.values()))}.{not_run}"
     )
     rows = [line(entry) for entry in ranked]
     return Table(f"{task}, {split}", columns, 2, rows, caption, closing=closing)
-
-
-def _seeds_for_the_next(cells: Mapping[str, Mapping[str, Any]], ranked: Sequence[str]) -> str:
-    """How many seeds it takes to tell the highest rate from the next lower one, as seen."""
-    rates = [(entry, cells[entry]["p_generalises"]) for entry in ranked if entry in cells]
-    first = rates[0] if rates else ("", 0.0)
-    below = next(((entry, rate) for entry, rate in rates if rate < first[1]), None)
-    if below is None or (needed := seeds_needed(first[1], below[1])) is None:
-        return ""
-    return (
-        f" To tell the {first[1]:.2g} of {first[0]} from the {below[1]:.2g} of {below[0]} would "
-        f"take {needed} seeds a side (Fisher's exact test, two-sided at 5 %, power 80 %)."
-    )
 
 
 def phases_table(found: Scores, task: str) -> Table | None:

@@ -2,7 +2,6 @@
 
 #include "distance_problem.h"
 #include "distance_carried.h"
-#include "distance_far.h"
 #include "distance_terms.h"
 
 // Sums the gradients of a bias by distance. Neighbouring lanes are neighbouring queries, so a
@@ -49,7 +48,6 @@ class DistanceBackward {
   Head<T> head_;
   Terms<T> terms_;
   Carried<T> carried_;
-  Far<T> far_;
   typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, slopes_{BLOCK * BLOCK}, largest_{BLOCK}, through_sum_{BLOCK};
   Scratch<T> query_rows_, grad_out_rows_, grad_out_columns_, grad_q_, grad_k_, grad_v_;
@@ -65,7 +63,6 @@ class DistanceBackward {
         head_(p),
         terms_(p, head_),
         carried_(p, head_, true),
-        far_(p, head_, true),
         query_rows_(BLOCK * head_.stride),
         grad_out_rows_(BLOCK * head_.stride),
         grad_out_columns_(p.width * BLOCK),
@@ -84,7 +81,6 @@ class DistanceBackward {
     head_.enter(number);
     terms_.enter();
     if (carried_.there()) carried_.enter(true);
-    if (far_.there()) far_.enter(true);
     std::fill_n(grad_k_ + 0, p_.keys * head_.stride, T(0));
     std::fill_n(grad_v_ + 0, p_.keys * head_.stride, T(0));
     grad_bias_.clear();
@@ -101,8 +97,6 @@ class DistanceBackward {
     const long stride = head_.stride;
     if (carried_.there())
       carried_.compare(pair, query, key, weights_);
-    else if (far_.there())
-      far_.compare(pair, key, weights_);
     else
       pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
     terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
@@ -127,8 +121,6 @@ class DistanceBackward {
       pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
     if (carried_.there()) {
       carried_.differentiate(pair, query, key, slopes_, grad_k_);
-    } else if (far_.there()) {
-      far_.differentiate(pair, key, slopes_, query_rows_, grad_q_, grad_k_);
     } else {
       if (p_.grad_k.data != nullptr)
         pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
@@ -141,9 +133,8 @@ class DistanceBackward {
 
   void finish_queries(long query, long part) {
     if (carried_.there()) carried_.finish(query, grad_q_);
-    if (far_.there()) far_.add_queries(query, grad_q_);
     if (p_.grad_q.data != nullptr)
-      write(p_.grad_q, far_.there() ? Rotary{} : p_.rotary_q, query, head_.count(query), part, T(p_.softmax_scale),
+      write(p_.grad_q, p_.rotary_q, query, head_.count(query), part, T(p_.softmax_scale),
             grad_q_ + 0);
   }
 
@@ -172,7 +163,6 @@ class DistanceBackward {
   void load_queries(long query, long count) {
     const auto rows = queries_ = head_.enter_queries(query);
     if (carried_.there()) carried_.enter_queries(query, rows.first, rows.stride);
-    if (far_.there()) far_.enter_queries(query, true);
     const long stride = head_.stride;
     const Strided& grad_out = p_.grad_out;
     copy_rows(rows.first, rows.stride, count, p_.width, T(p_.softmax_scale), query_rows_ + 0,
@@ -225,9 +215,8 @@ class DistanceBackward {
 
   void write_keys(long first) {
     const long count = std::min(BLOCK, p_.keys - first), at = first * head_.stride;
-    if (far_.there()) far_.add_keys(first, count, grad_k_ + at);
     if (p_.grad_k.data != nullptr)
-      write(p_.grad_k, far_.there() ? Rotary{} : p_.rotary_k, first, count, 0, T(1), grad_k_ + at);
+      write(p_.grad_k, p_.rotary_k, first, count, 0, T(1), grad_k_ + at);
     if (p_.grad_v.data != nullptr) write(p_.grad_v, Rotary{}, first, count, 0, T(1), grad_v_ + at);
   }
 

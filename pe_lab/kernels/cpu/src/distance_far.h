@@ -1,5 +1,5 @@
 // Keys at the distance ``near`` and farther, which meet queries by rotations of their own (ReRoPE,
-// Self-Extend). Both products are computed only in blocks with near and far keys.
+// Self-Extend), forward only. Both products are computed only in blocks with near and far keys.
 #pragma once
 
 #include "distance_problem.h"
@@ -10,36 +10,28 @@ class Far {
   const Distance& p_;
   const Head<T>& head_;
   const long stride_;
-  // Keys, and the queries of a block by rows and columns; the far numbers of a block; gradients.
-  Scratch<T> keys_, rows_, columns_, block_, grad_q_, grad_k_;
+  // Keys, and the queries of a block by rows and columns; the far numbers of a block.
+  Scratch<T> keys_, rows_, columns_, block_;
 
  public:
-  Far(const Distance& p, const Head<T>& head, bool backward)
+  Far(const Distance& p, const Head<T>& head)
       : p_(p),
         head_(head),
         stride_(head.stride),
         keys_(there() ? p.keys * stride_ : 0),
         rows_(there() ? BLOCK * stride_ : 0),
         columns_(there() ? p.width * BLOCK : 0),
-        block_(there() ? BLOCK * BLOCK : 0),
-        grad_q_(there() && backward ? BLOCK * stride_ : 0),
-        grad_k_(there() && backward ? p.keys * stride_ : 0) {}
+        block_(there() ? BLOCK * BLOCK : 0) {}
 
   bool there() const { return p_.near > 0; }
 
-  void enter(bool backward) {
-    rotated(p_.far_k, p_.k, 0, p_.keys, keys_);
-    if (backward) std::fill_n(grad_k_ + 0, p_.keys * stride_, T(0));
-  }
+  void enter() { rotated(p_.far_k, p_.k, 0, p_.keys, keys_); }
 
-  void enter_queries(long query, bool backward) {
+  void enter_queries(long query) {
     const long count = head_.count(query);
     rotated(p_.far_q, p_.q, query, count, rows_);
     copy_transposed(rows_ + 0, stride_, count, p_.width, T(p_.softmax_scale * LOG2_E), columns_ + 0,
                     BLOCK);
-    if (!backward) return;
-    copy_row(rows_ + 0, count * stride_, T(p_.softmax_scale), rows_ + 0);
-    std::fill_n(grad_q_ + 0, BLOCK * stride_, T(0));
   }
 
   // The logits of a block, to the base 2.
@@ -55,39 +47,6 @@ class Far {
         const long at = n * BLOCK + vector * N;
         store(x + at, near(pair, vector, n) ? load(x + at) : load(far + at));
       }
-  }
-
-  // queries: the near ones, scaled by 1 / sqrt(D). Leaves of the slopes those of near keys.
-  void differentiate(const BlockPair<T>& pair, long key, T* slopes, const T* queries, T* grad_q,
-                     T* grad_k) {
-    T* far = slopes;
-    if (some_near(pair)) {
-      if (some_far(pair)) {
-        far = block_;
-        for (long vector = 0; vector < BLOCK / N; ++vector)
-          for (long n = 0; n < pair.keys; ++n) {
-            const long at = n * BLOCK + vector * N;
-            const Vector<T> slope = load(slopes + at);
-            const Integers<T> is_near = near(pair, vector, n);
-            store(slopes + at, is_near ? slope : Vector<T>{});
-            store(far + at, is_near ? Vector<T>{} : slope);
-          }
-      }
-      pair.scatter(slopes, queries, stride_, grad_k + key * stride_);
-      pair.gather(slopes, head_.k + key * stride_, stride_, grad_q);
-    }
-    if (!some_far(pair)) return;
-    pair.scatter(far, rows_, stride_, grad_k_ + key * stride_);
-    pair.gather(far, keys_ + key * stride_, stride_, grad_q_);
-  }
-
-  // Adds the gradient of far queries to that of near ones, both rotated back.
-  void add_queries(long query, T* grad_q) const {
-    add(p_.rotary_q, p_.far_q, query, head_.count(query), grad_q, grad_q_);
-  }
-
-  void add_keys(long key, long count, T* grad_k) const {
-    add(p_.rotary_k, p_.far_k, key, count, grad_k, grad_k_ + key * stride_);
   }
 
  private:
@@ -109,13 +68,5 @@ class Far {
     if (rotary.factors.data != nullptr)
       rotate_rows(rotary, head_.b, head_.h, t, false, T(1), count, p_.width, rows, from.token, to,
                   stride_);
-  }
-
-  void add(const Rotary& near, const Rotary& far, long t, long count, T* to, T* from) const {
-    for (const auto& [rotary, rows] : {std::pair{&near, to}, std::pair{&far, from}})
-      if (rotary->factors.data != nullptr)
-        rotate_rows(*rotary, head_.b, head_.h, t, true, T(1), count, p_.width, rows, stride_, rows,
-                    stride_);
-    for (long i = 0; i < count * stride_; i += N) store(to + i, load(to + i) + load(from + i));
   }
 };

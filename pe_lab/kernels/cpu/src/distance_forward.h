@@ -19,7 +19,13 @@ class DistanceForward {
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
  public:
-  explicit DistanceForward(const Distance& p) : p_(p), head_(p), terms_(p, head_), carried_(p, head_, false), far_(p, head_, false), out_(BLOCK * head_.stride) {}
+  explicit DistanceForward(const Distance& p)
+      : p_(p),
+        head_(p),
+        terms_(p, head_),
+        carried_(p, head_, false),
+        far_(p, head_),
+        out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
     enter(number);
@@ -30,13 +36,13 @@ class DistanceForward {
     head_.enter(number);
     terms_.enter();
     if (carried_.there()) carried_.enter(false);
-    if (far_.there()) far_.enter(false);
+    if (far_.there()) far_.enter();
   }
 
   void enter_queries(long query) {
     queries_ = head_.enter_queries(query);
     if (carried_.there()) carried_.enter_queries(query, queries_.first, queries_.stride);
-    if (far_.there()) far_.enter_queries(query, false);
+    if (far_.there()) far_.enter_queries(query);
     // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));

@@ -34,8 +34,8 @@ struct Distance {
   const void *diagonal;  // (batch, heads, queries, CHUNK)
   void *grad_products;   // (parts, batch, heads, chunks, width, width)
   void *grad_diagonal;   // (batch, heads, queries, CHUNK)
-  // distance_far.h: the distance from which on keys are far, 0: none is; rotations of far queries and
-  // of far keys, null: these stay as they are. Then rotary_q and rotary_k are there.
+  // distance_far.h, forward only: the distance from which on keys are far, 0: none is; rotations of
+  // far queries and of far keys, null: these stay as they are. Then rotary_q and rotary_k are there.
   int64_t near;
   Rotary far_q, far_k;
   int64_t remainder;  // stick_breaking.cpp: 1: what is left of a stick is the weight of the query's token
