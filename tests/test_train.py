@@ -10,15 +10,28 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from program import Here, the_run, tiny
-from trainers import planned, resolved
+from trainers import planned
 
+from pe_lab.cli.train import arguments
 from pe_lab.common.errors import RunError
 from pe_lab.config.check import check
+from pe_lab.config.compose import compose
 from pe_lab.config.schema import plain as dumped
+from pe_lab.config.schema import register_resolvers
 from pe_lab.kernels.apply import backends
 from pe_lab.store.run_id import EXCLUDED, excluded, identity
 from pe_lab.training.trainer import Trainer
+
+
+def resolved(*words: str) -> dict[str, Any]:
+    """The configuration that these words make, as the run's identity is taken of it."""
+    register_resolvers()
+    (cfg,) = compose(arguments(tiny(*words)))
+    content = OmegaConf.to_container(cfg, resolve=False)
+    del content["hydra"]
+    return OmegaConf.to_container(OmegaConf.create(content), resolve=True)
 
 
 def leaves(content: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -3,36 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from omegaconf import OmegaConf
 from program import tiny
 from torch import nn
 
-from pe_lab.cli.train import arguments
-from pe_lab.config.check import check
-from pe_lab.config.compose import compose
-from pe_lab.config.schema import register_resolvers
+from pe_lab.cli.train import checked_jobs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.plan import Plan, plan
 from pe_lab.training.trainer import Trainer
 
 
-def resolved(*words: str) -> dict[str, Any]:
-    """The configuration that these words make, as the run's identity is taken of it."""
-    register_resolvers()
-    with pytest.MonkeyPatch.context() as patch:
-        # Hydra reads the program's name.
-        patch.setattr("sys.argv", ["pe-lab"])
-        (cfg,) = compose(arguments(tiny(*words)))
-    content = OmegaConf.to_container(cfg, resolve=False)
-    del content["hydra"]
-    return OmegaConf.to_container(OmegaConf.create(content), resolve=True)
-
-
 def planned(*words: str) -> Plan:
-    return plan(check(resolved(*words), {"task": "flipflop", "pe": "none"}))
+    (config,) = checked_jobs(tiny(*words))
+    return plan(config)
 
 
 def trainer(tmp_path: Path, *words: str) -> Trainer:

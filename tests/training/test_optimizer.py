@@ -1,21 +1,14 @@
 """The learning rate of each step, and the optimizers: torch's own, on flat vectors."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from trainers import grouped, planned, resolved
+from trainers import grouped, planned
 
-from pe_lab.config.schema import TrainConfig, validated
 from pe_lab.training.optimizer import Adam, AdamW
 from pe_lab.training.schedule import learning_rate
-
-
-def train_config(**changes: Any) -> TrainConfig:
-    content = resolved()
-    return validated({**content, "train": {**content["train"], **changes}}).train
 
 
 @pytest.mark.parametrize(
@@ -28,10 +21,12 @@ def train_config(**changes: Any) -> TrainConfig:
     ],
 )
 def test_learning_rate(schedule: str, expected: list[float]) -> None:
-    cfg = train_config(steps=6, warmup=2, lr=0.01, schedule=schedule)
+    words = "train.steps=6", "train.lr=0.01", f"train.schedule={schedule}"
+    cfg = planned(*words, "train.warmup=2").config.train
     rates = [learning_rate(cfg, step) / 0.01 for step in range(6)]
     assert rates == pytest.approx(expected, abs=1e-12)
-    assert learning_rate(train_config(steps=6, warmup=0, lr=0.01), 0) == 0.01
+    unwarmed = planned(*words, "train.warmup=0").config.train
+    assert learning_rate(unwarmed, 0) == 0.01
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam"])

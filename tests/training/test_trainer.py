@@ -68,17 +68,26 @@ RATES = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "cls", "schedule"),
-    [("adamw", torch.optim.AdamW, "cosine"), ("adam", torch.optim.Adam, "linear")],
+    ("kind", "cls", "schedule", "fast"),
+    [
+        ("adamw", torch.optim.AdamW, "cosine", "true"),
+        ("adamw", torch.optim.AdamW, "cosine", "false"),
+        ("adam", torch.optim.Adam, "linear", "true"),
+    ],
 )
 def test_training_is_a_plain_pytorch_loop(
-    tmp_path: Path, float64: None, kind: str, cls: type[torch.optim.Optimizer], schedule: str
+    tmp_path: Path,
+    float64: None,
+    kind: str,
+    cls: type[torch.optim.Optimizer],
+    schedule: str,
+    fast: str,
 ) -> None:
     trained = trainer(
         tmp_path, f"train.optimizer={kind}", f"train.schedule={schedule}", f"train.lr={LR}",
         "train.steps=5", "train.warmup=2", f"train.clip={CLIP}", f"train.weight_decay={DECAY}",
         "train.betas=[0.8,0.95]", "train.accumulate=2", "train.batch_size=7", "train.log_every=2",
-        "task.p_ignore=0.6", "model.n_layers=2", "eval.every=100", "seed=3",
+        "task.p_ignore=0.6", "model.n_layers=2", "eval.every=100", "seed=3", f"train.fast={fast}",
     )  # fmt: skip
     plain = Plain(len(trained.plan.task.vocab), n_layers=2, width=16, heads=2)
     plain.load_state_dict({theirs(k): v for k, v in trained.model.state_dict().items()})
