@@ -159,7 +159,7 @@ def _lines(
 def _learning(section: Section, runs: pl.DataFrame) -> Iterator[Chart]:
     unread: list[str] = []
     rows = curves(runs, unread)
-    left_out = "".join(f" Left out: {message}." for message in unread)
+    left_out = printable("".join(f" Left out: {message}." for message in unread))
     errors = {metric_name(split, "error"): split for split in section.splits}
     # The closing measurement takes the place of one at the same step.
     parts = pl.concat([_curve(rows, errors), _curve(runs, errors)])
