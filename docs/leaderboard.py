@@ -11,7 +11,6 @@ import polars as pl
 from docs import facts, planned
 from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
 from pe_lab.report.pictures import drawn
-from pe_lab.results.formats import Cell, Table, markdown
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables
 from pe_lab.results.leaderboard.families import rates_by, ties
@@ -23,6 +22,7 @@ from pe_lab.results.leaderboard.task_tables import phases_table, task_table
 from pe_lab.results.leaderboard.texts import entry_order, share_text
 from pe_lab.results.leaderboard.tuning_table import grid_ends
 from pe_lab.results.leaderboard.vs_published import published_table
+from pe_lab.results.presentation.formats import Cell, Table, markdown
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"

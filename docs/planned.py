@@ -6,11 +6,10 @@ import polars as pl
 
 from docs import facts
 from docs.markdown import table
-from pe_lab.results.escape import in_markdown
-from pe_lab.results.formats import markdown
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
 from pe_lab.results.plan_tests import evaluate, learned, result_table, verdict
 from pe_lab.results.plans import Plan, read_plan
+from pe_lab.results.presentation.formats import in_markdown, markdown
 from pe_lab.results.suite import Suite
 
 FOLDER = facts.ROOT / "docs" / "plans"

@@ -14,8 +14,8 @@ from made import errors_of, made, unfinished
 from program import ROOT, Here
 
 from pe_lab.results.frame import read_runs
+from pe_lab.results.presentation.comparisons import comparison_tables
 from pe_lab.results.published import Published, published
-from pe_lab.results.published_tables import comparison_tables
 from pe_lab.results.vs_published import compared
 
 THEIRS = Published(

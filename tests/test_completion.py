@@ -12,8 +12,8 @@ import pytest
 from pe_lab.cli.completion import VALUES, candidates
 from pe_lab.cli.main import VERBS
 from pe_lab.config.choices import CHOICES, choices
-from pe_lab.results.cell_text import Spread
-from pe_lab.results.output import Format
+from pe_lab.results.presentation.cells import Spread
+from pe_lab.results.presentation.formats import Format
 
 PROGRAM = Path(sys.executable).with_name("pe-lab")
 

@@ -7,7 +7,7 @@ from made import made
 from program import Here
 from rich.console import Console
 
-from pe_lab.results.formats import Cell, Table, latex, markdown, plain, terminal
+from pe_lab.results.presentation.formats import Cell, Table, latex, markdown, plain, terminal
 
 NASTY = r"a_b & 50% | *x* $y$ #1 {z} ~^\ <t> [u] `v`"
 

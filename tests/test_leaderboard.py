@@ -28,9 +28,8 @@ from pe_lab.report.pictures import light_colours
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
-from pe_lab.results.leaderboard.families import Rate, missed, rates_by, ties
+from pe_lab.results.leaderboard.families import Rate, missed, ordered, rates_by, ties
 from pe_lab.results.leaderboard.notes import closing_notes
-from pe_lab.results.leaderboard.order import ordered
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.leaderboard.tables import by_family, overview, overview_notes

@@ -249,7 +249,6 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("threshold=5", "threshold=5 is not allowed: set it to a share from 0 to 1"),
         ("threshold=0.1 metric=loss", "metric=loss is none of them: leave threshold out"),
         ("threshold=0.1 evaluations=true", "evaluations=true: its tables have no rates"),
-        ("threshold=0.1 variance=true", "variance=true: its tables have no rates"),
         ("spread=booth", "spread=booth: did you mean both"),
         ("were=pe", "did you mean where"),
         ("pee=rope", "pee=rope: did you mean pe?"),

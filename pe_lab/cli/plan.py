@@ -41,9 +41,6 @@ from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.columns import frame_of
-from pe_lab.results.frame import FACTS
-from pe_lab.results.output import Format, print_tables
 from pe_lab.results.plan_runs import (
     commands,
     rows_of_plans,
@@ -55,6 +52,7 @@ from pe_lab.results.plan_runs import (
 )
 from pe_lab.results.plan_tests import evaluate, result_table, verdict
 from pe_lab.results.plans import FOLDER, Plan, Test, least_p, read_plan, write_plan
+from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.statistics.power import POWER, smallest_difference
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -164,7 +162,7 @@ def _read(options: PlanOptions, config_dir: Path | None) -> None:
     said = f"exploratory, the plan does not count: {reason}" if reason else "planned"
     no_plan = f"{path} is no plan of these runs: {reason}"
     facts = {"hypothesis": plan.hypothesis, "digest": plan.digest, "planned": not reason}
-    nothing = frame_of([], FACTS)
+    nothing = None
     if options.check is not None:
         states = pl.DataFrame([asdict(run) for run in runs])
         said += "" if runs else ": none of its runs is here yet"

@@ -13,10 +13,7 @@ from pe_lab.common.console import console, percent
 from pe_lab.common.errors import RunError, UsageError, sentence
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.results.columns import frame_of
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.frame import FACTS
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.suite import threshold
 
 COLUMNS = ("run", "entry", "verdict", "in domain, %", "other than recorded", "what changed")
@@ -64,9 +61,7 @@ def verify_again(runs: pl.DataFrame, n: int, pick: int | None, form: Format) -> 
         line = {"run": "/".join(path.parts[-3:]), "entry": _entry(row, names)}
         lines.append(line | _outcome(path, row))
     notes = [] if form == "table" else [drawn]
-    print_tables(
-        form, [_table(lines)], pl.DataFrame(lines), frame_of([], FACTS), notes, {"pick": pick}
-    )
+    print_tables(form, [_table(lines)], pl.DataFrame(lines), None, notes, {"pick": pick})
     if wrong := [line for line in lines if line["verdict"] in ("differs", "failed")]:
         raise RunError(
             f"{len(wrong)} of {counted(len(lines), 'run')} done again "

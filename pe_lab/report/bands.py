@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.cell_text import CLUSTERS
-from pe_lab.results.intervals import NO_THRESHOLD, spread, with_interval
+from pe_lab.results.presentation.cells import CLUSTERS
+from pe_lab.results.statistics.intervals import NO_THRESHOLD, spread, with_interval
 
 
 @dataclass(frozen=True)

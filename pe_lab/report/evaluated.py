@@ -9,9 +9,9 @@ from pe_lab.report.error_vs_key import mean_guess
 from pe_lab.report.panels import Group, Panel, Point
 from pe_lab.report.sections import Section, in_charts, section
 from pe_lab.report.series import charted_settings
-from pe_lab.results.evaluation_tables import scales
 from pe_lab.results.evaluations import recorded, shown_encoding
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.evaluations import scales
 
 NOTE = (
     "Measured by pe-lab eval after training: runs as trained, and with other encodings in "

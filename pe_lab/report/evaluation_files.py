@@ -11,8 +11,8 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.evaluated import against_length, evaluated_sections
 from pe_lab.report.figures import figure
 from pe_lab.report.pictures import drawn
-from pe_lab.results.evaluation_tables import runs_of_evaluations
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.evaluations import runs_of_evaluations
 
 
 def write(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:

@@ -15,11 +15,14 @@ from pe_lab.report.charts import CONFIG
 from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
 from pe_lab.report.leaderboard_heat import GREY_NOTE, leaderboard_heat
 from pe_lab.report.page import script_hash, templates
-from pe_lab.results.formats import Table
-from pe_lab.results.leaderboard.across import across_tables
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.vs_published import published_table
+from pe_lab.results.presentation.formats import Table
+from pe_lab.results.presentation.leaderboard import task_table
+from pe_lab.results.presentation.leaderboard_details import (
+    across_tables,
+    phases_table,
+    published_table,
+)
 
 
 @dataclass(frozen=True)

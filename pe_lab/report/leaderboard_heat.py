@@ -9,20 +9,23 @@ from typing import Any
 from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP
 from pe_lab.report.pictures import HEAT_CONFIG, SHADE, heat_texts, heat_title
-from pe_lab.results.leaderboard.families import Rate, rates_by
-from pe_lab.results.leaderboard.order import ordered
-from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.tables import by_family
-from pe_lab.results.leaderboard.texts import (
-    UNLEARNED_NOTE,
-    display_name,
+from pe_lab.results.leaderboard.families import (
+    Rate,
+    by_family,
     entry_order,
+    missing,
+    ordered,
+    rates_by,
+)
+from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.presentation.leaderboard import (
+    UNLEARNED,
+    display_name,
     interval_text,
     marked_share,
-    missing_text,
 )
 
-GREY_NOTE = f"Grey, {UNLEARNED_NOTE.format(task='the task')}"
+GREY_NOTE = f"Grey, {UNLEARNED}: fewer than half of the seeds learn the task in domain"
 STEP = 74
 """Width of a cell of the picture, in pixels."""
 
@@ -100,7 +103,7 @@ def _row(found: Scores, rates: Mapping[str, Rate], entry: str, tasks: Sequence[s
     for task in tasks:
         rate = rates.get(task)
         if rate is None:
-            cells.append(HeatCell(missing_text(found, entry, [task])))
+            cells.append(HeatCell(missing(found, entry, [task])))
         else:
             shade = None if rate.unlearned else round(1 - rate.share, 3)
             texts = marked_share(rate), interval_text(rate)

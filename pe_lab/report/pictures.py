@@ -19,7 +19,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
 from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section
-from pe_lab.results.cell_text import CLUSTERED, CLUSTERED_MEAN
+from pe_lab.results.presentation.cells import CLUSTERED, CLUSTERED_MEAN
 
 FONTS = {
     "inherit": "sans-serif",

@@ -11,12 +11,12 @@ from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.report.bands import Band, bands
 from pe_lab.report.changes import changes_of
 from pe_lab.results.aggregate import SETTING
-from pe_lab.results.cell_text import rate_intervals
-from pe_lab.results.intervals import NO_THRESHOLD
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.cells import rate_intervals
+from pe_lab.results.presentation.notes import pooled_note
+from pe_lab.results.statistics.intervals import NO_THRESHOLD
 from pe_lab.results.statistics.proportions import mean_rate
 from pe_lab.results.suite import threshold
-from pe_lab.results.tuning_notes import pooled_note
 
 METRICS = tuple(metric.name for metric in TITLED)
 

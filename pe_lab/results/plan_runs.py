@@ -9,13 +9,12 @@ import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.output import counted
-from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.entries import phase_of, placed
-from pe_lab.results.leaderboard.once import once
 from pe_lab.results.leaderboard.rows import suite_rows
-from pe_lab.results.leaderboard.scores import chosen_rates
+from pe_lab.results.leaderboard.scores import chosen_rates, once
 from pe_lab.results.plans import FOLDER, Plan, planned_note, plans_in, started
+from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import read_records, without_collection
 from pe_lab.results.suite import Suite, load_suite
 

@@ -7,12 +7,12 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST
-from pe_lab.results.leaderboard.texts import UNLEARNED
 from pe_lab.results.plan_runs import tuned_rates
 from pe_lab.results.plans import PHASES, Plan, Test
+from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.leaderboard import UNLEARNED
 from pe_lab.results.statistics.pairs import rank_sum_test
 from pe_lab.results.suite import Suite
 

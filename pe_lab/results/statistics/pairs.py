@@ -16,6 +16,8 @@ EXACT = 60
 EXACT_ALONE = 120
 """The same for ``rank_sum_test``, which is of one task."""
 LARGEST_WEIGHT = 12
+LEVEL = 0.05
+"""Of a corrected p-value, up to which two differ significantly."""
 
 
 @dataclass(frozen=True)

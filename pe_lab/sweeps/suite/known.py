@@ -6,9 +6,8 @@ from typing import Any
 from pe_lab.common.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.leaderboard.once import precedence
+from pe_lab.results.leaderboard.scores import FAILED, Measured, precedence
 from pe_lab.results.suite import Suite
-from pe_lab.results.tuning import FAILED, Measured
 from pe_lab.sweeps.suite.runs import SuiteRun
 
 

@@ -13,7 +13,8 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
-from pe_lab.results.cell_text import (
+from pe_lab.results.labels import Names, aliases
+from pe_lab.results.presentation.cells import (
     CLUSTERED,
     CLUSTERED_MEAN,
     Spread,
@@ -21,8 +22,7 @@ from pe_lab.results.cell_text import (
     has_rates,
     how_to_read,
 )
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.labels import Names, aliases
+from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.proportions import mean_rate
 

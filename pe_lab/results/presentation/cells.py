@@ -7,7 +7,7 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import IN_DOMAIN, is_share, wilson
-from pe_lab.results.formats import Cell
+from pe_lab.results.presentation.formats import Cell
 
 Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
