@@ -75,6 +75,18 @@ def test_help_anywhere_on_the_line(here: Here) -> None:
         assert "did you mean results?" in ended.err
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_help_is_as_wide_as_the_terminal(
+    here: Here, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in ([], *([verb] for verb in VERBS)):
+        lines = here(*words, "--help").out.splitlines()
+        assert 50 < max(map(len, lines)) <= min(width, 100), words
+    # A description stays beside or below its command.
+    assert "\n    pe-lab show task=flipflop task.length=16" in here("show", "--help").out
+
+
 @pytest.mark.parametrize(
     "words", [["list"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
 )

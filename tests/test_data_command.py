@@ -132,9 +132,9 @@ def test_what_is_refused(here: Here) -> None:
         ("to=x.csv",): ("to=x.csv", ".jsonl, .npz, .txt"),
         ("to=there.npz",): ("there.npz is there already", "name another"),
         ("to=no/x.npz",): ("no folder no", "make it"),
-        ("to=x.npz", "split=sparze"): ("split=sparze", "did you mean sparse"),
+        ("to=x.npz", "task=flipflop", "split=sparze"): ("split=sparze", "did you mean sparse"),
         ("to=x.npz", "n=0"): ("n=0", "at least 1"),
-        ("to=x.npz", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
+        ("to=x.npz", "task=copy", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
         ("to=x.npz", "task.lenght=8"): ("task.lenght", "did you mean length"),
     }.items():
         assert_refused(here("data", *words), *parts)

@@ -42,6 +42,19 @@ HINTS = {
     "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
     "data spilt=train to=x.npz": "did you mean split? (choices: n, split, to; of a run: debug, ",
     "data xyz=3 to=x.npz": "choose from n, split, to; of a run: debug, ",
+    # Names of the field or of other commands.
+    "encoding=cope": "did you mean pe?",
+    "task=copy layers=3": "did you mean model.n_layers?",
+    "model.layers=2": "set it to a mapping: {KEY: VALUE}, or give model.n_layers=2",
+    "compare to=x.csv": "leave to out, and give format=csv > x.csv",
+    # Of one run and of a sweep alike, the name of a launcher comes first.
+    "hydra/launcher=slrum": "did you mean slurm?",
+    "-m hydra/launcher=slrum": "did you mean slurm?",
+    "hydra/launcher=joblib": "has no effect on one run: add -m",
+    "hydra/launchr=joblib": "did you mean hydra/launcher?",
+    # Another task than the default is shown only where it is named.
+    "show pe=cope": "show needs a task: give task=NAME",
+    "data to=x.jsonl": "data needs a task: give task=NAME",
     "inspect runs/x": "did you mean run=runs/x?",
     "results .": "did you mean runs_dir=.?",
 }
@@ -52,6 +65,22 @@ def test_what_was_probably_meant(here: Here, line: str) -> None:
     ended = here(*line.split())
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert HINTS[line] in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["metric=accuracy"], "did you mean error?"),
+        (["by=encoding"], "did you mean pe?"),
+        (["encoding=cope"], "did you mean pe?"),
+        (["where=encoding=rope"], "did you mean pe?"),
+    ],
+)
+def test_words_of_the_field_in_a_table(here: Here, words: list[str], hint: str) -> None:
+    errors_of("rope", [0.1])
+    ended = here("results", *words)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert hint in ended.err
 
 
 @pytest.mark.parametrize("line", ["steps=1", "heads=1", "xyz=1", "resolution=1"])

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from docs import facts
 from pe_lab.core.dropout import Drop
+from pe_lab.models.base import ScoredPositions
 from pe_lab.models.input_output import InputOutput
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.training.encodings import build_encodings, refused
 from pe_lab.training.generate import generate
 

@@ -14,6 +14,7 @@ from pe_lab.report.evaluation_files import chart
 from pe_lab.report.pictures import drawn
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import read_runs
+from pe_lab.store.digests import sealed_lines
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_filters_choose_among_them_too(here: Here, runs: None) -> None:
 
 def test_a_record_that_cannot_be_read_is_listed(here: Here, runs: None) -> None:
     (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
-    path.write_text("[]\n")
+    path.write_bytes(sealed_lines(b"[]\n"))
     text, sections = page(here)
     assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
     assert f"{path}: line 1 is not as pe-lab writes it" in text

@@ -10,8 +10,7 @@ from torch import nn
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.dropout import Drop
-from pe_lab.models.base import Vocabulary
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import ScoredPositions, Vocabulary
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.none import NoPE
 

@@ -1,6 +1,7 @@
 """``pe-lab verify`` (issue 15, part 4): what is wrong in run folders, and nothing else."""
 
 import json
+import os
 import random
 import shutil
 from collections import Counter
@@ -138,6 +139,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another checkpoint": (earlier_checkpoint, "not the one that summary.json was measured with"),
     "a row less": (last_line, "metrics.jsonl does not fit its digest in summary.json"),
     "unfinished": (unfinished, "metrics.jsonl does not fit its digest in the checkpoint"),
+    "no metrics": (
+        lambda run: (run / "metrics.jsonl").unlink(),
+        "metrics.jsonl is missing, which holds the learning curves",
+    ),
     "another configuration": (
         lambda run: edit_summary(run, lambda s: s["config"]["train"].update(lr=1.0)),
         "has the configuration of ",
@@ -238,8 +243,74 @@ def test_damaged_runs_are_set_aside_and_made_again(here: Here, run: Path) -> Non
 def test_a_damaged_row_of_evaluations_sets_no_model_aside(here: Here, run: Path) -> None:
     flip(run / "evaluations.jsonl", 30)
     ended = here("verify", "set_aside=true")
-    assert ended.err == "pe-lab: 1 of 1 run: with a damaged row of evaluations\n"
+    assert ended.err == "pe-lab: 1 of 1 run: with damaged evaluations\n"
     assert (ended.status, run.exists()) == (1, True)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "status.json", "environment.json", "config.yaml"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to nothing", "link to itself"])
+def test_what_is_no_file_is_named(here: Here, run: Path, name: str, kind: str) -> None:
+    """A pipe in the place of metrics.jsonl was not mentioned."""
+    path = run / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(name if "itself" in kind else "nothing")
+    ended = here("verify", "format=csv")
+    assert (ended.status, f"{name} " in ended.out) == (1, True)
+    assert here("results").status == 0
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "status.json"])
+def test_files_of_another_run_are_named(here: Here, run: Path, name: str) -> None:
+    """Copied into an unfinished run they would be shown as its settings and its state."""
+    assert here(*WORDS, "seed=1", "train.lr=0.1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / name, run)
+    part = f"{name} is of the run {other.name[-8:]}, not of {run.name[-8:]}"
+    (problem,) = problems(run)
+    assert part in problem.sentence
+    for left_out in ("summary.json", "evaluations.jsonl"):
+        (run / left_out).unlink()
+    assert part in " ".join(here("results").out.split())
+
+
+def test_the_report_names_the_curves_that_are_missing(here: Here, run: Path) -> None:
+    assert here(*WORDS, "seed=1").status == 0
+    missing = run.relative_to(Path.cwd()) / "metrics.jsonl"
+    missing.unlink()
+    assert here("report", "inspect=none").status == 0
+    text = Path("runs/report/index.html").read_text()
+    assert f"Left out: {missing} is missing, which holds the learning curves" in text
+    next(run.parent.glob("seed1-*/metrics.jsonl")).unlink()
+    assert here("report", "inspect=none").status == 0
+    text = Path("runs/report/index.html").read_text()
+    assert f"Left out: {missing} is missing, which holds the learning curves" in text
+
+
+def test_a_lock_that_is_a_link_is_named(here: Here, run: Path, tmp_path: Path) -> None:
+    """The message told to remove the run's folder."""
+    lock = run.relative_to(Path.cwd()).with_name(f".{run.name}.lock")
+    for spoil, part in (
+        (lambda: lock.symlink_to(tmp_path / "precious"), "is a link, and nothing is written"),
+        (lock.mkdir, "is a folder in the place of a file: remove it"),
+    ):
+        lock.unlink(missing_ok=True)
+        spoil()
+        ended = here(*WORDS)
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert ended.err.startswith(f"pe-lab: {lock} {part}")
+    assert not (tmp_path / "precious").exists()
+    # A pipe can be locked, and nothing waits for its writer.
+    lock.rmdir()
+    os.mkfifo(lock)
+    (run / "summary.json").unlink()
+    RunFolder(run).set_status("running", 2, 4)
+    assert "killed" in here("results").out
+    assert here(*WORDS).status == 0
 
 
 def test_what_a_file_holds_cannot_steer_the_terminal(here: Here, run: Path) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import checked_beside
+from pe_lab.cli.train import checked_beside, require_task
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
@@ -71,6 +71,7 @@ def show(words: Sequence[str]) -> None:
     path = Path(options.to)
     _check_path(path)
     config = checked_beside(options, config_dir)
+    require_task(options)
     # Imported here: torch takes a second.
     from pe_lab.training.plan import build_task
 

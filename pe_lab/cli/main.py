@@ -1,11 +1,15 @@
 """The command line: key=value overrides train a run, commands do the rest."""
 
 import ast
+import re
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -52,12 +56,19 @@ Look at the results (the keys of a command: pe-lab results --help):
 Choices:
 {choices}
 
-Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
-  seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
-  seed.init=0 (weights)  seed.data=0 (all else that is drawn)
-  tracker=wandb|tensorboard|none  tracker.wandb.mode=offline|online|disabled
-Yours: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME (docs/extending.md).
-Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.
+Keys (pe-lab --cfg job shows all):
+  task.* pe.* positions.* model.* train.* eval.* tracker.*
+  seed=0           of all that is drawn; or seed.init=0 (weights) and seed.data=0 (the rest)
+  device=auto      auto, cpu or cuda
+  threads=1        CPU threads of a run
+  runs_dir=runs    the folder of the runs
+  force=false      true: run again
+  debug=false      true: tracebacks
+  tracker=wandb    wandb, tensorboard or none; tracker.wandb.mode=offline, online or disabled
+
+Your own encoding: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME
+(docs/extending.md). Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra:
+pe-lab --hydra-help.
 """
 
 VERBS = {
@@ -81,6 +92,11 @@ VERBS = {
     "plan": "pe_lab.cli.plan",
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
+
+WIDEST = 100
+"""Columns of a help text on a wider terminal, and in a file."""
+NARROWEST = 28
+"""The least columns of a description beside its command."""
 
 SHOWING = {"-h", "--help", "--version", "-c", "--cfg", "-i", "--info"}
 """Flags that print something instead of training."""
@@ -182,8 +198,44 @@ def _help(topic: str = "key=value") -> str:
         assert spec.origin is not None
         # Parsed, not imported: the imports of a command take a second.
         docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
-        return docstring.replace("``", "") + "\n"
+        return _wrapped(docstring.replace("``", ""))
     if _is_word(topic) and topic != "help":
         raise _unknown(topic)
-    lines = [f"  {group:<16}{' '.join(choices(group))}" for group in CHOICES]
-    return HELP.format(choices="\n".join(lines))
+    lines = [f"  {group:<17}{' '.join(choices(group))}" for group in CHOICES]
+    return _wrapped(HELP.format(choices="\n".join(lines)))
+
+
+def _wrapped(text: str) -> str:
+    """A help text at the terminal's width.
+
+    A line is prose, or a command with its description. Two spaces or more lie between these, and
+    the description goes on below itself; that of a long command begins there.
+    """
+    width = min(max(shutil.get_terminal_size((WIDEST, 24)).columns, NARROWEST), WIDEST)
+    blocks: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        words, begin = line.strip(), " " * (len(line) - len(line.lstrip()))
+        before = blocks[-1] if words and blocks else ("", "")
+        beside = re.match(r" +\S.*?  +(?=\S)", line)
+        command = begin != "" and words.startswith("pe-lab ")
+        deeper = len(begin) > len(before[0]) - len(before[0].lstrip()) > 0
+        if beside or command or not before[1] or not (deeper or begin == before[0]):
+            blocks.append((beside[0], line[len(beside[0]) :]) if beside else (begin, words))
+        elif deeper and not before[0].strip():
+            blocks[-1] = f"{before[0]}{before[1]}  ".ljust(len(begin)), words
+        else:
+            blocks[-1] = before[0], f"{before[1]} {words}"
+    return "\n".join(line for begin, rest in blocks for line in _filled(begin, rest, width)) + "\n"
+
+
+def _filled(begin: str, rest: str, width: int) -> list[str]:
+    """The lines of a block; a description lies below its command where the terminal is narrow."""
+    indent = " " * (len(begin) - len(begin.lstrip()))
+    fill = partial(textwrap.wrap, width=width, break_on_hyphens=False, break_long_words=False)
+    if not begin.strip():
+        return fill(rest, initial_indent=indent, subsequent_indent=2 * indent) or [""]
+    if width - len(begin) < NARROWEST:
+        below = f"{indent}    "
+        command = _filled(indent, begin.strip(), width)
+        return command + fill(rest, initial_indent=below, subsequent_indent=below)
+    return fill(rest, initial_indent=begin, subsequent_indent=" " * len(begin))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from pe_lab.cli.train import checked_beside
+from pe_lab.cli.train import checked_beside, require_task
 from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
@@ -43,6 +43,7 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(ShowOptions, rest)
     config = checked_beside(options, config_dir)
+    require_task(options)
     # Imported here: torch takes a second.
     from pe_lab.training.batches import evaluation_set
     from pe_lab.training.plan import build_task

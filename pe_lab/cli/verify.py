@@ -44,7 +44,7 @@ from pe_lab.store.run_folder import RunFolder, is_run
 COLUMNS = ("run", "setting", "what is wrong")
 KINDS = {
     "damaged": "damaged",
-    "row": "with a damaged row of evaluations",
+    "evaluations": "with damaged evaluations",
     "unreadable": "not readable",
     "older": "older, without digests",
 }

@@ -59,8 +59,12 @@ def cannot_write(
     """
     if error.errno == errno.ELOOP:
         return MachineError(
-            f"{path} is a link, and nothing is written through links: remove it, then run the same "
-            "command again"
+            f"{path} is a link, and nothing is written through links: remove the link, then run "
+            "the same command again"
+        )
+    if error.errno == errno.EISDIR:
+        return MachineError(
+            f"{path} is a folder in the place of a file: remove it, then run the same command again"
         )
     return MachineError(
         f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"

@@ -1,7 +1,7 @@
 """The key=value options of a command, checked against one pydantic model per command."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -13,7 +13,7 @@ from pydantic_core import PydanticKnownError
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.limits import remedy
-from pe_lab.common.suggest import closest, did_you_mean
+from pe_lab.common.suggest import did_you_mean, similar
 
 
 class Options(BaseModel):
@@ -25,6 +25,8 @@ class Options(BaseModel):
     """
 
     command: ClassVar[str]
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
@@ -72,6 +74,8 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
+        if key in model.hints and key not in model.model_fields:
+            raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:
@@ -104,8 +108,8 @@ def _hint(model: type[Options], word: str, after: str) -> str:
     """What a word that is no option may stand for, before "give key=value"."""
     key, equals, value = word.partition("=")
     if name := key.lstrip("-") if key.startswith("-") else "":
-        known = name if name in model.model_fields else closest(name, model.model_fields) or name
-        return f"keys have no dashes, {known}={value or after or '..'}; "
+        known = ([] if name in model.model_fields else similar(name, model.model_fields)) or [name]
+        return f"keys have no dashes, {known[0]}={value or after or '..'}; "
     if not equals and "run" in model.model_fields and ("/" in key or Path(key).is_dir()):
         return f"did you mean run={key}? "
     if not equals and "runs_dir" in model.model_fields and Path(key).is_dir():

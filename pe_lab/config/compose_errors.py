@@ -1,7 +1,7 @@
 """Errors of Hydra while composing, as one sentence with key, value and remedy."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
-from pe_lab.config.unknown_key import unknown_key
 
 
 def missing(hydra: Hydra, error: MissingConfigException) -> str:
@@ -124,6 +123,44 @@ def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
         raw = raw[int(part)] if isinstance(raw, list) else raw[part]
     reason = _first_line(error).rpartition("resolving interpolation: ")[2]
     return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
+
+
+def unknown_key(word: str, key: str, config: Mapping[str, Any], siblings: Sequence[str]) -> str:
+    """For an override of a key that the configuration does not have.
+
+    Args:
+        word: the override as written.
+        config: the configuration without it.
+        siblings: the keys that the key's parent has.
+    """
+    parent, _, last = key.rpartition(".")
+    within = parent if parent.partition(".")[0] in config else ""
+    refused = f"{word} is not a key of {within or 'the configuration'}"
+    if last == "length" and parent in ("", "task") and (found := _of_length(config)):
+        listed = f" (choices: {', '.join(sorted(siblings))})" if siblings else ""
+        return f"{refused}: did you mean {' or '.join(found)}?{listed}"
+    groups = [*ALL_GROUPS, "hydra/launcher", "hydra/sweeper"] if "/" in key else []
+    return f"{refused}: {did_you_mean(key, groups or siblings, keys=keys_of(config))}"
+
+
+def _of_length(config: Mapping[str, Any]) -> list[str]:
+    """The keys that set the length of a task without a key ``length``: those that its splits
+    long_x2, .. change."""
+    task = config.get("task") or {}
+    if "length" in task:
+        return []
+    longer = [task["splits"][name] for name in task.get("splits") or {} if name.startswith("long_")]
+    return list(dict.fromkeys(f"task.{key}" for changes in longer for key in changes))
+
+
+def keys_of(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The dotted keys of all values but mappings."""
+    found = []
+    for name, value in config.items():
+        if name not in ("hydra", "_target_"):
+            key = f"{prefix}{name}"
+            found += keys_of(value, f"{key}.") if isinstance(value, Mapping) else [key]
+    return found
 
 
 def _first_line(error: Exception) -> str:

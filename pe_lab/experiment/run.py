@@ -21,7 +21,7 @@ from pe_lab.experiment.provenance import (
 )
 from pe_lab.experiment.summary import evaluation_sets, split_table, summarize
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
-from pe_lab.pe.positions import Sequential
+from pe_lab.experiment.without_effect import unchanged, without_effect
 from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
@@ -104,6 +104,8 @@ def run(
         found = f"{folder.path} is finished already"
         if otherwise := made_otherwise(folder, plan.config):
             found += f", made with {otherwise}, so the last digits may differ"
+        if ignored := unchanged(summary["config"], plan.resolved):
+            found += f", {ignored}"
         if changed := changed_code(folder, plan.resolved):
             found += f", before the file of {changed} changed: its numbers are those of that code"
         logger.info("%s; force=true runs it again", found)
@@ -125,7 +127,10 @@ def _execute(
                 logger.info("resuming from step %d, %s", trainer.step, folder.path)
             elif before := made_before(folder, plan.resolved):
                 logger.info("%s", before)
-            _warn_without_effect(trainer)
+            # A sweep says it once, for all of its runs.
+            if place is None:
+                for message in without_effect(plan, overrides):
+                    logger.warning("%s", message)
             set_threads(trainer, swept=place is not None)
             record_start(trainer, overrides)
             folder.set_status("running", trainer.step, config.train.steps)
@@ -158,30 +163,6 @@ def _execute(
     if late is not None:
         raise late
     return summary
-
-
-def _warn_without_effect(trainer: Trainer) -> None:
-    """Warn of settings that have no effect in this run."""
-    plan, cfg = trainer.plan, trainer.config
-    if cfg.warmup >= cfg.steps:
-        logger.warning(
-            "train.warmup=%d is not over at the last step, %d: the rate never gets to train.lr",
-            cfg.warmup, cfg.steps,
-        )  # fmt: skip
-    read = any(encoding.reads_positions for encoding in trainer.model.encodings)
-    if not read and not isinstance(plan.positions, Sequential):
-        names = plan.config.names
-        logger.warning(
-            "positions=%s has no effect on pe=%s, which reads no positions",
-            names.get("positions"), names["pe"],
-        )  # fmt: skip
-    if any(encoding.at_test_time for encoding in trainer.model.encodings):
-        name = plan.config.names["pe"]
-        logger.warning(
-            "pe=%s is made for a trained rope at test time and trained from scratch here: to "
-            "measure it as intended, train pe=rope and run pe-lab eval run=.. pe=%s",
-            name, name,
-        )  # fmt: skip
 
 
 class _Rows:

@@ -9,47 +9,31 @@ from typing import TypeVar
 
 from torch import nn
 
-from pe_lab.kernels import attention, dispatch, encoder_decoder, floater, layers, recurrent
-from pe_lab.kernels.dropout import FusedDrop
+from pe_lab.kernels import attention, dispatch, floater
+from pe_lab.kernels.cpu.bias_relu import FastFeedForward
+from pe_lab.kernels.cpu.dropout import FusedDrop
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
-from pe_lab.models.decoder import Layer
 from pe_lab.models.encoder_decoder_layers import FullAttention
-from pe_lab.models.gau import GAU, SharedKeyAttention, Unit
-from pe_lab.models.linear_attention import LinearAttention
-from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
-from pe_lab.models.seq2seq_layers import Reader, Writer
-from pe_lab.models.transformer import Block, FeedForward, Transformer
+from pe_lab.models.gau import SharedKeyAttention
+from pe_lab.models.transformer import FeedForward
 from pe_lab.pe.floater import Slope
 
 Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     MultiHeadAttention: attention.FastMultiHeadAttention,
     SharedKeyAttention: attention.FastSharedKeyAttention,
-    LinearAttention: attention.FastLinearAttention,
-    FullAttention: encoder_decoder.FastFullAttention,
-    FeedForward: layers.FastFeedForward,
-    Block: layers.FastBlock,
-    Unit: layers.FastUnit,
+    FullAttention: attention.FastFullAttention,
+    FeedForward: FastFeedForward,
     Slope: floater.FastSlope,
-    Transformer: layers.FastTransformer,
-    GAU: layers.FastGAU,
-    LSTMLayer: recurrent.FastLSTMLayer,
-    GRULayer: recurrent.FastGRULayer,
-    Reader: recurrent.FastReader,
-    Writer: recurrent.FastWriter,
 }
 
 
 def accelerate(model: Fast) -> Fast:
     """The same model, its modules replaced by fast equals, its dropout by a kernel."""
     model.dropout_type = FusedDrop
-    # Children first: what is made of them follows.
-    for module in reversed(list(model.modules())):
-        # A fast layer calls its attention otherwise than a plain one.
-        plain = isinstance(module, Layer) and type(module.attention) not in FAST.values()
-        if type(module) in FAST and not plain:
-            module.__class__ = FAST[type(module)]
+    for module in model.modules():
+        module.__class__ = FAST.get(type(module), type(module))
         if isinstance(module, attention.FastAttention):
             module.choose_kernel()
     return model

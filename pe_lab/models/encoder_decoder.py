@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, dropout
-from pe_lab.models.base import Vocabulary
+from pe_lab.core.dropout import Drop
+from pe_lab.models.base import Vocabulary, dropout
 from pe_lab.models.encoder_decoder_layers import DecoderLayer, EncoderLayer
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache

@@ -9,12 +9,17 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, attention_rows, dropout
-from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.decoder import draw
+from pe_lab.core.dropout import Drop, attention_rows
+from pe_lab.models.attention import (
+    MultiHeadAttention,
+    features_to_heads,
+    heads_to_features,
+    last_positions,
+    wide,
+)
+from pe_lab.models.base import dropout
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import features_to_heads, heads_to_features, last_positions
-from pe_lab.models.transformer import FeedForward
+from pe_lab.models.transformer import FeedForward, draw
 from pe_lab.models.transformer_config import TransformerSizes
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.masks import additive
@@ -77,7 +82,7 @@ class FullAttention(nn.Module):
         return mixed
 
     def heads(self, x_BSE: Tensor) -> Tensor:
-        return features_to_heads(x_BSE, self.n_heads)
+        return features_to_heads(wide(x_BSE), self.n_heads)
 
     def initialise(self, branches: int) -> None:
         draw(self.q)

@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 from textwrap import wrap
 
+import orjson
+
 from pe_lab.common.errors import UsageError
-from pe_lab.common.files import replace_file
+from pe_lab.common.files import read_file, replace_file
 from pe_lab.inspection.data import Inspection
 from pe_lab.inspection.page import whole_chart
 from pe_lab.report.charts import Spec
@@ -84,7 +86,7 @@ def write_charts(charts: dict[str, Draw], folder: Path) -> None:
 
 def _record(folder: Path) -> dict[str, str]:
     try:
-        found = json.loads((folder / RECORD).read_bytes())
+        found = orjson.loads(read_file(folder / RECORD))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

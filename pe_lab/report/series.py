@@ -70,7 +70,9 @@ def _by_bucket(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> l
 
 
 def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> list[Group]:
-    rows = curves(runs)
+    unread: list[str] = []
+    rows = curves(runs, unread)
+    left_out = "".join(f" Left out: {message}." for message in unread)
     panels = []
     for split in section.splits:
         found = {}
@@ -79,6 +81,9 @@ def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> li
             closing = None
             if column in runs.columns:
                 closing = runs.select("path", "setting", "step", pl.col(column).cast(pl.Float64))
+                if unread and column not in rows.columns:
+                    # The last points are drawn, with the note below them.
+                    rows = rows.with_columns(pl.lit(None, pl.Float64).alias(column))
             part = _thinned(rows, column, closing)
             if part is not None:
                 found[metric] = part, column
@@ -87,13 +92,15 @@ def _learning(section: Section, ranks: dict[str, int], runs: pl.DataFrame) -> li
             spec = lines("step", "linear", [])
             panels.append(Panel(split, spec, points, split, section.guess.get(split)))
     note = "Measured while training on a part of each evaluation set, at the end on all of it."
-    groups = [Group("learning", "Learning curves: error", note, panels)]
+    groups = [Group("learning", "Learning curves: error", note + left_out, panels)]
     loss = _thinned(rows, "train/loss", None)
     if loss is not None:
         points = _points({"loss": (loss, "train/loss")}, ranks, "step")
         panel = Panel("training", lines("step", "linear", []), points)
         note = "Cross-entropy of the scored positions of the training batches."
-        groups.append(Group("loss", "Learning curves: training loss", note, [panel], ("loss",)))
+        groups.append(
+            Group("loss", "Learning curves: training loss", note + left_out, [panel], ("loss",))
+        )
     return groups
 
 

@@ -25,6 +25,7 @@ from pe_lab.results.aggregate import (
     summarized,
 )
 from pe_lab.results.statistics.intervals import NO_THRESHOLD
+from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
 AT_TEST = ("encoding", "in place of")
@@ -50,12 +51,11 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
     for run in evaluated.iter_rows():
-        path = Path(run[0]) / NAME
+        path = Path(run[0])
         try:
-            cells = _cells(read_evaluations(path))
-        except (RunError, OSError) as error:
-            message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
-            unread.append(f"{message}; until then what it holds is left out")
+            cells = _cells(read_evaluations(RunFolder(path)))
+        except RunError as error:
+            unread.append(f"{error}; until then what it holds is left out")
             continue
         for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
             numbers = [row.get(name) for name in measured]

@@ -168,13 +168,17 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
-def curves(frame: pl.DataFrame) -> pl.DataFrame:
+def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; an incomplete last line, and a run without rows or with damaged ones, are left
-    out."""
+    the metrics. An incomplete last line is left out, and so is a run without rows or with a file
+    that cannot be read.
+
+    Args:
+        unread: gets the message for each file that cannot be read, which is a warning too.
+    """
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        with _warning():
+        with _warning(unread):
             rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
@@ -223,11 +227,13 @@ def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def _warning(unread: list[str] | None = None) -> Iterator[None]:
     """A run whose files cannot be read is one warning, and left out."""
     try:
         yield
     except PeLabError as error:
+        if unread is not None:
+            unread.append(str(error))
         logger.warning("%s; until then it is left out", error)
 
 

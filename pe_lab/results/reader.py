@@ -120,7 +120,7 @@ class _Reader:
             summary, setting = self._parse_parts(content, path) or self._parse_whole(content, path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
-        folder.check_identity(summary)
+        folder.check_identity(summary.get("identity"), "summary.json")
         facts = {
             **facts,
             "state": "finished",
@@ -180,7 +180,9 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._setting({"config": config, **_start(folder)}))
+        setting = {"config": config, **_start(folder)}
+        folder.check_identity(identity(config, setting.get("contents")), "config.yaml")
+        return Record({**names, **facts}, {}, self._setting(setting))
 
 
 def _start(folder: RunFolder) -> dict[str, Any]:

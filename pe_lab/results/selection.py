@@ -1,8 +1,9 @@
 """The runs that a command's filters select."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import polars as pl
 from pydantic import model_validator
@@ -37,6 +38,10 @@ class RunOptions(Options, extra="allow"):
 
 class FileOptions(RunOptions):
     """Options of a command that needs of the runs no more than their table, which may be a file."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "to": "it prints its tables: leave to out, and give format=csv > {value}"
+    }
 
     file: Path | None = None
 

@@ -46,3 +46,24 @@ def unsealed(content: bytes, path: Path) -> bytes:
     if b'"digest":' not in content and b'"digests":' not in content:
         return content
     raise DamagedError(does_not_fit(path))
+
+
+def sealed_lines(lines: bytes) -> bytes:
+    """JSON lines, and a last line with their ``digest``."""
+    return lines + _last_line(lines)
+
+
+def unsealed_lines(content: bytes, path: Path, remedy: str) -> bytes:
+    """The JSON lines that were ``sealed_lines``, without the last one.
+
+    Raises:
+        DamagedError: the last line is missing, or is the digest of other lines.
+    """
+    lines = content[: content.removesuffix(b"\n").rfind(b"\n") + 1]
+    if lines + _last_line(lines) != content:
+        raise DamagedError(does_not_fit(path, "digest in its last line", remedy))
+    return lines
+
+
+def _last_line(lines: bytes) -> bytes:
+    return json.dumps({"digest": digest_of(lines)}).encode() + b"\n"

@@ -51,8 +51,10 @@ Metrics = Annotated[dict[str, Number], AfterValidator(_plausible)]
 
 @with_config(STRICT)
 class Status(TypedDict):
-    """status.json; ``by_machine``: it failed for want of room or memory, not by its numbers."""
+    """status.json; ``run``: the identity; ``by_machine``: it failed for want of room or memory, not
+    by its numbers."""
 
+    run: NotRequired[str]
     state: Literal["running", "interrupted", "failed", "finished"]
     step: Whole
     steps: Whole
@@ -170,16 +172,16 @@ class Summary(Facts, Setting):
 
 @with_config(STRICT)
 class Evaluation(TypedDict):
-    """The keys of a row of evaluations.jsonl that identify it."""
+    """The keys of a row of evaluations.jsonl that identify it; ``run``: the run's identity."""
 
+    run: str
     trained: bool
-    pe: dict[str, Any]
+    pe: Annotated[dict[str, Any], AfterValidator(_shallow)]
     max_len: Whole
     split: str
     tokens: Whole
     sequences: Whole
     encoding: str
-    digest: NotRequired[str]
     generated: NotRequired[bool]
 
 

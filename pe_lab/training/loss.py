@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.core.task import Batch, Bools
-from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import Model, ScoredPositions
 
 
 @dataclass(frozen=True)

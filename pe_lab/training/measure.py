@@ -14,8 +14,7 @@ from torch import Tensor
 from pe_lab.core.metrics import computed
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Ints, Task
-from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.pe.positions import Positions
 
 

@@ -35,11 +35,20 @@ class Plan:
     """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
     null_values: dict[str, Any] = field(default_factory=dict)
     """The keys that are null and stand for a value, with that value."""
+    reads_positions: bool = True
+    """Whether any layer's encoding reads them."""
+    at_test_time: bool = False
+    """Whether the encoding is made for a trained one, at test time."""
 
     @property
     def resolved(self) -> Config:
-        """The configuration as it is recorded and hashed: with the ``null_values``."""
-        return validated(replaced(plain(self.config), self.null_values))
+        """The configuration as it is recorded and hashed.
+
+        It holds the ``null_values``, and ``eval.skip_too_long`` only where a split is skipped: the
+        key changes nothing in another run.
+        """
+        values = self.null_values | {"eval.skip_too_long": bool(self.too_long)}
+        return validated(replaced(plain(self.config), values))
 
     def sequences(self, split: str, most: int) -> int:
         """How many sequences of a split to measure, where ``most`` of the training length are:
@@ -123,7 +132,11 @@ def plan(config: Config) -> Plan:
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
     values = null_values(plain(config), model_config, encodings)
-    return Plan(config, task, positions, model_config, dims, splits, too_long, values)
+    return Plan(
+        config, task, positions, model_config, dims, splits, too_long, values,
+        reads_positions=any(encoding.reads_positions for encoding in encodings),
+        at_test_time=any(encoding.at_test_time for encoding in encodings),
+    )  # fmt: skip
 
 
 def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:

@@ -27,7 +27,7 @@ from pe_lab.evaluation.contract.encodings import encoding_parameters
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import loss
 from pe_lab.kernels.fused import CopeKernel, DistanceKernel
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import ScoredPositions
 from pe_lab.pe.alibi import ALiBi
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.cope import CoPE

@@ -34,7 +34,7 @@ from pe_lab.evaluation.contract.tiny_models import (
     two_parts,
     with_dropout,
 )
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import ScoredPositions
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.kernels import has_kernels
 
