@@ -1,4 +1,4 @@
-"""The planned comparisons of docs/leaderboard.md: a row each, and the tests of each in full."""
+"""The planned comparisons of docs/leaderboard.md: a row each."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ import polars as pl
 from docs import facts
 from docs.markdown import table
 from pe_lab.results.plan_runs import rows_of_plans, runs_of, why_exploratory
-from pe_lab.results.plan_tests import evaluate, learned, result_table, verdict
+from pe_lab.results.plan_tests import evaluate, learned, verdict
 from pe_lab.results.plans import Plan, read_plan
-from pe_lab.results.presentation.formats import in_markdown, markdown
+from pe_lab.results.presentation.formats import in_markdown
 from pe_lab.results.suite import Suite
 
 FOLDER = facts.ROOT / "docs" / "plans"
@@ -68,7 +68,7 @@ def _row(one: Decided) -> list[str]:
         b = max(rows, key=lambda row: row["k_b"] / row["n_b"])
         counts = f"{a['k_a']}/{a['n_a']}, others at most {b['k_b']}/{b['n_b']}"
     fit = {row["b"] for row in rows if learned(row, "b")}
-    said = f"[{verdict(one.rows)}](#{one.name})"
+    said = f"[{verdict(one.rows)}](plans/{one.name}.yaml)"
     return [
         in_markdown(f"{first} over {', '.join(others)}"),
         in_markdown("; ".join(tasks)),
@@ -76,19 +76,3 @@ def _row(one: Decided) -> list[str]:
         f"{len(fit)} of {len(others)}",
         f"{said}, exploratory" if one.exploratory else said,
     ]
-
-
-def in_full(decided: list[Decided]) -> list[str]:
-    """What the shipped runs say of each plan, and whether they began after it was written."""
-    parts = []
-    for one in decided:
-        said = f"exploratory, since {one.exploratory}" if one.exploratory else "planned"
-        missing = dict.fromkeys(one.rows["missing"].drop_nulls())
-        verdicts = [f"{said}: **{verdict(one.rows)}**", *missing]
-        parts += [
-            f"### {one.name}",
-            f"[{one.name}.yaml](plans/{one.name}.yaml), written {one.plan.written[:16]} UTC, "
-            f"{one.runs} runs; {'; '.join(verdicts)}.",
-            markdown(result_table(one.plan, one.rows)).strip(),
-        ]
-    return parts

@@ -45,7 +45,7 @@ from pe_lab.common.output import counted
 from pe_lab.results.aggregate import RATED, SETTING, grouped
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
-from pe_lab.results.presentation.cells import Spread, rate_intervals
+from pe_lab.results.presentation.cells import Spread
 from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.presentation.notes import pooled_keys_note, pooled_note
 from pe_lab.results.presentation.tables import Layout, tables
@@ -144,16 +144,9 @@ def show(words: Sequence[str]) -> None:
         notes = [
             *pooled_keys_note(runs, by),
             *pooled_note(runs, by, options.where),
-            *(_intervals(groups) if by_rate else []),
             *_evaluated(runs, options),
         ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
-
-
-def _intervals(groups: pl.DataFrame) -> list[str]:
-    """The intervals of the rates; empty where no row has two seeds."""
-    found = rate_intervals(groups.select("k", "n").iter_rows())
-    return [found] if found else []
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

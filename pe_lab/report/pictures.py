@@ -19,7 +19,7 @@ from pe_lab.report.charts import Spec
 from pe_lab.report.page import DEEP, reference, shade
 from pe_lab.report.panels import Group
 from pe_lab.report.sections import Section
-from pe_lab.results.presentation.cells import CLUSTERED, CLUSTERED_MEAN
+from pe_lab.results.presentation.cells import CLUSTERED
 
 FONTS = {
     "inherit": "sans-serif",
@@ -121,7 +121,7 @@ def _heat_caption(section: Section) -> list[str]:
     means = [setting.ood["error"] for setting in section.settings]
     marks = ""
     if any(band and band.clusters for band in (*cells, *means)):
-        marks = f"{CLUSTERED if section.split else CLUSTERED_MEAN} "
+        marks = f"{CLUSTERED} "
     rated = any(band and band.k is not None and band.n > 1 for band in cells)
     first = "k/n seeds up to the threshold and their median; below, " if rated else ""
     first += "the mean" if rated else "Mean"

@@ -12,7 +12,6 @@ from pe_lab.report.bands import Band, bands
 from pe_lab.report.changes import changes_of
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.labels import labels
-from pe_lab.results.presentation.cells import rate_intervals
 from pe_lab.results.presentation.notes import pooled_note
 from pe_lab.results.statistics.intervals import NO_THRESHOLD
 from pe_lab.results.statistics.proportions import mean_rate
@@ -84,10 +83,10 @@ class Section:
         return LEGEND if any(setting.mark for setting in self.settings) else ""
 
     @property
-    def intervals(self) -> str:
-        """Those of every k/n of its table; empty without thresholds."""
-        cells = [setting.cells["error"] for setting in self.settings]
-        return rate_intervals((band.k, band.n) for of in cells for band in of.values() if band)
+    def rated(self) -> bool:
+        """Whether a cell of its table shows k/n of several seeds."""
+        bands = (band for of in self.settings for band in of.cells["error"].values() if band)
+        return any(band.k is not None and band.n > 1 for band in bands)
 
     @property
     def ood(self) -> tuple[str, ...]:
@@ -186,7 +185,7 @@ def section(
     )
     changes = changes_of(runs, names)
     found = Section(task, tuple(names), tuple(settings), guess, limits, changes, runs, split, note)
-    outside = [name for name in names if name != IN_DOMAIN] if found.intervals else []
+    outside = [name for name in names if name != IN_DOMAIN] if found.rated else []
     ranked = sorted(settings, key=lambda setting: _rank(setting, outside))
     return replace(found, settings=tuple(ranked))
 

@@ -239,7 +239,7 @@ def markdown(table: Table) -> str:
 
 def in_markdown(text: str) -> str:
     """The text as markdown shows it."""
-    return re.sub(r"([\\`*_|<>~]|\[(?!\d+, \d+\]))", r"\\\1", text)
+    return re.sub(r"([\\`*_|<>~]|\[(?![-+]?\d[\d.]*, ))", r"\\\1", text)
 
 
 def latex(table: Table) -> str:

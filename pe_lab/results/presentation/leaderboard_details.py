@@ -60,7 +60,7 @@ def _across(
     controls = entry_order(found, tasks)[1]
     rows = [e for e in of if e not in controls and (shown is None or e in shown)]
     return Table(
-        title=f"error relative to guessing over {', '.join(tasks)}, suite {found.suite.version}",
+        title=f"Error relative to guessing over {counted(len(tasks), 'task')}: {', '.join(tasks)}",
         columns=[
             *("entry", "runs", "IQM", "lower than", "higher than", f"P(lower than {BASELINE})"),
             *(f"runs <= {tau}" for tau in TAUS),

@@ -16,7 +16,6 @@ from pe_lab.results.aggregate import SETTING
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.presentation.cells import (
     CLUSTERED,
-    CLUSTERED_MEAN,
     Spread,
     cell_text,
     has_rates,
@@ -26,14 +25,8 @@ from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.proportions import mean_rate
 
-BEST_RATE = (
-    "highest k/n, its 95 % Wilson interval above those of all lower ones measured on the same data "
-    "(ties: all)."
-)
-BEST = (
-    "lowest mean, its 95 % interval below those of all other rows measured on the same data "
-    "(ties: only where all their seeds agree)."
-)
+BEST_RATE = "the highest k/n, its Wilson interval above those of all lower ones."
+BEST = "the lowest mean, its interval below those of all others."
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
@@ -129,10 +122,10 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
         words=len(words),
         rows=lines,
-        caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
+        caption=how_to_read(table, layout.spread) + _test_time(rows, layout.by),
         legend=legend,
         best=BEST_RATE if rates else BEST,
-        marks=_marks(table, layout.across),
+        marks=CLUSTERED if table["clusters"].any() else "",
         closing=[list(map(Cell, line)) for line in below],
     )
 
@@ -200,14 +193,6 @@ def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str
     """The mean of a column of shares in each column of the table, in %."""
     means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
     return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
-
-
-def _marks(table: pl.DataFrame, across: str) -> str:
-    """What the mark of two clusters says, if there is one."""
-    marked = table.filter("clusters")
-    if marked.is_empty():
-        return ""
-    return CLUSTERED_MEAN if (marked[across] == OOD).any() else CLUSTERED
 
 
 def _mark(key: str, value: Any) -> str:
