@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.leaderboard.families import differing
 from pe_lab.results.leaderboard.scores import WORST, Scores
 from pe_lab.results.statistics.across_tasks import (
     ByTask,
@@ -16,7 +15,7 @@ from pe_lab.results.statistics.across_tasks import (
     probability_of_improvement,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.pairs import pairs
+from pe_lab.results.statistics.pairs import differing, pairs
 
 BASELINE = "rope"
 TAUS = (0.02, 0.1, 0.5)

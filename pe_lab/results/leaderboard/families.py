@@ -1,6 +1,6 @@
 """Success rates of entries by family of tasks, their order, and which do not differ."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,7 +10,7 @@ import polars as pl
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores, near_median
 from pe_lab.results.statistics.across_tasks import ByTask
-from pe_lab.results.statistics.pairs import LEVEL, Pair, holm, least_p_possible, pairs
+from pe_lab.results.statistics.pairs import LEVEL, Pair, differing, holm, least_p_possible, pairs
 from pe_lab.results.statistics.proportions import stratified_interval
 from pe_lab.results.suite import TUNING, Suite
 
@@ -137,16 +137,6 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     )
     least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
     return Ties(alike, best, len(ordered), least)
-
-
-def differing(tested: Sequence[Pair]) -> Mapping[str, set[str]]:
-    """entry -> those that differ from it significantly."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for pair in tested:
-        if pair.p_holm is not None and pair.p_holm <= LEVEL:
-            found[pair.a].add(pair.b)
-            found[pair.b].add(pair.a)
-    return found
 
 
 def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, b: str) -> bool:
