@@ -8,10 +8,12 @@ The shipped file itself is written from run folders and what it holds already:
 
 import polars as pl
 
-from docs import facts, planned
+from docs import facts
 from docs.markdown import table
 from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
 from pe_lab.report.pictures import drawn
+from pe_lab.results.claim_tests import Decided, claims_table, decide
+from pe_lab.results.claims import read_claims
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.families import (
     by_family,
@@ -30,7 +32,7 @@ from pe_lab.results.suite import DEFAULT, load_suite
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
-MARKERS = tuple(f"<!-- {name} -->" for name in ("in short", "families", "across", "plans"))
+MARKERS = tuple(f"<!-- {name} -->" for name in ("in short", "families", "across", "claims"))
 """Where the parts of the page that are made stand in its text."""
 SHOWN = 10
 """Entries of a table of the page."""
@@ -65,6 +67,14 @@ def shipped() -> tuple[Scores, str | None]:
     return scores(suite, rows, pl.DataFrame(schema=SCHEMA)), digest
 
 
+def claims() -> list[Decided]:
+    """The preregistered claims, decided by the shipped runs, supported ones first."""
+    suite = load_suite(DEFAULT)
+    rows, _ = file.shipped_rows(suite)
+    found = decide(read_claims(file.shipped_claims(suite.name)), suite, rows, rows.clear())
+    return sorted(found, key=lambda one: (one.verdict, [*one.claim.tasks]), reverse=True)
+
+
 def _made() -> dict[str, str]:
     """marker of the text -> what takes its place."""
     found, _ = shipped()
@@ -77,12 +87,11 @@ def _made() -> dict[str, str]:
     families = by_family(suite, list(suite.tasks))
     title = f"Success rate in %, the {len(most)} entries with the most runs"
     across = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
-    decided, waiting = planned.plans(suite)
     made = {
         "in short": _in_short(found, tasks),
         "families": markdown(overview(found, families, title, shown=most)),
         "across": "\n".join(map(markdown, across[:2])),
-        "plans": planned.summary(decided, waiting),
+        "claims": markdown(claims_table(claims())),
     }
     return {f"<!-- {name} -->": text.strip() for name, text in made.items()}
 

@@ -14,10 +14,10 @@ Everything that `task=` can be: one file in [`tasks/`](../tasks/) and one yaml i
 A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
 are small by default; the recipes `experiment=paper/<name>` have published settings with sources.
 
-`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` (or
-`.npz`, `.txt`) writes those that a run reads, with a header that makes the file again, and
-`task.files={long_x2: FILE.jsonl}` reads it in their place: one's own sequences, too, in that form
-([`core/task_file.py`](../pe_lab/core/task_file.py)).
+`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` writes
+those that a run reads, as JSON Lines with a header that makes the file again.
+`task.files={long_x2: FILE.jsonl}` reads a file in their place. Your own sequences are read from
+the same format ([`core/task_file.py`](../pe_lab/core/task_file.py)).
 """
 
 

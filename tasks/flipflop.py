@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Ints, Probability, Stored, Task
+from pe_lab.core.task_file import SUFFIX
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
@@ -34,8 +35,8 @@ class FlipFlop(Task):
     ``files`` names text files to read instead of drawing: split (train, in_domain or one of
     the splits) -> path, relative to the current folder, one sequence per row like
     ``w1i0i1r1`` as in the official data set (Hugging Face synthseq/flipflop). Such a split has
-    the length of its file; the files of train and in_domain must have ``length``. A .txt of
-    ``pe-lab data`` has this form; a .jsonl or .npz is read as in every task.
+    the length of its file; the files of train and in_domain must have ``length``. A .jsonl is read
+    as in every task.
     """
 
     length: Annotated[int, Field(ge=4)]
@@ -105,11 +106,7 @@ class FlipFlop(Task):
         return {name: FlipFlopText(f"task.files.{name}", path) for name, path in texts.items()}
 
     def _ours(self, path: str) -> bool:
-        return path.endswith((".jsonl", ".npz"))
-
-    def published_text(self, batch: Batch) -> str:
-        whole = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
-        return "".join("".join(self.vocab[token] for token in row) + "\n" for row in whole)
+        return path.endswith(SUFFIX)
 
 
 class _Sequences:

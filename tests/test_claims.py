@@ -8,14 +8,14 @@ from functools import cache
 import polars as pl
 import pytest
 
-from docs import leaderboard, planned, readme
+from docs import leaderboard, readme
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.claim_tests import Decided
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import OverTasks, over_tasks
 from pe_lab.results.leaderboard.families import entry_order, missed
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import WORST, Scores, cells_of, scores
-from pe_lab.results.plan_tests import verdict
 from pe_lab.results.statistics.pairs import pairs
 from pe_lab.results.suite import DEFAULT, TUNING, load_suite
 
@@ -43,8 +43,8 @@ def shipped() -> Scores:
 
 
 @cache
-def plans() -> tuple[list[planned.Decided], list[str]]:
-    return planned.plans(SUITE)
+def claims() -> list[Decided]:
+    return leaderboard.claims()
 
 
 @cache
@@ -208,8 +208,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     ),
     "Seventeen of twenty-two [preregistered comparisons](#planned-comparisons) are "
     "supported": lambda: (
-        Counter(verdict(one.rows) for one in plans()[0]) == {"supported": 17, "not supported": 5}
-        and not plans()[1]
+        Counter(one.verdict for one in claims()) == {"supported": 17, "not supported": 5}
+        and not any(one.exploratory for one in claims())
     ),
     "2 of 12 fresh seeds against none": lambda: (
         rate("fire", "copy_unique", "long_x2")[0] - first_eight("fire", "copy_unique", "long_x2")
@@ -375,7 +375,7 @@ def over(tasks: Sequence[str]) -> dict[str, OverTasks]:
 
 def plan_row(name: str, other: str) -> tuple[int, int, int, float]:
     """k of n of the one claimed to be better, k of the other, p."""
-    (one,) = (one for one in plans()[0] if one.name == name)
+    (one,) = (one for one in claims() if one.name == name)
     row = one.rows.filter(b=other).row(0, named=True)
     return row["k_a"], row["n_a"], row["k_b"], round(row["p"], 3)
 

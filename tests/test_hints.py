@@ -40,8 +40,8 @@ HINTS = {
     "show sequnces=2": "did you mean sequences? (choices: sequences, splits; of a run: debug, ",
     "show spits=sparse": "did you mean splits?",
     "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
-    "data spilt=train to=x.npz": "did you mean split? (choices: n, split, to; of a run: debug, ",
-    "data xyz=3 to=x.npz": "choose from n, split, to; of a run: debug, ",
+    "data spilt=train to=x.jsonl": "did you mean split? (choices: n, split, to; of a run: debug, ",
+    "data xyz=3 to=x.jsonl": "choose from n, split, to; of a run: debug, ",
     # Names of the field or of other commands.
     "encoding=cope": "did you mean pe?",
     "task=copy layers=3": "did you mean model.n_layers?",

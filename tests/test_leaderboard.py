@@ -20,7 +20,7 @@ from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
-from docs import leaderboard, planned
+from docs import leaderboard
 from pe_lab.common.console import _Console
 from pe_lab.common.errors import DamagedError, UsageError
 from pe_lab.config.choices import choices
@@ -40,7 +40,6 @@ from pe_lab.results.leaderboard.families import (
 )
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.plans import read_plan
 from pe_lab.results.presentation.leaderboard import (
     conclusion,
     overview,
@@ -700,7 +699,7 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
     assert "not run: count, state, copy and address, arithmetic, text\n" in ended.err
     assert "not run, of the columns shown: recall\n" in ended.err
     assert "failed: alibi on flipflop, 1 run (score): the loss is nan" in ended.err
-    assert "exploratory: no plan" in ended.err
+    assert "exploratory: no claim" in ended.err
     assert f"suite {NAME}, shipped results" in ended.err
 
 
@@ -934,14 +933,11 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     text = leaderboard.page()
     assert "## By family\n\nSuccess rate in %" in text
     assert "| flipflop | 4 | 1 to 20 | lstm 100, cope 95, rope 10 | cope |" in text
-    # Of the plan's seeds, 8 to 19; in this file they began in 1970.
-    name = "cope-rope-74d80a62"
+    # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     assert (
-        f"| cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 | 1 of 1 | "
-        f"[supported](plans/{name}.yaml), exploratory |" in text
+        "| cope-rope-74d80a62 | cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 "
+        "| 1 of 1 | 4.8e-06 | supported, exploratory |" in text
     )
-    waiting = text.partition("None of their runs is shipped yet: ")[2]
-    assert "[cope-rope-t5-alibi-none-7da3a90c](plans/" in waiting
     shipped.unlink()
     assert "No results are shipped yet." in leaderboard.page()
 
@@ -1167,20 +1163,6 @@ def test_published_numbers_of_another_task_stand_not_beside() -> None:
         ("in_domain", "1 (accuracy .99)"), ("dense", "1 (accuracy .99)"),
         ("sparse", "2 (accuracy .98)"),
     }  # fmt: skip
-
-
-def test_a_plan_of_which_a_part_is_shipped() -> None:
-    """Counts are of one pair, and of pairs that both have runs."""
-    plan = read_plan(planned.FOLDER / "cope-rope-t5-alibi-none-7da3a90c.yaml")
-    sides = {"rope": (0, 3, 3), "t5": (2, 5, 5), "alibi": (0, 5, 0), "none": (0, 0, 0)}
-    pairs = [
-        {"task": "recall", "split": "long_x4", "a": "cope", "k_a": 5, "n_a": 5, "fits_a": 5,
-         "b": b, "k_b": k, "n_b": n, "fits_b": fits, "verdict": "not enough runs"}
-        for b, (k, n, fits) in sides.items()
-    ]  # fmt: skip
-    found = planned.Decided("x", plan, 18, pl.DataFrame(pairs), None)
-    (line,) = planned.summary([found], []).splitlines()[2:]
-    assert "| 5/5, others at most 2/5 | 2 of 4 | [not enough runs](plans/x.yaml) |" in line
 
 
 def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:

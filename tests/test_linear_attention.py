@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from formulas import rotated
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -53,15 +54,8 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
     def feature(v: Tensor) -> Tensor:
         return torch.stack([1 + a if a > 0 else a.exp() for a in v])
 
-    def rotated(v: Tensor, position: Tensor) -> Tensor:
-        if not slowed:
-            return v
-        out = list(v)
-        for m in range(0, WIDTH, 2):
-            angle = float(position) / slowed * 10000 ** (-m / WIDTH)
-            out[m] = v[m] * math.cos(angle) - v[m + 1] * math.sin(angle)
-            out[m + 1] = v[m] * math.sin(angle) + v[m + 1] * math.cos(angle)
-        return torch.stack(out)
+    def turned(v: Tensor, position: Tensor) -> Tensor:
+        return rotated(v, float(position) / slowed) if slowed else v
 
     rows = []
     for x, pos in zip(x_BTE, pos_BT, strict=True):
@@ -74,7 +68,7 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
                 above, below = torch.zeros(WIDTH), torch.zeros(())
                 for j in range(i + 1):
                     key = feature(k[j, head])
-                    above = above + rotated(query, pos[i]) @ rotated(key, pos[j]) * v[j, head]
+                    above = above + turned(query, pos[i]) @ turned(key, pos[j]) * v[j, head]
                     below = below + query @ key
                 mixed.append(above / below)
             rows.append(made.out(torch.cat(mixed)))

@@ -30,10 +30,9 @@ from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.suite.cost import timed
-from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import trained_at
-from pe_lab.sweeps.suite.runs import Composer, SuiteRun
-from pe_lab.sweeps.suite.tables import Row, plan_table
+from pe_lab.sweeps.suite.runner import Row, plan_table
+from pe_lab.sweeps.suite.runs import Composer, Known, SuiteRun
 from pe_lab.training.plan import plan
 from pe_lab.training.trainer import Trainer
 

@@ -11,7 +11,6 @@ errors.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
@@ -20,7 +19,6 @@ from pydantic import model_validator
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse, without_config_dir
 from pe_lab.results.paired import paired
-from pe_lab.results.plan_runs import planned_runs_note
 from pe_lab.results.presentation.comparisons import (
     VERDICT,
     commands,
@@ -31,7 +29,7 @@ from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.presentation.notes import left_out_note
 from pe_lab.results.published import Published, published
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tuning_runs import tuning, without_tuning
+from pe_lab.results.tuning_runs import tuning
 from pe_lab.results.vs_published import compared
 
 
@@ -66,8 +64,7 @@ def show(words: Sequence[str]) -> None:
             tests = paired(runs, options.a, options.b)
         except UsageError as error:
             raise UsageError("; ".join([str(error), *left])) from None
-        notes = [*left, _planned(options, config_dir, runs, tests)]
-        print_tables(form, paired_tables(tests), tests, runs, notes, {})
+        print_tables(form, paired_tables(tests), tests, runs, left, {})
         return
     filters = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
@@ -98,7 +95,6 @@ def show(words: Sequence[str]) -> None:
         else:
             tables += paired_tables(tests)
             facts["paired"] = tests.to_dicts()
-            notes.append(_planned(options, config_dir, runs, tests))
     print_tables(form, tables, table, runs, notes, facts)
 
 
@@ -108,13 +104,3 @@ def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str])
     pairs = left.select("task", "pe").iter_rows()
     kept = [(task, pe) in beside or pe in both for task, pe in pairs]
     return left.filter(pl.Series(kept, dtype=pl.Boolean))
-
-
-def _planned(
-    options: CompareOptions, config_dir: str | None, runs: pl.DataFrame, tests: pl.DataFrame
-) -> str:
-    """Whether a plan named the runs of the settings that were paired before they began."""
-    settings = [*tests["setting_a"], *tests["setting_b"]]
-    finished = without_tuning(runs.filter(pl.col("state") == "finished"))
-    sides = finished.filter(pl.col("setting").is_in(settings))
-    return planned_runs_note(sides["path"], Path(options.runs_dir), config_dir)

@@ -49,7 +49,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab new encoding NAME                              files to begin an encoding of your own with
   pe-lab data task=copy split=long_x2 to=FILE.jsonl     the sequences that a run reads, as a file
   pe-lab check pe=cope                                  whether it keeps what an encoding must
-  pe-lab plan pe=A,B tasks=.. hypothesis=".."           a claim and its test, before the runs
+  pe-lab plan file=CLAIMS.yaml                          preregistered claims, and what the runs say
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
 

@@ -29,6 +29,7 @@ class ShowOptions(Options, extra="allow"):
     """The keys of ``pe-lab show``; every other one is a key of the run."""
 
     command = "show"
+    of_run = True
 
     splits: CommaSeparated[str] | None = None
     sequences: AtLeastOne = 3

@@ -15,7 +15,7 @@ to seed 19; longer: 2 and 4 times the steps; capacity: trained on what a split m
 equal_parameters: as long as rope, as large as with rope. These five are run for the suite's ten
 encodings and for yours. Finished runs are kept: the same command does
 what is missing, after Ctrl-C too. Runs are those of ``pe-lab``, in the same folders. As many are
-trained at once as there are cores (hydra/launcher=basic: one; slurm, ray: docs/clusters.md).
+trained at once as there are cores (hydra/launcher=basic: one; slurm: docs/clusters.md).
 docs/suite.md has the protocol.
 """
 
@@ -79,8 +79,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
     from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
-    from pe_lab.sweeps.suite.request import Request
-    from pe_lab.sweeps.suite.runner import run_suite
+    from pe_lab.sweeps.suite.runner import Request, run_suite
 
     names = _known("phases", options.phases, NAMES) if options.phases else DEFAULT
     chosen = [phase for phase in NAMES if phase in names]

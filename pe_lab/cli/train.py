@@ -33,6 +33,12 @@ SWEEP_ONLY = ("hydra/launcher=", "hydra/sweeper=")
 """The overrides that only a sweep uses."""
 
 
+def register() -> None:
+    """Tell Hydra our resolvers and launchers."""
+    register_resolvers()
+    register_choices()
+
+
 def launch(words: Sequence[str]) -> None:
     """Train the runs of a command line.
 
@@ -40,8 +46,7 @@ def launch(words: Sequence[str]) -> None:
         PeLabError, Interrupted: a run failed or was stopped; in a sweep, after the table of all
             jobs.
     """
-    register_resolvers()
-    register_choices()
+    register()
     args = arguments(words)
     if args.hydra_help or args.info:
         return _hydra(args)
@@ -73,8 +78,7 @@ def planned(args: Any) -> tuple[list[DictConfig], "list[Plan]"]:
 
 def checked_jobs(words: Sequence[str]) -> list[Config]:
     """The checked configuration of every job; raises what ``launch`` would."""
-    register_resolvers()
-    register_choices()
+    register()
     return [_plan(cfg).config for cfg in compose(arguments(words))]
 
 
@@ -82,8 +86,7 @@ def checked(words: Sequence[str]) -> Config:
     """The checked configuration of one run, which is not planned: its parts may not fit."""
     from pe_lab.config.check import check_composed
 
-    register_resolvers()
-    register_choices()
+    register()
     (cfg,) = compose(arguments(words))
     return check_composed(cfg)
 

@@ -27,6 +27,8 @@ class Options(BaseModel):
     command: ClassVar[str]
     hints: ClassVar[Mapping[str, str]] = {}
     """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
+    of_run: ClassVar[bool] = False
+    """Whether every other key is one of a run."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
@@ -131,7 +133,7 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        return f"{assignment}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
+        return f"{assignment}: {did_you_mean(str(first['input']), choices_of(field.annotation))}"
     allowed = f"set it to {description}" if description else remedy(first)
     return f"{assignment} is not allowed: {allowed}"
 
@@ -145,8 +147,10 @@ def _description(annotation: Any) -> str | None:
     return None
 
 
-def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal, or of those within an annotation."""
+def choices_of(annotation: Any) -> list[str]:
+    """The values of a type that has few: ``true`` and ``false``, those of a Literal."""
+    if annotation is bool:
+        return ["true", "false"]
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return [choice for part in get_args(annotation) for choice in choices_of(part)]

@@ -29,7 +29,7 @@ def missing(hydra: Hydra, error: MissingConfigException) -> str:
     found = [group for group in ALL_GROUPS if file.startswith(f"{group}/")]
     group = max(found, key=len, default=file.rpartition("/")[0])
     name = file.removeprefix(f"{group}/")
-    meant = did_you_mean(name, _options(hydra, group))
+    meant = did_you_mean(name, options_of(hydra, group))
     path = hydra.config_loader.get_search_path().get_path()
     if group in CHOICES and all(part.provider != "command-line" for part in path):
         meant += "; for one of yours give --config-dir FOLDER"
@@ -59,12 +59,12 @@ NOUNS = {
 """Names for the options of a group, where they differ from the group's."""
 
 
-def _options(hydra: Hydra, group: str) -> list[str]:
+def options_of(hydra: Hydra, group: str) -> list[str]:
     """Every option of a group, with those in its folders unless these are groups themselves."""
     options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
     for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
         if f"{group}/{folder}" not in ALL_GROUPS:
-            options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+            options += [f"{folder}/{name}" for name in options_of(hydra, f"{group}/{folder}")]
     return options
 
 

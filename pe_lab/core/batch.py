@@ -10,9 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.core.sequences import Ints as Ints
-from pe_lab.core.sequences import Sequences
-
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -61,24 +59,3 @@ class Stored(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: Ints) -> Batch: ...
-
-
-@dataclass(frozen=True)
-class FromFile:
-    """The sequences of a file that ``pe-lab data`` wrote (a ``Stored``)."""
-
-    sequences: Sequences
-    digest: str
-
-    def __len__(self) -> int:
-        return len(self.sequences.tokens)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether they are training batches, one after another, and not a set to be shuffled."""
-        return bool(self.sequences.header["in_order"])
-
-    def take(self, rows: Ints) -> Batch:
-        """These rows, as a batch."""
-        s = self.sequences
-        return Batch(s.tokens, s.targets, s.scored, s.lengths, s.tags, s.positions).take(rows)

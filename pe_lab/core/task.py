@@ -16,7 +16,6 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.core import task_file
 from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
-from pe_lab.core.batch import FromFile
 from pe_lab.core.batch import Ints as Ints
 from pe_lab.core.batch import Stored as Stored
 from pe_lab.core.metrics import IN_DOMAIN
@@ -116,7 +115,7 @@ class Task(ABC):
         return {split: file.digest for split, file in self._files.items()}
 
     @cached_property
-    def _files(self) -> dict[str, FromFile]:
+    def _files(self) -> dict[str, task_file.FromFile]:
         return {
             name: self._file(name, path) for name, path in self.files.items() if self._ours(path)
         }
@@ -125,9 +124,9 @@ class Task(ABC):
         """Whether a file has the form that ``pe-lab data`` writes for every task."""
         return True
 
-    def _file(self, name: str, path: str) -> FromFile:
+    def _file(self, name: str, path: str) -> task_file.FromFile:
         key = f"task.files.{name}"
-        found, digest = task_file.read(key, path)
+        found = task_file.read(key, path)
         if tuple(found.header["vocab"]) != self.vocab:
             raise ValueError(
                 f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "
@@ -139,12 +138,12 @@ class Task(ABC):
                 "file of pe-lab data split=train"
             )
         most = self.split(name).n_tokens
-        if (length := found.tokens.shape[1]) > most:
+        if (length := found.batch.tokens.shape[1]) > most:
             raise ValueError(
                 f"{key}: {path} holds sequences of {length} tokens, and the task has at most "
                 f"{most} there: give the task the keys that its header names"
             )
-        return FromFile(found, digest)
+        return found
 
     def split(self, name: str) -> Self:
         """The task as the split has it, without files: they were read once."""
@@ -206,11 +205,6 @@ class Task(ABC):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
-
-    def published_text(self, batch: Batch) -> str | None:
-        """The sequences as the task's published files have them, for a ``.txt`` of ``pe-lab data``;
-        None: it has no such form."""
-        return None
 
     def render(self, batch: Batch, row: int) -> str:
         """One sequence as text: tokens, and below the scored places the answers."""

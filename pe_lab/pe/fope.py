@@ -14,20 +14,26 @@ from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class FoPE(PositionalEncoding):
-    """Pairs multiplied by Fourier series of the position in the place of one frequency each.
+    """Pairs of q and k, each multiplied by a Fourier series of the position.
 
-    Of RoPE's frequencies base^(-2m/D) those with at least a rotation in the trained length L are
-    kept, omega_w >= 2 pi / L. The pair m of q_i and k_i, read as a complex number, is multiplied by
+    With z_i the complex factor of pair m at position i:
 
-        sum_w C_hwm cos(i omega_w) + sqrt(-1) sum_w S_hwm sin(i omega_w),   m < M
-        1 + sqrt(-1) sin_pad,                                              M <= m < D/2
+        z_i = sum_w cosine[h, w, m] cos(i omega_w) + sqrt(-1) sum_w sine[h, w, m] sin(i omega_w)
+              for m < M
+        z_i = 1 + sqrt(-1) sin_pad                                    for M <= m < D/2
 
-    with matrices C_h, S_h (kept, M) of each head and layer and M the number kept, at most D/4.
-    Source: Hua 2024 (2412.17739); ``sin_pad: 0`` is its formula, which leaves the other pairs
-    without a position, ``1`` its code. C and S start as in the code, at a matrix with one 1 in each
-    column plus normal numbers of gain 0.3, columns divided by their sums; there they stay fixed
-    (``learned: false``). A product of two series is no function of i - j: absolute. Any length;
-    causal.
+    omega_w are RoPE's frequencies base^(-2w/D) with at least one rotation in the trained length L:
+    omega_w >= 2 pi / L. M is their number, at most D/4. Each layer and head has its own matrices.
+
+    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding. ``sin_pad: 0`` is
+    the paper's formula, which leaves the other pairs without a position; ``1`` is its code. As in
+    the code, each column of a matrix starts as one 1 plus normal numbers of gain 0.3.
+    ``learned: false`` leaves the matrices there, as the code does. ``fourier_norm: true`` divides
+    the columns by their sums once, at the start; the code has a key of that name, which is false in
+    every published configuration and divides in each pass (the same where nothing is learned).
+    Runs from before this key, those shipped for suite v1 too, have ``true``.
+
+    A product of two series is not a function of i - j: absolute. Any length; causal.
     """
 
     any_order = True
@@ -43,6 +49,7 @@ class FoPE(PositionalEncoding):
         pairing: Pairing,
         sin_pad: Literal[0, 1],
         learned: bool,
+        fourier_norm: bool,
     ) -> None:
         super().__init__()
         check_pairs(dims)
@@ -57,11 +64,13 @@ class FoPE(PositionalEncoding):
         mixed = min(kept, max(1, dims.head_dim // 4))
         self.constant = half - mixed
         # One frequency with the coefficient 1 is RoPE's.
-        self.shift_invariant = kept == 1 and not learned
+        self.shift_invariant = kept == 1 and fourier_norm and not learned
         theta = frequencies(dims.head_dim, base)[:kept]
         self.register_buffer("frequencies", theta, persistent=False)
         for name in ("cosine", "sine"):
             matrix = start(dims.n_heads, kept, mixed)
+            if fourier_norm:
+                matrix = matrix / matrix.sum(1, keepdim=True)
             if learned:
                 self.register_parameter(name, nn.Parameter(matrix))
             else:
@@ -91,4 +100,4 @@ def start(heads: int, kept: int, mixed: int) -> Tensor:
     chosen = [(row, column) for column in range(mixed) if (row := column * step) < kept]
     for row, column in chosen:
         noise[:, row, column] += 1
-    return noise / noise.sum(1, keepdim=True)
+    return noise

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pe_lab.evaluation.contract.choices import accepted
+from pe_lab.evaluation.contract.hooks import LONG, half_precision
 from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
 from pe_lab.evaluation.contract.tiny import (
     MAX_LEN,
@@ -58,7 +59,32 @@ def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
             )
         if torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]):
             raise ContractError(f"no state after token {t} changes where the tokens after {t} do")
-    return f"where later tokens are changed, states differ by {worst:.1g}"
+    length = _long_look_ahead(section, atol, **sizes)
+    return f"where later tokens of {length} are changed, states differ by {worst:.1g}"
+
+
+def _long_look_ahead(section: Section, atol: float, **sizes: Any) -> int:
+    """The same for a sequence of many tokens; how many it has.
+
+    Raises:
+        ContractError: a state depends on a later token.
+    """
+    long = {**sizes, "max_len": LONG}
+    if not accepted(section, dims(**long)):
+        long["train_len"] = LONG  # A window longer than the trained length is refused.
+    built = model(section, **long)
+    length = min([LONG, *(e.max_len for e in built.encodings if e.max_len is not None)])
+    seen, pos, t = tokens(1, length), sequential(length), length // 2
+    changed = seen.clone()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
+    with torch.inference_mode():
+        gap = largest((built(changed, pos) - built(seen, pos))[:, : t + 1])
+    if not gap <= atol:
+        raise ContractError(
+            f"in a sequence of {length} tokens the states of tokens 0 to {t} change by {gap:.1e} "
+            "where only later ones were changed"
+        )
+    return length
 
 
 def finite_far_out(section: Section, **sizes: Any) -> str:
@@ -75,7 +101,7 @@ def finite_far_out(section: Section, **sizes: Any) -> str:
 
 
 def low_precision(section: Section, **sizes: Any) -> str:
-    """float32 is near to float64; bfloat16 autocast and its gradients are finite."""
+    """float32 and bfloat16 autocast are near to float64, and gradients are finite."""
     built, seen, pos = model(section, **sizes), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     exact = built(seen, pos).detach()
     single = model(section, **sizes).float()
@@ -94,7 +120,8 @@ def low_precision(section: Section, **sizes: Any) -> str:
         if parameter.grad is None or not parameter.grad.isfinite().all():
             raise ContractError(f"in bfloat16 the gradient of {name} is missing or not finite")
     gap = largest(hidden.double() - exact.double())
-    return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast is finite"
+    near = half_precision(section, **sizes)
+    return f"float32 differs from float64 by {gap:.0e}, {near}"
 
 
 def gradients_reach(section: Section, **sizes: Any) -> str:
@@ -110,8 +137,23 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
         gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
         if not gradient > 1e-8:
             raise ContractError(f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        _check_heads(name, parameter, dims(**sizes).n_heads)
         least = min(least, gradient)
     return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
+
+
+def _check_heads(name: str, parameter: nn.Parameter, heads: int) -> None:
+    """That each head's part of a parameter has a gradient."""
+    assert parameter.grad is not None
+    for axis in range(parameter.dim()):
+        if parameter.shape[axis] != heads:
+            continue
+        of_each = parameter.grad.abs().movedim(axis, 0).reshape(heads, -1).amax(1)
+        for head in (~(of_each > 1e-8)).nonzero().flatten().tolist():
+            raise ContractError(
+                f"{name} has no gradient at {head} of axis {axis}, which has one entry a head: "
+                "each head must read its own"
+            )
 
 
 def differs_from_none(section: Section, **sizes: Any) -> str:

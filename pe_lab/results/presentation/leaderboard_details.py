@@ -11,12 +11,12 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.claims import planned_note
 from pe_lab.results.leaderboard.across import BASELINE, TAUS, Interval, OverTasks, over_tasks
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.families import entry_order
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.leaderboard.vs_published import MODEL, beside_published
-from pe_lab.results.plans import planned_note
 from pe_lab.results.presentation.comparisons import seeds_text
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard import cells_of_task, display_name, seeds_cell
