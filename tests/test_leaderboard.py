@@ -942,6 +942,29 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     assert "No results are shipped yet." in leaderboard.page()
 
 
+def test_it_calls_at_most_25_files(tmp_path: Path) -> None:
+    """Of pe_lab; comprehensions run where a module is imported."""
+    code = """
+import sys
+files = set()
+def note(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_flags & 1 and not code.co_name.startswith("<"):
+        files.update({code.co_filename} if "/pe_lab/" in code.co_filename else ())
+from pe_lab.cli.main import main
+sys.setprofile(note)
+status = main(["leaderboard"])
+sys.setprofile(None)
+print(status, len(files), *sorted(files))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    status, count, *files = ended.stdout.splitlines()[-1].split()
+    assert status == "0", ended.stderr
+    assert 10 < int(count) <= 25, files
+
+
 def test_neither_torch_nor_hydra_is_imported(tmp_path: Path) -> None:
     code = (
         "import sys; from pe_lab.cli.main import main; status = main(['leaderboard']); "

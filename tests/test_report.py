@@ -93,7 +93,7 @@ def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None
     assert {cell["setting"]: cell["below"] for cell in means} == {
         "a (n = 4)": "5.25", "b (n = 4)": "± 0.0",
     }  # fmt: skip
-    assert "(OOD mean: its own, or on a split)" in " ".join(heat_map(section)["title"]["text"])
+    assert "seeds in two clusters" in " ".join(heat_map(section)["title"]["text"])
 
 
 def test_settings_stand_from_best_to_worst(flipflop: Any) -> None:
