@@ -11,7 +11,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-corruption mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ test-peers: $(PEERS) ## the encodings against code by others, none skipped
 
 test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
+
+test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, folders renamed
+	$(BIN)/python -m tests.chaos.corruption mutations=1000
 
 mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
 	$(BIN)/python -m tests.mutants

@@ -7,12 +7,13 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from program import ROOT
 
-from tests.chaos import campaign
+from tests.chaos import campaign, corruption
 from tests.chaos.case import Case, Violation, check
 from tests.chaos.damage import DAMAGES
 from tests.chaos.mutations import change
@@ -105,6 +106,30 @@ def test_the_page_has_the_newest_campaign_first(
     rows = [line for line in lines if line.startswith("| 20")]
     assert [int(row.split("|")[3]) for row in rows] == list(range(14, 2, -1))
     assert (lines[0], lines[-1]) == ("before", "after")
+
+
+def test_corrupted_files_are_named_refused_or_without_effect(tmp_path: Path) -> None:
+    found = corruption.campaign(2 * len(corruption.KINDS), 3, tmp_path)
+    assert {kind for kind, _, _ in found} == {*corruption.KINDS}
+    assert [done for _, done, outcome in found if outcome == "violation"] == []
+    assert sum(outcome == "named" for _, _, outcome in found) >= len(corruption.KINDS)
+
+
+def test_the_corruption_run_sees_what_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_lab.results.reader.misplaced_folders", lambda runs_dir: [])
+    world = corruption.make_world(tmp_path / "world")
+
+    def moved(runs: Sequence[Path], rng: random.Random) -> tuple[list[Path], str]:
+        return [runs[1], runs[1].rename(runs[1].with_name("mine"))], "renamed"
+
+    monkeypatch.setitem(corruption.KINDS, "folders renamed", moved)
+    done, outcome = corruption.attack(
+        world, tmp_path / "place", "folders renamed", random.Random(0)
+    )
+    assert outcome == "violation"
+    assert "results shows other numbers or none for cope 0, without a word" in done
 
 
 @pytest.mark.extended

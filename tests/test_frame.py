@@ -123,6 +123,23 @@ def test_an_odd_configuration_is_reported() -> None:
     assert all("config.yaml" in message for message in read_runs()["message"])
 
 
+def test_a_folder_that_was_renamed_or_moved_is_named(here: Here) -> None:
+    """It was no more in any table, without a word; a link to itself stopped every command."""
+    kept, renamed, moved, aside = (made("rope", seed).path for seed in range(4))
+    renamed.rename(renamed.with_name("best"))
+    moved.rename(Path("runs") / moved.name)
+    aside.rename(aside.with_name(f"{aside.name}.replaced-1"))
+    kept.with_name("loop").symlink_to("loop")
+    found = read_runs()
+    assert found["state"].to_list() == ["finished", "broken", "broken"]
+    paths = [f"runs/{moved.name}", f"{renamed.with_name('best')}"]
+    for path, message in zip(paths, found["message"].to_list()[1:], strict=True):
+        assert message.startswith(f"{path} is not counted: a run is in runs/TASK/ENCODING")
+    ended = here("verify", "format=csv")
+    assert ended.status == 1
+    assert all(f"{path} is not counted" in ended.out for path in paths)
+
+
 def test_metrics_stay_with_their_runs() -> None:
     for number, pe in enumerate("abcd"):
         errors = {"in_domain": number / 8, **({"sparse": 0.5} if number % 2 else {})}

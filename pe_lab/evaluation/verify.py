@@ -17,11 +17,15 @@ from pe_lab.store.run_id import identity
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file, in a sentence with the remedy, and of which kind: damaged; a
-    damaged record of ``evaluations``; written by an ``older`` version; or unreadable here."""
+    """What is wrong with a file or folder, in a sentence with the remedy.
+
+    Args:
+        kind: ``evaluations``: damaged, but only evaluations.jsonl; ``older``: without a digest;
+            ``misplaced``: a folder that tables leave out.
+    """
 
     sentence: str
-    kind: Literal["damaged", "evaluations", "older", "unreadable"]
+    kind: Literal["damaged", "evaluations", "older", "unreadable", "misplaced"]
 
 
 def problems(path: Path) -> list[Problem]:
@@ -51,16 +55,18 @@ def problems(path: Path) -> list[Problem]:
             found.append(Problem(what, "unreadable"))
         return None
 
-    summary = check(folder.summary)
+    summary, rows = check(folder.summary), None
     if summary is not None:
         check(_check_summary, folder, summary)
-    starts = check(folder.starts)
+        for name in ("config.yaml", "overrides.yaml"):
+            check(folder.check_digest, name)
+    if not found or summary is not None:
+        # These read the summary, too.
+        starts, rows = check(folder.starts), check(folder.rows)
+        if summary is None:
+            check(_check_config, folder, (starts or [{}])[0].get("contents"))
     for function in (folder.status, folder.tracked):
         check(function)
-    check(_check_config, folder, (starts or [{}])[0].get("contents"))
-    rows = None
-    if summary is not None or not (path / "summary.json").exists():
-        rows = check(folder.rows)
     check(read_evaluations, folder)
     state = None
     if folder.checkpoint.exists():

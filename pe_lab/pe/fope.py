@@ -1,5 +1,3 @@
-"""Fourier position embedding."""
-
 import math
 from typing import Literal
 
@@ -16,24 +14,23 @@ from pe_lab.pe.rotation import rotate_queries_and_keys
 class FoPE(PositionalEncoding):
     """Pairs of q and k, each multiplied by a Fourier series of the position.
 
-    With z_i the complex factor of pair m at position i:
+        q'_im = z_im q_im,   k'_jm = z_jm k_jm           pairs m < D/2 as complex numbers
+        z_im  = sum over w of (cosine[h, w, m] cos(i frequencies[w])
+                               + sqrt(-1) sine[h, w, m] sin(i frequencies[w]))      m < M
+        z_im  = 1 + sqrt(-1) sin_pad                                           M <= m < D/2
 
-        z_i = sum_w cosine[h, w, m] cos(i omega_w) + sqrt(-1) sum_w sine[h, w, m] sin(i omega_w)
-              for m < M
-        z_i = 1 + sqrt(-1) sin_pad                                    for M <= m < D/2
+    ``frequencies`` are RoPE's base^(-2w/D) with at least one rotation in the trained length L, so
+    at least 2 pi / L. M is their number, at most D/4. ``cosine`` and ``sine`` are (H, kept, M) in
+    each layer. The product of two series is not a function of i - j: absolute. Any length; causal.
 
-    omega_w are RoPE's frequencies base^(-2w/D) with at least one rotation in the trained length L:
-    omega_w >= 2 pi / L. M is their number, at most D/4. Each layer and head has its own matrices.
+    ``sin_pad: 0`` is the paper's formula, which leaves the other pairs without a position; ``1`` is
+    its code. ``learned: false`` leaves the matrices as they start, as the code does. Each of their
+    columns starts as one 1 plus normal numbers of gain 0.3. ``fourier_norm: true`` divides the
+    columns by their sums, once, at the start. The code divides in each pass, which is the same
+    where nothing is learned. The key is false in every published configuration. Runs from before
+    this key, among them those of suite v1, have ``true``.
 
-    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding. ``sin_pad: 0`` is
-    the paper's formula, which leaves the other pairs without a position; ``1`` is its code. As in
-    the code, each column of a matrix starts as one 1 plus normal numbers of gain 0.3.
-    ``learned: false`` leaves the matrices there, as the code does. ``fourier_norm: true`` divides
-    the columns by their sums once, at the start; the code has a key of that name, which is false in
-    every published configuration and divides in each pass (the same where nothing is learned).
-    Runs from before this key, those shipped for suite v1 too, have ``true``.
-
-    A product of two series is not a function of i - j: absolute. Any length; causal.
+    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding.
     """
 
     any_order = True

@@ -95,5 +95,7 @@ def _environment(path: Path) -> dict[str, str]:
             "machine": f"{last['host']}, {last['platform']}",
             "device": f"{last['gpu'] or last['device']}, {threads}",
         }
-    except (PeLabError, KeyError, IndexError, TypeError):
+    except PeLabError as error:
+        return {"revision": f"unknown: {error}"}
+    except (KeyError, IndexError, TypeError):
         return {"revision": "unknown: environment.json is missing or broken"}

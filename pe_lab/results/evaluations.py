@@ -1,6 +1,7 @@
 """The evaluations of runs, read from evaluations.jsonl: a row for each run, encoding, split and
 length; and their means over seeds."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ AT_TEST = ("encoding", "in place of")
 def evaluated_paths(runs: pl.DataFrame) -> list[str]:
     """The finished ones of these runs that were evaluated."""
     finished = runs.filter(pl.col("state") == "finished")
-    return [path for path in finished["path"] if (Path(path) / NAME).exists()]
+    # A link to nothing, too: reading it says so.
+    return [path for path in finished["path"] if os.path.lexists(Path(path) / NAME)]
 
 
 def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:

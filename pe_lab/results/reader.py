@@ -19,7 +19,7 @@ from pe_lab.common.errors import DamagedError, PeLabError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.read_back import checked, read_config
-from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
 from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
 
@@ -60,7 +60,15 @@ def read_records(runs_dir: Path) -> list[Record]:
                 )
                 record = Record({**record.facts, "state": "broken", "message": message}, {}, None)
         records.append(record)
-    return records
+    return records + [_misplaced(folder.path, runs_dir) for folder in misplaced_folders(runs_dir)]
+
+
+def _misplaced(path: Path, runs_dir: Path) -> Record:
+    message = (
+        f"{path} is not counted: a run is in {runs_dir}/TASK/ENCODING, in a folder named "
+        "seed<k>-<hash> as when it was made; move or rename it back"
+    )
+    return Record({"path": str(path), "state": "broken", "message": message}, {}, None)
 
 
 def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:

@@ -26,12 +26,14 @@ from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
 from pe_lab.common.files import no_link, read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
+from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.read_back import read_json
 from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
 
 State = Literal["running", "interrupted", "failed", "finished"]
+DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
+"""Files that say how a run was made; they stay as they are once it is finished."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
 
@@ -157,7 +159,7 @@ class RunFolder:
         status |= {"step": step, "steps": steps, "error": error}
         status |= {"by_machine": True} if by_machine else {}
         host = {"pid": os.getpid(), "host": socket.gethostname()}
-        self.write_json("status.json", {**status, **host, "time": time.time()})
+        self.write_text("status.json", sealed({**status, **host, "time": time.time()}))
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
@@ -166,12 +168,46 @@ class RunFolder:
         return found
 
     def starts(self) -> list[Start]:
-        """What environment.json says of each start."""
+        """What environment.json says of each start.
+
+        Raises:
+            DamagedError: it is not as it was written.
+        """
+        self.check_digest("environment.json")
         return read_json(STARTS, self.path / "environment.json") or []
+
+    def digests(self) -> dict[str, str]:
+        """The digests of the files of ``DESCRIBING`` that are there, for the summary."""
+        found = {}
+        for path in (self.path / name for name in DESCRIBING):
+            with suppress(FileNotFoundError):
+                found[path.name] = digest_of(self._content(path))
+        return found
+
+    def check_digest(self, name: str) -> None:
+        """DamagedError if the run is finished and a file is not the one that its summary counts."""
+        digest = ((self.summary() or {}).get("digests") or {}).get(name)
+        path = self.path / name
+        if digest is None:
+            return
+        try:
+            content = self._content(path)
+        except FileNotFoundError:
+            raise DamagedError(f"{path} is missing: {REMEDY}") from None
+        if digest_of(content) != digest:
+            raise DamagedError(does_not_fit(path, "digest in summary.json"))
 
     def tracked(self) -> Tracked | None:
         """What tracker.json says; None before a tracker has begun."""
         return read_json(TRACKED, self.path / "tracker.json")
+
+    def _content(self, path: Path) -> bytes:
+        try:
+            return read_file(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RunError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; none of a run that has not begun to write it.
@@ -181,19 +217,11 @@ class RunFolder:
                 that its summary counts.
             RunError: the file cannot be read.
         """
-        digest = ((self.summary() or {}).get("digests") or {}).get("metrics.jsonl")
+        self.check_digest("metrics.jsonl")
         try:
-            content = read_file(self.metrics)
+            content = self._content(self.metrics)
         except FileNotFoundError:
-            if digest is None:
-                return []
-            raise DamagedError(
-                f"{self.metrics} is missing, which holds the learning curves: {REMEDY}"
-            ) from None
-        except OSError as error:
-            raise RunError(f"{self.metrics} cannot be read ({error.strerror}): {REMEDY}") from None
-        if digest not in (None, digest_of(content)):
-            raise DamagedError(does_not_fit(self.metrics, "digest in summary.json"))
+            return []
         return read_metrics(self.metrics, content)
 
     def killed(self) -> bool:
@@ -237,6 +265,15 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
     ]
 
 
+def misplaced_folders(runs_dir: Path) -> list[RunFolder]:
+    """Run folders that ``run_folders`` leaves out: not in a folder of an encoding, or renamed."""
+    tasks = _folders(runs_dir)
+    encodings = [pe for task in tasks for pe in _folders(task)]
+    named = [Path(entry) for entry in (*tasks, *encodings) if _NAME.fullmatch(entry.name)]
+    others = (Path(run) for pe in encodings for run in _folders(pe) if not _NAME.match(run.name))
+    return [RunFolder(path) for path in (*named, *(path for path in others if is_run(path)))]
+
+
 def runs_called(name: str, runs_dir: Path) -> list[Path]:
     """The runs below ``runs_dir`` whose path or id contains ``name``, which may have the wildcards
     * and ?."""
@@ -264,5 +301,11 @@ def is_run(path: Path) -> bool:
 def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     """Sorted by name. Path.glob would call stat for every entry."""
     with suppress(PermissionError), os.scandir(parent) as entries:
-        return sorted((e for e in entries if e.is_dir()), key=lambda entry: entry.name)
+        return sorted(filter(_is_folder, entries), key=lambda entry: entry.name)
     return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # A link to itself.
+        return entry.is_dir()
+    return False

@@ -49,7 +49,7 @@ class Answers:
         return len(np.unique(self.row[self.wrong]))
 
     def measured(self) -> dict[str, float]:
-        """Every metric of ``common.metrics`` that is computed from answers."""
+        """Every metric of ``core.metrics`` that is computed from answers."""
         return computed(self)
 
     def breakdown(

@@ -363,14 +363,14 @@ def test_the_kernel_of_cope_computes_it_alone_or_beside_a_rotation(
     given: list[Any], served: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its gates see q and k as they are, and it knows of no bias or term beside it."""
-    calls = []
+    calls: list[str] = []
     section = {**SECTIONS["combined"], "parts": parts(*given)}
     combination, seen = model(section, n_layers=3), tokens(2, 7)
     expected = combination(seen, sequential(7))
-    real = dispatch.cope
-    monkeypatch.setattr(dispatch, "cope", lambda *x: calls.append(x) or real(*x))
+    real = dispatch.attend
+    monkeypatch.setattr(dispatch, "attend", lambda x: calls.append(x.kind) or real(x))
     assert torch.equal(combination(seen, sequential(7)), expected)
-    assert len(calls) == served
+    assert calls.count("cope") == served
     torch.testing.assert_close(
         plain(combination)(seen, sequential(7)), expected, rtol=1e-11, atol=1e-11
     )

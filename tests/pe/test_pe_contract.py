@@ -26,7 +26,7 @@ from pe_lab.evaluation.contract import encodings, equal_paths, keys
 from pe_lab.evaluation.contract.encodings import encoding_parameters
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import loss
-from pe_lab.kernels.fused import CopeKernel, DistanceKernel
+from pe_lab.kernels import fused
 from pe_lab.models.base import ScoredPositions
 from pe_lab.pe.alibi import ALiBi
 from pe_lab.pe.base import AttentionInputs
@@ -152,7 +152,8 @@ def test_a_variant_does_not_inherit_what_stands_for_hooks_that_it_changes() -> N
             block.attention.encoding = variant(dims().at_layer(layer), **chosen)  # type: ignore[union-attr]
         fast = accelerated(copy.deepcopy(built))
         for block in fast.blocks:
-            found = isinstance(block.attention.kernel, (CopeKernel, DistanceKernel))  # type: ignore[union-attr]
+            kernel = block.attention.kernel  # type: ignore[union-attr]
+            found = kernel is not None and kernel.terms in (fused.cope, fused.distance)
             assert found == expected, variant
         seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
         torch.testing.assert_close(fast(seen, pos), built(seen, pos), rtol=1e-12, atol=1e-12)
@@ -163,7 +164,7 @@ def test_a_bias_by_distance_is_one(section: Section) -> None:
     for encoding in model(section).encodings:
         if "bias" in encoding.hooks() and encoding.bias_by_distance:
             keys = torch.empty(1, 1, TRAIN_LEN, 1)
-            row_HN = DistanceKernel(encoding, biased=True, rotary=None).bias(keys)
+            row_HN = fused.by_distances(encoding, keys)
             for pos in (sequential(TRAIN_LEN), sequential(TRAIN_LEN, 9)):
                 bias_HTS = encoding.bias(pos, pos)[0]  # type: ignore[index]
                 for i in range(TRAIN_LEN):
