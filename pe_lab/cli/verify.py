@@ -29,14 +29,7 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, RunError, UsageError
 from pe_lab.common.options import Flag, parse
 from pe_lab.common.output import counted, printable
-<<<<<<< HEAD
-from pe_lab.common.trust import trust
 from pe_lab.results.frame import runs_of
-=======
-from pe_lab.results.frame import frame_of
-from pe_lab.results.presentation.formats import Cell, Table
-from pe_lab.results.frame import FACTS, runs_of
->>>>>>> main
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, among, selected
