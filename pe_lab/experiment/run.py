@@ -13,7 +13,7 @@ from pe_lab.common.errors import Interrupted, RunError, by_machine, sentence
 from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
-from pe_lab.experiment.machine import prepare
+from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
     made_before,
@@ -29,7 +29,6 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
-from pe_lab.training.threads import set_threads
 from pe_lab.training.trainer import Trainer
 
 logger = logging.getLogger("pe_lab")
