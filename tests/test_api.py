@@ -117,7 +117,7 @@ def test_the_process_is_as_before(here: Here) -> None:
         (["-m", "pe=cope"], {}, "run takes keys and no flags"),
         (["--cfg", "job"], {}, "run takes keys and no flags"),
         (["pe=cope"], {"config_dir": "none"}, "--config-dir none is not a folder"),
-        (["pe=cope"], {"seed": object()}, "seed: a object is no value of a key"),
+        (["pe=cope"], {"seed": object()}, "seed: a object cannot be the value of a key"),
         (["pe=cope", "pe=rope"], {}, "pe appears 2 times"),
     ],
 )

@@ -829,8 +829,8 @@ def test_the_seeds_that_readme_counts() -> None:
     k = {entry: runs["flipflop"].count(0) for entry, runs in of.items()}
     assert set(n.values()) == {20}
     sentence = (
-        f"{k['cope']} of 20 seeds generalise to all six other splits of flip-flop; path has "
-        f"{k['path']}, fox {k['fox']}, rope {k['rope']}."
+        f"{k['cope']} of 20 seeds generalise to all six OOD splits of flip-flop. PaTH has "
+        f"{k['path']}, FoX {k['fox']}, RoPE {k['rope']} "
     )
     assert sentence in " ".join((leaderboard.facts.ROOT / "README.md").read_text("utf-8").split())
 

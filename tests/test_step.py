@@ -13,8 +13,8 @@ from trainers import planned
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels.apply import FAST
 from pe_lab.training.batches import TrainData
-from pe_lab.training.loss import summed_loss
 from pe_lab.training.plan import Plan
+from pe_lab.training.trainer import summed_loss
 
 TRUNKS = {
     "pre": (),

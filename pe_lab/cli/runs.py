@@ -1,9 +1,9 @@
-"""``pe-lab runs``: the run folders, one line each, the one changed last at the end.
+"""``pe-lab runs``: one line for each run folder; the last changed one comes last.
 
     pe-lab runs                                        all of runs/
     pe-lab runs task=flipflop where="state!=finished"  filters as in pe-lab results
     pe-lab runs format=csv                             table, csv, json, markdown or latex
-    pe-lab runs runs_dir=elsewhere                     the folder of the runs, else runs
+    pe-lab runs runs_dir=elsewhere                     the folder of the runs (runs)
 
 inspect, generate and eval find a run by its hash: pe-lab inspect run=HASH.
 """

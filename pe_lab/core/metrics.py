@@ -16,7 +16,7 @@ from typing import Any, Literal
 IN_DOMAIN = "in_domain"
 OOD = "ood"
 MEAN_OOD = f"{OOD}/error"
-"""The mean error over the out-of-domain splits: in wandb, and in the tables of runs."""
+"""The mean error over the OOD splits."""
 Z_95 = 1.959963984540054
 
 
@@ -36,8 +36,7 @@ def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> float | None:
-    """The mean error over all splits out of domain; None where there is none, or one of them was
-    not measured."""
+    """The mean error over the OOD splits; None if there are none or one was not measured."""
     ood = [split for split in splits if split != IN_DOMAIN]
     errors = [e for split in ood if (e := metrics.get(metric_name(split, "error"))) is not None]
     return fmean(errors) if errors and len(errors) == len(ood) else None
@@ -149,7 +148,7 @@ def computed(answers: Any) -> dict[str, float]:
 
 
 def generated_metrics(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those of the metrics kept of generated answers, as ``<name>_generated``."""
+    """The metrics of generated answers that are kept, as ``<name>_generated``."""
     return {name: numbers[name.removesuffix("_generated")] for name in GENERATED}
 
 

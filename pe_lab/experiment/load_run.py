@@ -19,10 +19,8 @@ from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.evaluator import Evaluator, autocast
-from pe_lab.training.measure import Answers, fixed_positions
-from pe_lab.training.null_values import replaced
-from pe_lab.training.plan import Plan, plan
+from pe_lab.training.measure import Answers, Evaluator, autocast, fixed_positions
+from pe_lab.training.plan import Plan, plan, replaced
 
 SUMMARY = {
     *("task", "pe", "seed", "run_id", "identity", "digests", "steps", "names", "overrides"),

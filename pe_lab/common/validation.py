@@ -1,6 +1,13 @@
-"""The allowed values of a pydantic error, in words."""
+"""What pydantic checks: closed dataclasses, and its errors in words."""
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
+
+closed = dataclass(
+    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
+)
+"""A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
 
 _ALLOWED = {
     "greater_than": "a value greater than {gt}",
