@@ -9,8 +9,9 @@ The shipped file itself is written from run folders and what it holds already:
 import polars as pl
 
 from docs import facts
-from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
-from pe_lab.report.pictures import drawn
+from pe_lab.common.html import drawn
+from pe_lab.report.leaderboard import leaderboard_grid
+from pe_lab.report.tables import picture as picture_of
 from pe_lab.results.claim_tests import Decided, claims_table, decide
 from pe_lab.results.claims import read_claims
 from pe_lab.results.formats import Cell, Table, markdown
@@ -52,8 +53,8 @@ def page() -> str:
 def picture() -> str:
     """The heat map of the entries that have run half of the tasks or more, as SVG."""
     found, _ = shipped()
-    heat = leaderboard_heat(found, list(found.suite.tasks))
-    return drawn(heat_picture(heat, found.suite.title, at_least_half=True), "svg").decode()
+    grid = leaderboard_grid(found, list(found.suite.tasks), at_least_half=True)
+    return drawn(picture_of(grid), "svg").decode()
 
 
 def shipped() -> tuple[Scores, str | None]:

@@ -17,7 +17,7 @@ from docs.facts import section
 from pe_lab.cli.inspect import show
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.inspection.data import Answer, Head
-from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, page
+from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment
 from pe_lab.inspection.text import lines
 
 __all__ = ["fake", "run"]
@@ -130,7 +130,7 @@ def chart_in(text: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
     inspection = inspect_run(run, "long_x4", 1)
-    parsed, data, signals = chart_in(page(inspection, alone=False))
+    parsed, data, signals = chart_in(fragment(inspection))
     assert parsed.ids == []
     assert [row["token"] for row in data["tokens"]] == inspection.tokens
     assert inspection.summary in parsed.text
@@ -171,7 +171,7 @@ def test_a_page_of_paper_size_is_small() -> None:
     queries = list(range(0, 512, 4))
     answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
     inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
-    text = page(inspection, alone=False)
+    text = fragment(inspection)
     _, _, signals = chart_in(text)
     assert len(text.encode()) < 300_000
     assert len(signals["heads"]) == 8
@@ -182,7 +182,7 @@ def test_a_page_of_paper_size_is_small() -> None:
 def test_a_token_cannot_end_the_page() -> None:
     evil = "</script><b>&amp;"
     inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], pe=evil)
-    text = page(inspection, alone=False)
+    text = fragment(inspection)
     _, data, _ = chart_in(text)
     assert data["tokens"][0]["token"] == evil
     assert evil not in text
@@ -194,7 +194,7 @@ def test_nan_outputs_are_shown_as_such(fake: Fake) -> None:
     edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
-    _, data, _ = chart_in(page(inspection, alone=False))
+    _, data, _ = chart_in(fragment(inspection))
     answers = [row["answer"] for row in data["rows"] if row["answer"]]
     assert all("(probability not a number): wrong" in answer for answer in answers)
     assert answers

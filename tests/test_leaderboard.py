@@ -15,16 +15,17 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from html_page import Page
+from html_page import Page, values
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_refused
 
 from docs import leaderboard
 from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.common.html import light_colours
 from pe_lab.config.choices import choices
-from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
-from pe_lab.report.pictures import light_colours
+from pe_lab.report.leaderboard import leaderboard_grid
+from pe_lab.report.tables import UNLEARNED
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.across import across_tables, normalised
 from pe_lab.results.leaderboard.entries import Place
@@ -857,9 +858,8 @@ def test_the_picture_has_the_entries_that_ran_half_of_the_tasks() -> None:
             for task in of
         )
     )
-    heat = leaderboard_heat(found, tasks)
-    values = heat_picture(heat, "v1", at_least_half=True)["data"]["values"]
-    shown = {value["entry"].split()[0] for value in values}
+    grid = leaderboard_grid(found, tasks, at_least_half=True)
+    shown = {row.name.split()[0] for row in grid.rows}
     assert shown == {"rope", "cope", *SUITE.controls, "none"}
 
 
@@ -874,14 +874,16 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     """A row an entry; one that most seeds have not learned is grey."""
     assert here("leaderboard", "to=heat.svg", "task=flipflop,recall").status == 0
     found = texts(Path("heat.svg").read_text())
-    for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "not run"):
+    for text in ("recall", "flipflop", "95", "76..99", "0°", "none (control)", "╱╱╱"):
         assert text in found
-    heat = leaderboard_heat(scores(SUITE, file.read(shipped)[0], rows()), ["flipflop"])
-    cells = {row.entry: row.cells[0] for row in (*heat.rows, *heat.controls)}
-    assert [cells[entry].unlearned for entry in ("alibi", "cope", "shaw")] == [True, False, False]
-    assert [cells[entry].shade for entry in ("alibi", "cope", "shaw")] == [None, 0.05, None]
-    values = heat_picture(heat, "v1", at_least_half=True)["data"]["values"]
-    assert {value["entry"] for value in values} == {
+    of_shipped = scores(SUITE, file.read(shipped)[0], rows())
+    cells = {
+        row.name.split()[0]: row.cells[0] for row in leaderboard_grid(of_shipped, ["flipflop"]).rows
+    }
+    assert [cells[e].kind for e in ("alibi", "cope")] == [UNLEARNED, ""]
+    assert [cells[e].share for e in ("alibi", "cope", "shaw")] == [None, 0.95, None]
+    grid = leaderboard_grid(of_shipped, ["flipflop"], at_least_half=True)
+    assert {f"{row.name} {row.below}".strip() for row in grid.rows} == {
         "rope", "cope", "alibi (not tuned)", "lstm (control)", "none (control)",
     }  # fmt: skip
     assert Path("heat.svg").read_text().count(light_colours()["--context"]) == found.count("0°") > 0
@@ -977,26 +979,20 @@ def test_the_page_of_the_leaderboard(
     here: Here, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Seconds; the test in a browser has it.
-    monkeypatch.setattr("pe_lab.report.leaderboard.vega_script", lambda: "/* vega */")
+    monkeypatch.setattr("pe_lab.common.html.vega_script", lambda: "/* vega */")
     ended = here("leaderboard", "to=page.html")
     assert ended.status == 0, ended.err
-    text = (tmp_path / "page.html").read_text()
-    page = Page(text)
+    page = Page((tmp_path / "page.html").read_text())
     titles = [element["text"] for element in page.all("h2")]
-    assert titles[:3] == ["P(generalises) by family", "Over tasks", "flipflop"]
+    assert titles == ["flipflop", "Failures, and how it was made"]
     cope = next(e for e in page.all("tr") if "cope" in e["text"])
     (shade,) = (e for e in page.all("td") if cope in e["parents"])
-    assert shade["text"].split() == ["95", "76..99"]
-    assert "style" in shade["attributes"]
-    (data,) = (e["text"] for e in page.elements if e["attributes"].get("id") == "data")
-    specs = json.loads(data)
-    assert set(specs) == {"seeds-flipflop", "cost-flipflop", "profile"}
-    assert {e["attributes"]["id"] for e in page.all("div") if
-            e["attributes"].get("class") == "chart"} == set(specs)  # fmt: skip
-    dots = specs["seeds-flipflop"]["concat"][1]["data"]["values"]
-    assert len(dots) == 48  # the failed run has no error
+    assert shade["attributes"]["style"] == "--v:0.95"
+    assert "76..99" in shade["text"]
+    (seeds,) = page.specs()
+    dots = [row for row in values(seeds) if "error" in row]
+    assert len([dot for dot in dots if dot["split"] == "sparse"]) == 48  # the failed has no error
     assert any("alibi on flipflop" in e["text"] for e in page.all("li"))
-    assert "Golovneva 2024" in text
     assert here("leaderboard", "to=page.html").status == 0
 
 
@@ -1164,11 +1160,9 @@ def test_the_page_in_a_browser(here: Here, shipped: Path, tmp_path: Path) -> Non
         page.on("console", lambda message: messages.append(message.text))
         page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto((tmp_path / "page.html").as_uri())
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-            chart.locator("svg").first.wait_for()
-        page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
-        assert page.locator(".chart svg").count() == 3
+        page.get_by_role("link", name="flipflop").click()
+        page.locator(".chart svg").wait_for()
+        assert page.evaluate("document.documentElement.scrollHeight") < 6000
         opened.close()
     assert messages == []
 

@@ -161,7 +161,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
 
 
 def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
-    from pe_lab.report.evaluation_files import write
+    from pe_lab.report.files import write_evaluations
     from pe_lab.results.columns import frame_of
     from pe_lab.results.extrapolation import extrapolation_tables
     from pe_lab.results.frame import FACTS
@@ -173,7 +173,7 @@ def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -
     found = extrapolation_tables(accuracies, task)
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
-    write(evaluated, out, "accuracy")
+    write_evaluations(evaluated, out, "accuracy")
     try:
         text = "\n".join(map(markdown, found))
         write_new_file(written, text.encode())

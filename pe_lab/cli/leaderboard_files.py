@@ -73,7 +73,7 @@ def write_page(path: Path, found: Scores, tasks: list[str], notes: list[str], co
     # Imported here: scipy and the charts take a second.
     from pe_lab.report.leaderboard import leaderboard_page
 
-    text = leaderboard_page(found, tasks, notes, MARK, command)
+    text = leaderboard_page(found, tasks, notes, command)
     _write(path, text.encode())
     _say_written(path, f"{_runs(found.rows)}; open it in a browser")
 
@@ -84,13 +84,14 @@ def write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
     Raises:
         RunError: there is nothing to draw, or it cannot be written.
     """
-    from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
-    from pe_lab.report.pictures import drawn
+    from pe_lab.common.html import drawn
+    from pe_lab.report.leaderboard import leaderboard_grid
+    from pe_lab.report.tables import picture
 
-    heat = leaderboard_heat(found, tasks)
-    if not heat.families:
+    grid = leaderboard_grid(found, tasks)
+    if not grid.columns:
         raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    _write(path, drawn(heat_picture(heat, found.suite.title), path.suffix.strip(".")))
+    _write(path, drawn(picture(grid), path.suffix.strip(".")))
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
     _say_written(path, f"the heat map of {_runs(rows)}")
 

@@ -35,17 +35,16 @@ from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.output import counted
 from pe_lab.common.trust import trust
 from pe_lab.inspection.data import Inspection
-from pe_lab.report.chart_files import charts, write_charts
-from pe_lab.report.evaluated import against_length, evaluated
-from pe_lab.report.facts import provenance, settings, unfinished
-from pe_lab.report.inspected import inspected, inspections
-from pe_lab.report.page import Page, Part, render
-from pe_lab.report.sections import Section, sections
-from pe_lab.report.series import charted_settings, groups
+from pe_lab.inspection.page import fragment
+from pe_lab.report.data import Section, evaluated, sections
+from pe_lab.report.facts import provenance, unfinished
+from pe_lab.report.files import chart_files, write_charts
+from pe_lab.report.inspected import Inspected, inspections
+from pe_lab.report.page import GENERATOR, Page, render
 from pe_lab.results.frame import by_split
 from pe_lab.results.selection import RunOptions, selected
 
-MARK = '<meta name="generator" content="pe-lab report">'
+MARK = f'<meta name="generator" content="{GENERATOR}">'
 
 
 class ReportOptions(RunOptions):
@@ -91,7 +90,9 @@ def show(words: Sequence[str]) -> None:
     in_states = ", ".join(f"{n} {state}" for state, n in states.items())
     content = _content(runs, options)
     if options.format != "html":
-        images = charts(content.parts, content.inspections, options.format)
+        images = chart_files(
+            content.trained, content.evaluated, content.inspections, options.format
+        )
         folder = options.out or Path(options.runs_dir) / "report" / "charts"
         with _writing(folder):
             write_charts(images, folder)
@@ -107,12 +108,13 @@ def show(words: Sequence[str]) -> None:
             command=shlex.join(["pe-lab", "report", *words]),
             made=datetime.now().astimezone(),
             with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-            parts=content.parts,
+            trained=content.trained,
+            evaluated=content.evaluated,
             states=states,
             unfinished=unfinished(runs),
             unread=content.unread,
             provenance=provenance(runs.filter(state="finished")["path"].to_list()),
-            inspected=inspected(content.trained, content.inspections, content.refused),
+            inspected=Inspected(list(map(fragment, content.inspections)), content.refused),
         )
     )
     with _writing(path):
@@ -128,7 +130,7 @@ class _Content:
     """What both the page and the charts are made of."""
 
     trained: Sequence[Section]
-    parts: Sequence[Part]
+    evaluated: Sequence[Section]
     unread: Sequence[str]
     inspections: Sequence[Inspection]
     refused: Sequence[str]
@@ -138,10 +140,8 @@ def _content(runs: pl.DataFrame, options: ReportOptions) -> _Content:
     finished = runs.filter(pl.col("state") == "finished")
     trained = sections(finished, by_split(finished), options.where) if len(finished) else []
     since, unread = evaluated(finished, options.where) if len(finished) else ([], [])
-    # The evaluations of a task come after it.
-    ordered = sorted([*trained, *since], key=lambda section: section.title)
     found, refused = inspections(trained, options.inspect)
-    return _Content(trained, [_part(section) for section in ordered], unread, found, refused)
+    return _Content(trained, since, unread, found, refused)
 
 
 @contextmanager
@@ -156,12 +156,6 @@ def _writing(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror}): make room there or choose another "
             "folder with out="
         ) from None
-
-
-def _part(section: Section) -> Part:
-    if section.split:
-        return Part(section, against_length(section), len(charted_settings(section)), None)
-    return Part(section, groups(section), len(charted_settings(section)), settings(section.runs))
 
 
 def _title(found: Sequence[Section]) -> str:

@@ -34,39 +34,36 @@ class Counts:
 
 @dataclass(frozen=True)
 class Settings:
-    """Keys with their values as on the command line: those that all runs share, those in which
-    they differ, each value with its number of runs, and those that go with each encoding."""
+    """Keys with their values as on the command line: those that all runs share, and those in which
+    they differ, each value with its number of runs."""
 
     common: Mapping[str, str]
     differing: Mapping[str, Counts]
-    encodings: Mapping[str, Mapping[str, str]]
 
 
 def settings(runs: pl.DataFrame) -> Settings:
     """The configuration of these finished runs."""
     common: dict[str, str] = {}
     differing: dict[str, Counts] = {}
-    encodings: dict[str, dict[str, str]] = {}
     for key in runs.columns:
         if key in NO_SETTING or "/" in key or key.startswith("tracker"):
             continue
-        if runs[key].n_unique() == 1:
-            # Null where no run has the key, too.
-            if (value := runs[key][0]) is not None:
-                common[key] = text(value)
-        elif key.startswith("pe.") and runs.group_by("pe").n_unique()[key].max() == 1:
-            for pe, value in runs.group_by("pe").agg(pl.col(key).first()).iter_rows():
-                if value is not None:
-                    encodings.setdefault(pe, {})[key] = text(value)
-        else:
-            differing[key] = Counts.of(Counter(map(text, runs[key].to_list())))
-    return Settings(common, differing, dict(sorted(encodings.items())))
+        values = Counter(map(text, runs[key].drop_nulls().to_list()))
+        if len(values) == 1 and values.total() == len(runs):
+            common[key] = next(iter(values))
+        elif values:
+            differing[key] = Counts.of(values)
+    return Settings(common, differing)
 
 
-def unfinished(runs: pl.DataFrame) -> list[dict[str, Any]]:
+def unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
     """Every run without a result: path, state, step of steps, and why."""
-    columns = ("path", "task", "pe", "state", "step", "steps", "message")
-    return runs.filter(pl.col("state") != "finished").select(columns).to_dicts()
+    columns = ("path", "state", "step", "steps", "message")
+    rows = runs.filter(pl.col("state") != "finished").select(columns).iter_rows()
+    return [
+        (path, state, "" if step is None else f"{step} of {steps}", message or "")
+        for path, state, step, steps, message in rows
+    ]
 
 
 def provenance(paths: Sequence[str]) -> dict[str, Counts]:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup
+
 from pe_lab.common.errors import PeLabError
 from pe_lab.inspection.data import Inspection
-from pe_lab.inspection.page import page, script, style
-from pe_lab.report.sections import Section
+from pe_lab.report.data import Section
 
 MAX_RUNS = 8
 MAX_RUNS_PER_TASK = 4
@@ -15,24 +16,10 @@ MAX_RUNS_PER_TASK = 4
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """What the encoding of a run did, as HTML, and what the filters of the page select by."""
-
-    html: str
-    task: str
-    pe: str
-    split: str
-    label: str
-
-
-@dataclass(frozen=True)
 class Inspected:
-    """Fragments, the style and the script they share, and a message for each run that could not
-    be inspected."""
+    """Inspections as HTML, and a message for each run that could not be inspected."""
 
-    fragments: Sequence[Fragment] = ()
-    style: str = ""
-    script: str = ""
+    fragments: Sequence[Markup] = ()
     refused: Sequence[str] = ()
 
 
@@ -63,31 +50,6 @@ def inspections(
                 raise
             refused.append(str(error))
     return found, refused
-
-
-def inspected(
-    sections: Sequence[Section], found: Sequence[Inspection], refused: Sequence[str]
-) -> Inspected:
-    """What the page shows of ``inspections``."""
-    if not found:
-        return Inspected(refused=refused)
-    labels = {
-        Path(path).resolve(): setting.label
-        for section in sections
-        for setting in section.settings
-        for path in section.runs.filter(setting=setting.name)["path"]
-    }
-    fragments = [
-        Fragment(
-            page(inspection, alone=False),
-            inspection.task,
-            inspection.pe,
-            inspection.split,
-            labels.get(inspection.path.resolve(), inspection.pe),
-        )
-        for inspection in found
-    ]
-    return Inspected(fragments, style(), script(), refused)
 
 
 def _best(sections: Sequence[Section]) -> list[str]:
