@@ -1,7 +1,6 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +14,6 @@ from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
 from pe_lab.results.leaderboard import families
 from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.presentation.formats import Table
 from pe_lab.results.presentation.leaderboard import (
     display_name,
     interval_text,
@@ -24,15 +22,6 @@ from pe_lab.results.presentation.leaderboard import (
 )
 
 GENERATOR = "pe-lab leaderboard"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the page shows of a task."""
-
-    name: str
-    table: Table
-    chart: Chart
 
 
 def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
@@ -102,7 +91,7 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        tasks=[Task(task, task_table(found, task), _seeds(found, task)) for task in run],
+        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
         notes=notes,
     )
 
