@@ -23,22 +23,19 @@ ROOT = Path(__file__).parents[1]
 TESTS = "tests/training"
 
 TRAINER = "pe_lab/training/trainer.py"
-LOSS = "pe_lab/training/loss.py"
-SCHEDULE = "pe_lab/training/schedule.py"
 ADAM = "pe_lab/training/optimizer.py"
 OPTIMIZER = "pe_lab/core/optimizer.py"
-EVALUATOR = "pe_lab/training/evaluator.py"
 MEASURE = "pe_lab/training/measure.py"
 GENERATE = "pe_lab/training/generate.py"
 BATCHES = "pe_lab/training/batches.py"
 METRICS = "pe_lab/core/metrics.py"
-SIZES = "pe_lab/training/sizes.py"
+MEMORY = "pe_lab/training/memory.py"
 
 FIRST = {
-    "test_trainer.py": (TRAINER, LOSS),
-    "test_optimizer.py": (SCHEDULE, ADAM, OPTIMIZER),
+    "test_trainer.py": (TRAINER,),
+    "test_optimizer.py": (ADAM, OPTIMIZER),
     "test_batches.py": (BATCHES,),
-    "test_answers.py": (EVALUATOR, MEASURE, GENERATE, METRICS, SIZES),
+    "test_answers.py": (MEASURE, GENERATE, METRICS, MEMORY),
 }
 """The tests of each file, which run first where it is changed."""
 
@@ -108,22 +105,22 @@ MUTANTS = [
     ("evaluated again after a resume", TRAINER,
      '"last_loss", "measured_at",', '"last_loss",'),
     # The loss
-    ("mean in place of the sum", LOSS,
+    ("mean in place of the sum", TRAINER,
      'reduction="sum"', 'reduction="mean"'),
-    ("no dropout where all positions are counted", LOSS,
+    ("no dropout where all positions are counted", TRAINER,
      "model(tokens, pos, key=key)", "model(tokens, pos)"),
-    ("no dropout where some positions are counted", LOSS,
+    ("no dropout where some positions are counted", TRAINER,
      "device), key=key)", "device))"),
-    ("loss in half precision", LOSS,
+    ("loss in half precision", TRAINER,
      "logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits"),
     # The schedule
-    ("warm-up from zero", SCHEDULE,
+    ("warm-up from zero", ADAM,
      "cfg.lr * (step + 1) / cfg.warmup", "cfg.lr * step / cfg.warmup"),
-    ("decay from the first step", SCHEDULE,
+    ("decay from the first step", ADAM,
      "(step - cfg.warmup) /", "step /"),
-    ("half a cosine too little", SCHEDULE,
+    ("half a cosine too little", ADAM,
      "math.pi * progress", "math.pi * progress / 2"),
-    ("linear schedule constant", SCHEDULE,
+    ("linear schedule constant", ADAM,
      "cfg.lr * (1 - progress) if", "cfg.lr if"),
     # The optimizers
     ("betas exchanged", ADAM,
@@ -145,9 +142,9 @@ MUTANTS = [
     ("another optimizer's state accepted", OPTIMIZER,
      "if ours != theirs:", "if False:"),
     # Evaluation
-    ("bfloat16 ignored", EVALUATOR,
+    ("bfloat16 ignored", MEASURE,
      '== "bfloat16"', '== "float16"'),
-    ("the first sequences of a split ignored", EVALUATOR,
+    ("the first sequences of a split ignored", MEASURE,
      "first = slice(0, n)", "first = slice(0, None)"),
     ("right and wrong exchanged", MEASURE,
      "(~right)", "(right)"),
@@ -164,7 +161,7 @@ MUTANTS = [
      "self.position + 1", "self.position"),
     ("least likely token generated", GENERATE,
      "logits_BV.argmax(-1, keepdim=True)", "logits_BV.argmin(-1, keepdim=True)"),
-    ("generated answers compared with the next place's", GENERATE,
+    ("generated answers compared with the next place's", MEASURE,
      "part.targets[:, first : first + n]", "part.targets[:, first - 1 : first + n - 1]"),
     # Batches
     ("batches overlap", BATCHES,
@@ -196,7 +193,7 @@ MUTANTS = [
      "for split in splits if split != IN_DOMAIN]", "for split in splits]"),
     ("mean over the measured splits only", METRICS,
      "if errors and len(errors) == len(ood) else None", "if errors else None"),
-    ("longer splits measured with as many sequences", SIZES,
+    ("longer splits measured with as many sequences", MEMORY,
      "most * min(length, train_len) // length", "most"),
 ]  # fmt: skip
 """What is wrong, the file, its text, and the text in its place."""

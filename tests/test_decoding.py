@@ -16,7 +16,8 @@ from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.training import generate as decoding
-from pe_lab.training.generate import generated_answers, sample
+from pe_lab.training.generate import sample
+from pe_lab.training.measure import generated_answers
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
 

@@ -26,7 +26,7 @@ from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training import evaluator
+from pe_lab.training import measure
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import answer, fixed_positions
@@ -298,7 +298,7 @@ def out_of_memory_beyond(
             raise error
         return answer(*args, batch_tokens=batch_tokens, **options)
 
-    monkeypatch.setattr(evaluator, "answer", limited)
+    monkeypatch.setattr(measure, "answer", limited)
     return tried
 
 
@@ -382,7 +382,7 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     def none(*args: object, **kwargs: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(evaluator, "answer", none)
+    monkeypatch.setattr(measure, "answer", none)
     same = evaluate([path], ["pi"], lengths=[16, 32])
     assert same["earlier"].all()
     assert same.drop("earlier").equals(first.drop("earlier"))

@@ -66,6 +66,11 @@ def test_the_head_counts_the_verdicts() -> None:
             f"{found['undecided']} are undecided"
         )
     )
+    readme = " ".join((findings.facts.ROOT / "README.md").read_text("utf-8").split())
+    assert (
+        f"Of {found.total()} claims, {found['reproduced']} are reproduced, {found['in part']} in "
+        f"part, {found['not reproduced']} is not, and {found['undecided']} are undecided" in readme
+    )
     assert len(findings.PAGE.read_text("utf-8").splitlines()) <= 500
 
 

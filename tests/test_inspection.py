@@ -20,7 +20,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
-from pe_lab.inspection.page import page
+from pe_lab.inspection.page import fragment
 from pe_lab.inspection.text import lines
 from pe_lab.store.run_folder import RunFolder
 
@@ -50,7 +50,7 @@ def test_every_encoding_is_inspected(name: str, fake: Fake) -> None:
         text.plain for text in lines(inspection, inspection.heads[0], None, 100, False)
     )
     assert "attention" in printed
-    assert len(page(inspection, alone=False)) < 100_000
+    assert len(fragment(inspection)) < 100_000
 
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))

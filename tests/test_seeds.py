@@ -79,7 +79,7 @@ def test_a_mapping_is_the_same_as_two_words() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["seed=1", "seed.init=2", "seed.data=3"], "seed=1 has no effect beside seed.init and"),
+        (["seed=1", "seed.init=2", "seed.data=3"], "seed=1 has no effect with seed.init and"),
         (["seed.init=-1"], "seed.init=-1 is not allowed: "),
         (["seed.init=true"], "seed.init=true is not allowed: "),
         (["seed.init=abc"], "seed.init=abc is not allowed: "),

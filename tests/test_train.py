@@ -139,7 +139,7 @@ def test_kernels_are_those_that_the_encoding_asks_for() -> None:
     assert kinds("pe=cope", "model.dropout=0.1") == {"cope"}
     assert kinds("pe=cope", "pe.every=2", "model.n_layers=2") == {"cope", "distance"}
     assert kinds("pe=rope") == {"distance"}
-    assert kinds("pe=fox") == {"relative"}
+    assert kinds("pe=fox") == {"distance"}
     assert kinds("pe=path") == {"path"}
     assert kinds("pe=tape", "model.n_layers=3") == {"distance"}
     assert kinds("pe=cope", "train.fast=false") is None

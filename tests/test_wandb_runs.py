@@ -106,7 +106,7 @@ def test_pictures_when_asked_for(
     pages = sorted(tmp_path.rglob("*.html"))
     assert len(pages) == 2
     assert pages[0].name.startswith("in_domain_")
-    assert all("pe-inspect" in page.read_text() for page in pages)
+    assert all('class="inspection"' in page.read_text() for page in pages)
 
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("one\ntwo")

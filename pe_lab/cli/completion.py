@@ -65,7 +65,7 @@ def shell_completion(request: str, verbs: Mapping[str, str]) -> None:
     if action == "install":
         print(SCRIPTS[shell], end="")
         return
-    # Whatever fails, a prompt is no place for a message.
+    # A message would break the prompt.
     with suppress(Exception):
         line = os.environ["COMP_LINE"]
         *before, current = re.split(r"\s+", line.lstrip())
@@ -168,7 +168,7 @@ def _composed(before: list[str]) -> Any:
 
 
 def _options(before: list[str], group: str) -> list[str]:
-    """The options of a group, with those of ``--config-dir``."""
+    """The options of a group, also those in ``--config-dir``."""
     register()
     hydra = open_hydra(arguments(before))
     try:

@@ -121,8 +121,7 @@ def _check_path(path: Path) -> None:
 def _sequences(config: "Config", task: Task, split: str, n: int | None) -> tuple[Batch, bool]:
     """The sequences, and whether they are training batches in their order."""
     from pe_lab.training.batches import TrainData, evaluation_set
-    from pe_lab.training.memory import refuse_beyond
-    from pe_lab.training.sizes import sequences_of
+    from pe_lab.training.memory import refuse_beyond, sequences_of
 
     tokens, trained = task.split(split).n_tokens, task.split(TRAIN).n_tokens
     if split == TRAIN:

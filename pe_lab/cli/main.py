@@ -1,4 +1,4 @@
-"""The command line: key=value overrides train a run, commands do the rest."""
+"""The command line: key=value overrides train a run; every other task has a command."""
 
 import ast
 import re
@@ -30,14 +30,14 @@ Train, and measure in and out of domain:
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
   pe-lab suite v1 dry=true                              twelve tasks over all encodings: the cost
-A finished run is skipped and an unfinished one is resumed: any command can be repeated.
+A finished run is skipped and an unfinished one is resumed: every command can be repeated.
 
 Look at the results (the keys of a command: pe-lab results --help):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   a table of all runs
   pe-lab runs                                           the run folders: state, age, size
-  pe-lab verify                                         whether the files are as written
-  pe-lab compare                                        beside the published numbers
-  pe-lab leaderboard                                    a suite over every encoding, and yours
+  pe-lab verify                                         checks the files of all runs
+  pe-lab compare                                        your numbers and the published ones
+  pe-lab leaderboard                                    a suite over all encodings, and yours
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
   pe-lab extrapolate task=text                          train short, test long: Su's table
@@ -45,10 +45,10 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab generate run=FOLDER prompt=".."                the model continues a prompt
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
-  pe-lab show task=flipflop                             sequences of each split, what is scored
-  pe-lab new encoding NAME                              files to begin an encoding of your own with
+  pe-lab show task=flipflop                             sequences of each split and their answers
+  pe-lab new encoding NAME                              the files of an encoding of your own
   pe-lab data task=copy split=long_x2 to=FILE.jsonl     the sequences that a run reads, as a file
-  pe-lab check pe=cope                                  whether it keeps what an encoding must
+  pe-lab check pe=cope                                  tests that every encoding must pass
   pe-lab plan file=CLAIMS.yaml                          preregistered claims, and what the runs say
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
@@ -58,7 +58,7 @@ Choices:
 
 Keys (pe-lab --cfg job shows all):
   task.* pe.* positions.* model.* train.* eval.* tracker.*
-  seed=0           of all that is drawn; or seed.init=0 (weights) and seed.data=0 (the rest)
+  seed=0           the seed; or seed.init=0 for the weights and seed.data=0 for the rest
   device=auto      auto, cpu or cuda
   threads=1        CPU threads of a run
   runs_dir=runs    the folder of the runs
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _status(words)
     if output.error is None or isinstance(output.error, BrokenPipeError):
         return status
-    # The files of a run are its result, what is printed is that of other commands.
+    # A run has its result in files; the other commands print theirs.
     shown = not words or words[0] in (*VERBS, "help") or bool(SHOWING & set(words))
     _say(f"the output cannot be written ({output.error.strerror}): send it elsewhere")
     return status or int(shown)
@@ -206,10 +206,10 @@ def _help(topic: str = "key=value") -> str:
 
 
 def _wrapped(text: str) -> str:
-    """A help text at the terminal's width.
+    """A help text, wrapped at the terminal's width.
 
-    A line is prose, or a command with its description. Two spaces or more lie between these, and
-    the description goes on below itself; that of a long command begins there.
+    A line is prose, or a command with its description after two spaces or more. A description
+    continues on indented lines; after a long command it begins there.
     """
     width = min(max(shutil.get_terminal_size((WIDEST, 24)).columns, NARROWEST), WIDEST)
     blocks: list[tuple[str, str]] = []

@@ -1,6 +1,6 @@
 """``pe-lab show``: three sequences of each split of a task, with the answers that are scored.
 
-    pe-lab show task=flipflop                    tokens, and below each scored position its answer
+    pe-lab show task=flipflop                    tokens, and the answer below each scored position
     pe-lab show task=flipflop task.length=16     other keys of the run, as in training
     pe-lab show task=flipflop splits=sparse      these splits only
     pe-lab show task=flipflop sequences=1        the number of sequences (3)

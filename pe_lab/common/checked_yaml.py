@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from pe_lab.common.errors import UsageError, reason
 from pe_lab.common.files import read_file
-from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import remedy
 
 T = TypeVar("T")
 UNKNOWN = "unexpected_keyword_argument"

@@ -25,7 +25,7 @@ class RunError(PeLabError):
 
 
 class MachineError(RunError):
-    """The machine refused, as for want of room or of memory: the same may succeed later."""
+    """The machine refused, for example because the disk is full: the same may succeed later."""
 
 
 OF_MACHINE = frozenset(

@@ -22,7 +22,7 @@ def read_file(path: str | Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it is of another kind, as a pipe or a device may have no end, or a link to nothing.
+        OSError: it is not a regular file; a pipe or a device may have no end.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for its writer.

@@ -18,8 +18,8 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import did_you_mean, similar
+from pe_lab.common.validation import remedy
 
 LARGE = 2**16
 """Sizes from here on are named when memory is not enough."""

@@ -12,8 +12,8 @@ from pydantic_core import PydanticKnownError
 
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
-from pe_lab.common.limits import remedy
 from pe_lab.common.suggest import did_you_mean, similar
+from pe_lab.common.validation import remedy
 
 
 class Options(BaseModel):
@@ -93,7 +93,7 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The folder of ``--config-dir``, None without it, and the other words.
 
     Raises:
-        UsageError: it is no folder.
+        UsageError: it is not a folder.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config-dir", "-cd")
@@ -107,7 +107,7 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _hint(model: type[Options], word: str, after: str) -> str:
-    """What a word that is no option may stand for, before "give key=value"."""
+    """What the user may have meant by a word that is not an option."""
     key, equals, value = word.partition("=")
     if name := key.lstrip("-") if key.startswith("-") else "":
         known = ([] if name in model.model_fields else similar(name, model.model_fields)) or [name]
@@ -133,7 +133,7 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        return f"{assignment}: {did_you_mean(str(first['input']), choices_of(field.annotation))}"
+        return f"{assignment}: {remedy(first)}"
     allowed = f"set it to {description}" if description else remedy(first)
     return f"{assignment} is not allowed: {allowed}"
 

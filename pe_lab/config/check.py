@@ -1,7 +1,7 @@
-"""The composed configuration, checked against its schemas.
+"""Checks of the composed configuration against its schemas.
 
-A closed group is checked against its dataclass in schema.py, an open one (task, pe, positions,
-model, tracker) against the signature of the class that its ``_target_`` names.
+A closed group has a dataclass in schema.py. An open group (task, pe, positions, model, tracker) is
+checked against the signature of the class that its ``_target_`` names.
 """
 
 from collections.abc import Sequence

@@ -95,7 +95,7 @@ def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
     )
     unfit = re.match(r"Error merging override ([^\n]+)", str(error))
     if unfit is not None:
-        return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
+        return f"{unfit[1]} has another type than the value it replaces: see pe-lab --cfg job"
     if found is None:
         return " ".join(str(error).split("\n")[:2])
     key = found[1]

@@ -161,7 +161,7 @@ def _checked_header(found: Any) -> dict[str, Any]:
 
 
 def _whole_numbers(rows: Sequence[Any], name: str) -> Ints:
-    """An array of them; ValueError where they are none, or rows differ in length."""
+    """An array of whole numbers; ValueError for other values and for rows of unequal length."""
     try:
         array = np.array(rows)
     except ValueError:

@@ -17,7 +17,7 @@ from pe_lab.evaluation.cells import Cell
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.experiment.machine import environment, prepare
 from pe_lab.models.base import Model
-from pe_lab.training.evaluator import Evaluator
+from pe_lab.training.measure import Evaluator
 from pe_lab.training.memory import DoesNotFit, halve_until_it_fits
 
 logger = logging.getLogger("pe_lab")

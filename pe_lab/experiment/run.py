@@ -2,17 +2,18 @@
 
 import logging
 import shlex
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pe_lab.common.console import StepProgress, busy, console
 from pe_lab.common.errors import Interrupted, RunError, by_machine, sentence
-from pe_lab.common.run_log import logging_to
+from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
-from pe_lab.experiment.machine import prepare
+from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
     made_otherwise,
@@ -27,10 +28,36 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
-from pe_lab.training.threads import set_threads
 from pe_lab.training.trainer import Trainer
 
 logger = logging.getLogger("pe_lab")
+
+
+class RunLog(logging.Handler):
+    """Appends log records to a file; a record that cannot be written is dropped silently."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError), open(self.path, "a", opener=no_link, encoding="utf-8") as file:
+            file.write(self.format(record) + "\n")
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Also write every log record, tracebacks included, to a run's file."""
+    handler = RunLog(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True)

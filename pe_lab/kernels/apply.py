@@ -46,5 +46,5 @@ def backends(model: Model) -> dict[str, str] | None:
         return None
     found = [m for m in model.modules() if isinstance(m, Attention)]
     kernels = [m.kernel for m in found if isinstance(m, attention.FastAttention)]
-    kinds = {kernel.kind for kernel in kernels if kernel is not None and kernel.kind is not None}
+    kinds = {kernel.kind for kernel in kernels if kernel is not None}
     return dispatch.backend_names(model.device, kinds) if found else None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.core.dropout import Drop
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
@@ -19,6 +19,8 @@ from pe_lab.pe.masks import additive
 
 LONG = 2048 * 2048
 """Logits of a head from which on the plain code goes by blocks of queries."""
+BLOCK = 2**20
+"""Logits of a block, in all sequences and heads."""
 
 
 class FastAttention(Attention):
@@ -68,8 +70,6 @@ class FastAttention(Attention):
         if mixed is None and self.sdpa and drop is None:
             mixed = self.by_sdpa(fused_q, k, inputs)
         if mixed is None and self.recomputes(q, k):
-            from pe_lab.kernels.recompute import by_blocks
-
             mixed = by_blocks(self, q, k, inputs, drop)
         return self.mix(q, k, inputs, drop) if mixed is None else (mixed, inputs.carried)
 
@@ -135,3 +135,42 @@ def backward_is_unordered(q: Tensor) -> bool:
     """Whether PyTorch's fused backward would fail, as it must be deterministic: then it raises an
     error where the plain code may only warn."""
     return q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled()
+
+
+def by_blocks(
+    attention: Attention, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+) -> Tensor:
+    """The averaged values, (B, H, T, W), equal to ``attention.average`` of all weights at once, in
+    memory that grows with the length and not with its square: the weights of one block of queries
+    after another are computed, and computed again in the backward pass. It suits every encoding
+    whose decoding equals its whole pass.
+    """
+    (b, h, t, _), s = q_BHTD.shape, k_BHSD.shape[2]
+    rows_BHT = attention_rows(q_BHTD.new_empty(()).expand(b, h, t, s))
+
+    def block(first: int, last: int) -> Tensor:
+        keys, queries = slice(s - t + last), slice(first, last)
+        part = AttentionInputs(
+            inputs.x_BSE[:, keys],
+            inputs.q_BHTD[:, :, queries],
+            inputs.k_BHSD[:, :, keys],
+            inputs.v_BHSD[:, :, keys],
+            inputs.pos_q_BT[:, queries],
+            inputs.pos_k_BS[:, keys],
+            inputs.carried,
+            inputs.window,
+        )
+        _, weights = attention.weights(q_BHTD[:, :, queries], k_BHSD[:, :, keys], part)
+        return attention.average(weights, part, drop, rows_BHT[:, :, queries])
+
+    height = max(1, BLOCK // (b * h * s))
+    edges = [(first, min(first + height, t)) for first in range(0, t, height)]
+    if not torch.is_grad_enabled():
+        return torch.cat([block(*edge) for edge in edges], 2)
+    # Importing it takes seconds.
+    from torch.utils.checkpoint import checkpoint
+
+    outs = [
+        checkpoint(block, *edge, use_reentrant=False, preserve_rng_state=False) for edge in edges
+    ]
+    return torch.cat(outs, 2)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from pe_lab.common.closed import closed
+from pe_lab.common.validation import closed
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 

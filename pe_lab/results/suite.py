@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import PositiveFloat
 
-from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import closed
 from pe_lab.config.choices import choices
 from pe_lab.results.suite_file import SuiteFile, read_suite
 from pe_lab.store.run_id import identity

@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from pe_lab.common.checked_yaml import read_checked
-from pe_lab.common.closed import closed
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import closed
 from pe_lab.core.metrics import IN_DOMAIN
 
 EXAMPLE = "conf/suite/v1.yaml"

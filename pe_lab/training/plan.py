@@ -1,5 +1,7 @@
 """From a checked configuration to a plan: every error that can be found before any work."""
 
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +14,11 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.pe.base import Dims
+from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
 from pe_lab.training.encodings import build_encodings, refused, refused_positions
 from pe_lab.training.kernels import accelerate, check_backend
-from pe_lab.training.null_values import null_values, replaced
-from pe_lab.training.sizes import check_sizes, sequences_of
+from pe_lab.training.memory import check_sizes, sequences_of
 
 
 @dataclass(frozen=True)
@@ -205,3 +206,43 @@ def build_task(section: dict[str, Any]) -> Task:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return task
+
+
+def null_values(
+    config: Mapping[str, Any], model: ModelConfig, encodings: Iterable[PositionalEncoding]
+) -> dict[str, Any]:
+    """The keys of a configuration that are null and stand for a value, with that value:
+    ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
+    found: dict[str, list[Any]] = {}
+    for group, made in (("model", [model]), ("pe", encodings)):
+        for one in made:
+            for key, value in one.null_values().items():
+                if value is not None:
+                    found.setdefault(f"{group}.{key}", []).append(value)
+    return {
+        key: values[0]
+        for key, values in found.items()
+        if len(set(values)) == 1 and _is_null(config, key)
+    }
+
+
+def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with these values of dotted keys."""
+    changed: Any = deepcopy(dict(config))
+    for key, value in values.items():
+        section, name = _section(changed, key)
+        section[name] = value
+    return dict(changed)
+
+
+def _is_null(config: Any, key: str) -> bool:
+    section, name = _section(config, key)
+    return name in section and section[name] is None
+
+
+def _section(config: Any, key: str) -> tuple[Any, str]:
+    """The mapping that holds a dotted key, and its name there."""
+    *path, name = key.split(".")
+    for part in path:
+        config = config[int(part)] if isinstance(config, list) else config[part]
+    return config, name

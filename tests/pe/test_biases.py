@@ -105,20 +105,6 @@ def test_far_neighbours_differ_under_half_precision(name: str) -> None:
     assert len(bias[0, 0, 0].unique()) == 100
 
 
-@pytest.mark.parametrize(("form", "most"), [("log", (2, 1)), ("power", (1, 2))])
-def test_kerple_starts_in_the_published_range(form: str, most: tuple[float, float]) -> None:
-    torch.manual_seed(0)
-    heads = 400
-    section = {**SECTIONS["kerple"], "form": form}
-    encoding: Any = build_encodings(section, dims(d_model=heads, n_heads=heads))[0]
-    r1 = softplus(encoding.raw_r1)
-    r2 = softplus(encoding.raw_r2) if form == "log" else 2 * encoding.raw_r2.sigmoid()
-    for r, top in zip((r1, r2), most, strict=True):
-        assert 0.01 - 1e-9 <= r.min() < 0.05 * top
-        assert 0.95 * top < r.max() < top
-        torch.testing.assert_close(r.mean().item(), top / 2, rtol=0.1, atol=0)
-
-
 def test_fire_sees_shares_of_the_sequence() -> None:
     """Past L, and with c so large that psi is a plain logarithm, i^2 is to i as j^2 to j."""
     encoding = first_layer("fire", {"c": 1e9, "threshold": 0.1})

@@ -13,9 +13,8 @@ from trainers import fit, planned, trainer
 
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, wilson
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.evaluator import Evaluator
-from pe_lab.training.loss import wide
-from pe_lab.training.measure import Answers, fixed_positions
+from pe_lab.training.measure import Answers, Evaluator, fixed_positions
+from pe_lab.training.trainer import wide
 
 
 def test_error_and_loss_by_the_tokens_read() -> None:

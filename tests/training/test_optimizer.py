@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from trainers import grouped, planned
 
-from pe_lab.training.optimizer import Adam, AdamW
-from pe_lab.training.schedule import learning_rate
+from pe_lab.training.optimizer import Adam, AdamW, learning_rate
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
 
-from pe_lab.common.closed import closed
+from pe_lab.common.validation import closed
 from pe_lab.core.tracker import TrackedRun
 from pe_lab.store.sweep_name import operational
 

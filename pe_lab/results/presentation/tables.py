@@ -1,0 +1,210 @@
+"""The tables of ``pe-lab results``, from groups of runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import polars as pl
+
+from pe_lab.common.console import percent
+from pe_lab.common.errors import UsageError
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.results.aggregate import SETTING
+from pe_lab.results.labels import Names, aliases
+from pe_lab.results.presentation.cells import (
+    CLUSTERED,
+    Spread,
+    cell_text,
+    has_rates,
+    how_to_read,
+)
+from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.reader import text
+from pe_lab.results.statistics.proportions import mean_rate
+
+BEST_RATE = "the highest k/n, its Wilson interval above those of all lower ones."
+BEST = "the lowest mean, its interval below those of all others."
+HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
+Key = tuple[Any, ...]
+Cells = dict[str, dict[str, Any]]
+"""column -> a row of ``grouped``."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How groups become a table.
+
+    Args:
+        by: the keys that make a row.
+        metric: what the cells are of.
+        spread: what a cell shows: rates (k of n generalise, median, mean and sd), or the mean with
+            its sd, interval or both.
+        sort: a split, n or a key of ``by``, after - for descending; None: where there are rates,
+            the highest mean rate over the splits out of domain and on a tie the lowest mean, else
+            the lowest mean out of domain where it is a column, else these keys.
+        across: the key that makes the columns; with length, there is a table for each task and
+            split.
+    """
+
+    by: Sequence[str] = SETTING
+    metric: str = "error"
+    spread: Spread = "rates"
+    sort: str | None = None
+    across: str = "split"
+
+
+def tables(groups: pl.DataFrame, names: Names, layout: Layout) -> list[Table]:
+    """A table for each task of ``groups``, as ``grouped`` and ``grouped_evaluations`` make them.
+
+    Raises:
+        UsageError: ``sort`` names no column.
+    """
+    groups = groups.with_columns(pl.col(layout.across).cast(pl.String))
+    _check_sort(groups[layout.across], layout)
+    of_table = ["task"] if layout.across == "split" else ["task", "split"]
+    return [
+        _table(part, ", ".join(map(str, title)), names, layout)
+        for title, part in groups.group_by(of_table, maintain_order=True)
+    ]
+
+
+def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
+    rows: dict[Key, Cells] = {}
+    for cell in table.iter_rows(named=True):
+        rows.setdefault(tuple(cell[key] for key in layout.by), {})[cell[layout.across]] = cell
+    columns = list(dict.fromkeys(table[layout.across]))
+    rates = has_rates(table, layout.spread)
+    outside = [split for split in columns if split not in (IN_DOMAIN, OOD)] if rates else []
+    if layout.sort is None and layout.across == "split" and OOD in columns and not outside:
+        layout = replace(layout, sort=OOD)
+    labels: dict[str, str] = {}
+    legend = ""
+    if "setting" in layout.by:
+        labels, legend = aliases({s: names.labels.get(s, "") for s in table["setting"]})
+        if shared := names.shared.get(table["task"][0]):
+            legend = f"All rows: {shared}  {legend}".strip()
+    keys = _sorted(rows, labels, layout, outside)
+    words, lines = _words(rows, keys, labels, layout)
+    for key, line in zip(keys, lines, strict=True):
+        n = max(cell["n"] for cell in rows[key].values())
+        line += [
+            cell_text(rows[key].get(column), n, layout.metric, layout.spread) for column in columns
+        ]
+    closing = {"guessing": "guess"} if layout.metric == "error" else {}
+    closing |= {"threshold": "threshold"} if rates else {}
+    unit = " in %" if is_share(layout.metric) else ""
+    marked = any(_mark(*pair) for key in rows for pair in zip(layout.by, key, strict=True))
+    return Table(
+        title=f"{title}: {layout.metric}{unit}",
+        columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
+        words=len(words),
+        rows=lines,
+        caption=how_to_read(table, layout.spread) + (f" {LEGEND}" if marked else ""),
+        legend=legend,
+        best=BEST_RATE if rates else BEST,
+        marks=CLUSTERED if table["clusters"].any() else "",
+        closing=[
+            list(map(Cell, (f"({name})", *[""] * (len(words) - 1), *_shares(table, layout, share))))
+            for name, share in closing.items()
+        ],
+    )
+
+
+def _words(
+    rows: dict[Key, Cells], keys: Sequence[Key], labels: dict[str, str], layout: Layout
+) -> tuple[list[str], list[list[Cell]]]:
+    """The headings of the columns of words, and these columns in each row."""
+    # Settings that differ only in the encoding need no second column.
+    shown = [key for key in layout.by if key != "setting" or any(labels.values())]
+    seeds = {
+        k: sorted({s for cell in of.values() for s in cell["seeds"]}) for k, of in rows.items()
+    }
+    # Seeds from 0 on need no column beside n.
+    counted = all(of == list(range(len(of))) for of in seeds.values())
+    lines = []
+    for key in keys:
+        line = [
+            labels.get(value, "") if k == "setting" else _word(value) + _mark(k, value)
+            for k, value in zip(layout.by, key, strict=True)
+            if k in shown
+        ]
+        line.append(str(max(cell["n"] for cell in rows[key].values())))
+        lines.append(list(map(Cell, [*line, *([] if counted else [_seeds(seeds[key])])])))
+    heads = [*(HEADINGS.get(key, key) for key in shown), "n", *([] if counted else ["seeds"])]
+    return heads, lines
+
+
+def _check_sort(columns: pl.Series, layout: Layout) -> None:
+    choices = [*dict.fromkeys(columns), *layout.by, "n"]
+    if layout.sort is not None and layout.sort.removeprefix("-") not in choices:
+        raise UsageError(
+            f"sort={layout.sort}: {did_you_mean(layout.sort.removeprefix('-'), choices)}"
+        )
+
+
+def _sorted(
+    rows: dict[Key, Cells], labels: dict[str, str], layout: Layout, outside: Sequence[str]
+) -> list[Key]:
+    """The keys in order; those without a value come last, in either direction.
+
+    Args:
+        outside: the splits whose rates make the order where the layout has none.
+    """
+    by, sort = list(layout.by), layout.sort
+    column = (sort or "").removeprefix("-")
+
+    def by_names(key: Key) -> tuple[Any, ...]:
+        values = [labels.get(v, v) if k == "setting" else v for k, v in zip(by, key, strict=True)]
+        return tuple((value is None, value) for value in values)
+
+    def value(key: Key) -> Any:
+        if column in by:
+            return key[by.index(column)]
+        if column == "n":
+            return max(cell["n"] for cell in rows[key].values())
+        return rows[key].get(column, {}).get("mean")
+
+    keys = sorted(rows, key=by_names)
+    if sort is None:
+        return sorted(keys, key=lambda key: _by_rate(rows[key], outside)) if outside else keys
+    valued = [key for key in keys if value(key) is not None]
+    rest = [key for key in keys if value(key) is None]
+    return sorted(valued, key=value, reverse=sort.startswith("-")) + rest
+
+
+def _by_rate(cells: Cells, outside: Sequence[str]) -> tuple[Any, ...]:
+    """The place of a row: from the highest mean rate over these splits, on a tie from the lowest
+    mean, then from the lowest in-domain error; last where it lacks one of them."""
+    if not cells.keys() >= {*outside}:
+        return True, 0, 0.0, 0.0
+    found = [cells[split] for split in outside]
+    rate = mean_rate((cell["k"], cell["n"]) for cell in found)
+    if rate is None:
+        return True, 0, 0.0, 0.0
+    mean = cells[OOD]["mean"] if OOD in cells else fmean(cell["mean"] for cell in found)
+    return False, -rate, mean, cells.get(IN_DOMAIN, {}).get("mean") or 0.0
+
+
+def _seeds(seeds: list[int]) -> str:
+    """0,1,2; more than five as 0..9 or 0,1,..,12."""
+    if len(seeds) <= 5:
+        return ",".join(map(str, seeds))
+    whole = seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
+
+
+def _shares(table: pl.DataFrame, layout: Layout, share: str) -> list[str]:
+    """The mean of a column of shares in each column of the table, in %."""
+    means = table.group_by(layout.across, maintain_order=True).agg(pl.col(share).mean())[share]
+    return ["" if mean is None else percent(mean) for mean in means]
+
+
+def _mark(key: str, value: Any) -> str:
+    return MARK if key == "pe" and value in TEST_TIME else ""
+
+
+def _word(value: Any) -> str:
+    return "-" if value is None else text(value)
