@@ -12,6 +12,7 @@ from program import command, the_run, tiny, working_in
 
 from pe_lab.cli.main import main
 from pe_lab.store.digests import sealed
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
@@ -46,8 +47,7 @@ def make_runs(folder: Path) -> Path:
             _copy(real, runs, number, pe, seed)
     failed = runs / "flipflop" / "enc_0" / "seed9-00000000"
     failed.mkdir()
-    status = {"state": "failed", "step": 3, "steps": 20, "error": f"no good: {EVIL}"}
-    (failed / "status.json").write_text(json.dumps(status))
+    RunFolder(failed).set_status("failed", 3, 20, f"no good: {EVIL}")
     (runs / "flipflop" / "enc_0" / "seed8-00000000").mkdir()
     return runs
 

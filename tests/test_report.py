@@ -1,8 +1,6 @@
 """The report: its numbers, sentences and sections, and which files it writes."""
 
-import json
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -183,24 +181,6 @@ def test_unfinished_runs_settings_and_provenance_are_listed(page: Page) -> None:
         assert part in settings
     for part in ("torch 2.", "pe-lab 0.", "×32", "pe-lab report out="):
         assert part in page.inside("provenance")
-
-
-def test_a_run_that_did_not_look_for_untracked_files_has_its_provenance(
-    here: Here, runs: Path
-) -> None:
-    (first,) = (runs / "flipflop" / "enc_1").glob("seed0-*")
-    run = shutil.copytree(first, Path("odd/flipflop/enc_1") / first.name)
-    starts = json.loads((run / "environment.json").read_text())
-    del starts[-1]["git_untracked"]
-    (run / "environment.json").write_text(json.dumps(starts))
-    # Such a run is older than the digests.
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["digests"], summary["digest"]
-    (run / "summary.json").write_text(json.dumps(summary))
-    assert here("report", "runs_dir=odd", "inspect=none", "out=.").status == 0
-    shown = Page(Path("index.html").read_text()).inside("provenance")
-    assert "torch 2." in shown
-    assert "broken" not in shown
 
 
 def inspected(page: Page) -> list[str]:
