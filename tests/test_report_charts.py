@@ -18,6 +18,7 @@ from pe_lab.common.html import drawn
 from pe_lab.report.charts import MAX_STEPS, Chart, charts
 from pe_lab.report.data import sections
 from pe_lab.report.files import chart_files, evaluation_chart
+from pe_lab.report.page import Report
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs
 
@@ -149,7 +150,7 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
 def test_inspections_of_two_settings_are_two_files() -> None:
     facts = {"task": "copy", "pe": "cope", "seed": 0}
     runs = [SimpleNamespace(**facts, path=Path(f"seed0-{digest}")) for digest in ("a1", "b2")]
-    files = chart_files([], [], cast(Any, runs), "svg")
+    files = chart_files(Report([], [], [], cast(Any, runs), []), "svg")
     assert list(files) == ["copy-cope-seed0-inspection.svg", "copy-cope-seed0-b2-inspection.svg"]
 
 

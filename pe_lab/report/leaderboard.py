@@ -1,7 +1,6 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.report.charts import CONFIG, Chart, Spec
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
-from pe_lab.results.formats import Table
 from pe_lab.results.leaderboard import texts
 from pe_lab.results.leaderboard.families import Rate, rates_by
 from pe_lab.results.leaderboard.order import ordered
@@ -28,15 +26,6 @@ from pe_lab.results.leaderboard.texts import (
 )
 
 GENERATOR = "pe-lab leaderboard"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the page shows of a task."""
-
-    name: str
-    table: Table
-    chart: Chart
 
 
 def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
@@ -108,7 +97,7 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        tasks=[Task(task, task_table(found, task), _seeds(found, task)) for task in run],
+        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
         notes=notes,
     )
 
