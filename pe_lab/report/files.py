@@ -20,8 +20,8 @@ from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
 from pe_lab.report.data import Section, evaluated_sections
 from pe_lab.report.page import Report
 from pe_lab.report.tables import overview, picture, table
-from pe_lab.results.evaluation_tables import runs_of_evaluations
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.store.digests import digest_of
 
 RECORD = "charts.json"

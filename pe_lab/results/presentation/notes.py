@@ -1,4 +1,4 @@
-"""Notes on runs on which a suite chose the learning rate."""
+"""Notes below tables of runs: what a row pools, and runs on which a suite chose the rate."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,8 +6,25 @@ from collections.abc import Sequence
 import polars as pl
 
 from pe_lab.common.output import counted
+from pe_lab.results.aggregate import pooled
+from pe_lab.results.reader import text
 from pe_lab.results.suite import DEFAULT
 from pe_lab.results.tuning_runs import COLUMN, tuning
+
+
+def pooled_keys_note(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+    """What is ``pooled`` in a row, if anything is."""
+    found = pooled(runs, by)
+    if not found:
+        return []
+    keys = ", ".join(
+        f"{key} ({', '.join(map(text, values[:5]))}{', ..' if len(values) > 5 else ''})"
+        for key, values in found.items()
+    )
+    return [
+        f"by={','.join(by)} pools runs that differ in {keys}: the spread is not one over seeds "
+        "alone; add these keys to by, or give them a value"
+    ]
 
 
 def pooled_note(runs: pl.DataFrame, by: Sequence[str], where: str | None) -> list[str]:
@@ -20,15 +37,15 @@ def pooled_note(runs: pl.DataFrame, by: Sequence[str], where: str | None) -> lis
     """
     finished = runs.filter(pl.col("state") == "finished")
     group = ["task", *(key for key in by if key in runs.columns)]
-    pooled = tuning(finished.filter(pl.col(COLUMN).is_null().any().over(group)))
-    if pooled.is_empty():
+    of_tuning = tuning(finished.filter(pl.col(COLUMN).is_null().any().over(group)))
+    if of_tuning.is_empty():
         return []
     alone = f"{COLUMN}=null"
     without = f'"{alone}"' if where is None else shlex.quote(f"({where}) and {alone}")
-    names = pooled[COLUMN].unique().sort()
+    names = of_tuning[COLUMN].unique().sort()
     commands = [f"pe-lab leaderboard{'' if n == DEFAULT else f' suite={n}'}" for n in names]
     return [
-        f"rows pool {_described(pooled)} with others: where={without} leaves them out, "
+        f"rows pool {_described(of_tuning)} with others: where={without} leaves them out, "
         f"{', '.join(commands)} keeps them apart"
     ]
 
