@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
-from pe_lab.results.statistics import across_tasks, pairs, power, proportions
+from pe_lab.results.statistics import across_tasks, pairs, proportions
 from pe_lab.results.statistics.across_tasks import (
     improvement_interval,
     iqm,
@@ -21,7 +21,6 @@ from pe_lab.results.statistics.across_tasks import (
     stratified_bootstrap,
 )
 from pe_lab.results.statistics.pairs import Pair, exact_test
-from pe_lab.results.statistics.power import smallest_difference
 from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
@@ -48,7 +47,7 @@ def suite(rng: Rng, n: int) -> dict[str, NDArray[np.float64]]:
     return {f"{number}": draw(rng, n) for number, draw in enumerate(TASKS)}
 
 
-@pytest.mark.parametrize("module", [across_tasks, pairs, power, proportions])
+@pytest.mark.parametrize("module", [across_tasks, pairs, proportions])
 def test_the_examples_in_the_docstrings(module: object) -> None:
     names = {"pl": pl}
     failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
@@ -278,24 +277,6 @@ def test_pairs_are_corrected_over_all_pairs() -> None:
     assert found["b", "c"].p_holm == pytest.approx(3 * p)
     differ = pairs.differing(list(found.values()))
     assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
-
-
-def test_power_is_that_of_scipys_fisher_test() -> None:
-    from scipy.stats import binom, fisher_exact
-
-    n, p, q = 8, 0.9, 0.2
-    expected = sum(
-        binom.pmf(i, n, p) * binom.pmf(j, n, q)
-        for i, j in itertools.product(range(n + 1), repeat=2)
-        if fisher_exact([[i, n - i], [j, n - j]]).pvalue <= 0.05
-    )
-    assert power.power(n, p, q) == pytest.approx(expected)
-
-
-def test_the_smallest_difference_that_seeds_can_show() -> None:
-    assert smallest_difference(8) == pytest.approx(0.2, abs=0.02)
-    assert smallest_difference(4) is None
-    assert power.power(23, 0.9, 0.5) >= 0.8 > power.power(22, 0.9, 0.5)
 
 
 def families_in_error(draw: Draw, families: int) -> float:
