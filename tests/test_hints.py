@@ -42,6 +42,8 @@ HINTS = {
     "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
     "data spilt=train to=x.jsonl": "did you mean split? (choices: n, split, to; of a run: debug, ",
     "data xyz=3 to=x.jsonl": "choose from n, split, to; of a run: debug, ",
+    "train.schedule=cosin": "did you mean cosine? (choices: constant, cosine, linear)",
+    "list encoding": "did you mean pe?",
     # Names of the field or of other commands.
     "encoding=cope": "did you mean pe?",
     "task=copy layers=3": "did you mean model.n_layers?",

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import PeLabError, UsageError
-from pe_lab.core.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
+from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
 from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import Record, read_records, records_of, text, without_collection
@@ -120,7 +120,7 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
     ood = [split for split in splits_of(frame) if split != IN_DOMAIN]
     n = pl.col("splits").list.len() - pl.col("splits").list.contains(IN_DOMAIN).cast(pl.UInt32)
     means = {}
-    for metric in (*(m.name for m in TITLED), "guess"):
+    for metric in (*(m.name for m in CHARTED), "guess"):
         columns = [c for split in ood if (c := metric_name(split, metric)) in frame.columns]
         if columns:
             measured = pl.sum_horizontal(pl.col(columns).is_not_null())

@@ -7,7 +7,7 @@ import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.core.metrics import TITLED
+from pe_lab.core.metrics import CHARTED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.frame import runs_of
@@ -97,8 +97,8 @@ def recorded_tables(
 
 def check_metric(metric: str, generate: bool) -> str:
     """The metric; UsageError for an unknown name."""
-    names = [*(metric.name for metric in TITLED), "accuracy"]
-    names += [f"{m.name}_generated" for m in TITLED if m.generated and generate]
+    names = [*(metric.name for metric in CHARTED), "accuracy"]
+    names += [f"{m.name}_generated" for m in CHARTED if m.generated and generate]
     if metric not in names:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, names)}")
     return metric
