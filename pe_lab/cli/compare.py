@@ -24,8 +24,7 @@ from pe_lab.results.paired_tables import paired_tables
 from pe_lab.results.published import Published, published
 from pe_lab.results.published_tables import INTERVAL, commands, comparison_tables
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tuning_notes import left_out_note
-from pe_lab.results.tuning_runs import tuning
+from pe_lab.results.tuning_runs import left_out_note, tuning
 from pe_lab.results.verdicts import RULE
 from pe_lab.results.vs_published import compared
 

@@ -52,7 +52,7 @@ from pe_lab.results.output import Format, print_tables
 from pe_lab.results.runs_file import write_file_of_runs
 from pe_lab.results.selection import FileOptions, selected
 from pe_lab.results.tables import Layout, tables
-from pe_lab.results.tuning_notes import pooled_note
+from pe_lab.results.tuning_runs import pooled_note
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
 

@@ -19,7 +19,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.proportions import mean_rate
 from pe_lab.results.suite import threshold
-from pe_lab.results.tuning_notes import pooled_note
+from pe_lab.results.tuning_runs import pooled_note
 
 
 @dataclass(frozen=True)
