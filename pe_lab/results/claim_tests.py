@@ -224,10 +224,10 @@ def _row(
     missing, errors = [], []
     for side, entry in zip("ab", pair, strict=True):
         rate = rates.get((task, entry))
+        # Without a rate, no run.
         every = rows.filter(
-            pl.col("task") == task, pl.col("entry") == entry,
-            pl.lit(False) if rate is None else pl.col("lr") == rate,
-        ).unique(["seed", "split"], keep="first", maintain_order=True)  # fmt: skip
+            pl.col("task") == task, pl.col("entry") == entry, pl.col("lr") == pl.lit(rate)
+        ).unique(["seed", "split"], keep="first", maintain_order=True)
         runs = every.filter(pl.col("split") == split)
         inside = every.filter(pl.col("split") == IN_DOMAIN)["error"].fill_null(WORST)
         of_side = runs["error"].fill_null(WORST)
