@@ -19,24 +19,25 @@ WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
 class FlipFlop(Task):
     """One bit of memory: recall the last written bit across instructions to ignore.
 
-    A sequence is pairs of an instruction and a bit. The first instruction is w (write), the
-    last r (read); each of the others is i (ignore) with probability p_ignore, else w or r
-    with equal chances. The bits after w and i are uniform; the bit after r repeats the last
-    written one. Scored: the bits after r. (Liu 2023, arXiv 2306.00946.)
-
-    Vocabulary: w r i 0 1. length 12, p_ignore 0.5, tokens over scored targets:
+    length 12, p_ignore 0.5, tokens over scored targets:
 
         w 1 r 1 i 0 i 0 i 0 r
             1               1
 
-    Splits: sparse and dense change p_ignore, long_x2 and long_x4 the length, sparse_x4 and
-    dense_x4 both. Metric: share of wrong bits.
+    A sequence is pairs of an instruction and a bit. The first instruction is w (write), the last r
+    (read). Each of the others is i (ignore) with probability p_ignore, else w or r with equal
+    chances. The bits after w and i are uniform; the bit after r repeats the last written one.
+    Scored: the bits after r.
 
-    ``files`` names text files to read instead of drawing: split (train, in_domain or one of
-    the splits) -> path, relative to the current folder, one sequence per row like
-    ``w1i0i1r1`` as in the official data set (Hugging Face synthseq/flipflop). Such a split has
-    the length of its file; the files of train and in_domain must have ``length``. A .jsonl is read
-    as in every task.
+    Vocabulary: w r i 0 1. Splits: sparse and dense change p_ignore, long_x2 and long_x4 the length,
+    sparse_x4 and dense_x4 both. Metric: share of wrong bits.
+
+    ``files`` names text files to read instead of drawing: split (train, in_domain or one of the
+    splits) -> path, relative to the current folder. Each row is one sequence like ``w1i0i1r1``, as
+    in the official data set (Hugging Face synthseq/flipflop). Such a split has the length of its
+    file; the files of train and in_domain must have ``length``. A .jsonl is read as in every task.
+
+    Source: Liu 2023 (arXiv 2306.00946).
     """
 
     length: Annotated[int, Field(ge=4)]

@@ -29,13 +29,14 @@ MEASURE = "pe_lab/training/measure.py"
 GENERATE = "pe_lab/training/generate.py"
 BATCHES = "pe_lab/training/batches.py"
 METRICS = "pe_lab/core/metrics.py"
+MODEL = "pe_lab/models/base.py"
 MEMORY = "pe_lab/training/memory.py"
 
 FIRST = {
     "test_trainer.py": (TRAINER,),
     "test_optimizer.py": (ADAM, OPTIMIZER),
     "test_batches.py": (BATCHES,),
-    "test_answers.py": (MEASURE, GENERATE, METRICS, MEMORY),
+    "test_answers.py": (MEASURE, GENERATE, METRICS, MODEL, MEMORY),
 }
 """The tests of each file, which run first where it is changed."""
 
@@ -142,7 +143,7 @@ MUTANTS = [
     ("another optimizer's state accepted", OPTIMIZER,
      "if ours != theirs:", "if False:"),
     # Evaluation
-    ("bfloat16 ignored", MEASURE,
+    ("bfloat16 ignored", MODEL,
      '== "bfloat16"', '== "float16"'),
     ("the first sequences of a split ignored", MEASURE,
      "first = slice(0, n)", "first = slice(0, None)"),

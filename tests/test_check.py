@@ -9,7 +9,7 @@ import torch
 from program import Here
 
 from pe_lab.evaluation.contract import cost
-from pe_lab.evaluation.contract.memory import peak
+from pe_lab.evaluation.contract.cost import peak
 
 BUGS = '''
 import torch
@@ -253,7 +253,7 @@ PLANTED = {
     "Dropped": ("", "nothing is drawn"),
 }
 FOUND = {
-    "CountedRows": "rotate is marked @by_position, but query 1 rotated by itself differs by",
+    "CountedRows": "rotate is marked @by_position (read positions as passed",
     "Overflows": "bias is inf at head 0, query 0, key",
     "Wrong": "bias is marked @by_distance, but at head 0 keys at the distance 0 get",
     "HalfSum": "in bfloat16 autocast attention weights of 130 keys differ from float64 by",

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 from program import Here
 
-from pe_lab.results.extrapolation import ORDER, TEXT, extrapolation_tables, published_accuracy
+from pe_lab.results.presentation.extrapolation import (
+    ORDER,
+    TEXT,
+    extrapolation_tables,
+    published_accuracy,
+)
 from pe_lab.results.published import extrapolated
 
 TINY = [

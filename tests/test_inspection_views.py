@@ -1,15 +1,14 @@
 """An inspection in the terminal and as a page."""
 
 import io
-import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from edited import edit_checkpoint
+from html_page import Page
 from inspections import Fake, fake, made, run
 from rich.console import Console
 
@@ -94,46 +93,20 @@ def test_a_long_row_is_folded_and_its_gates_summed() -> None:
     assert whole == 400
 
 
-class Parsed(HTMLParser):
-    """Elements that are closed in order, their ids, and the JSON that they hold."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.data: list[Any] = []
-        self.text = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append("json" if ("type", "application/json") in attrs else tag)
-        self.ids += [str(value) for name, value in attrs if name == "id"]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() in (tag, "json")
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "json":
-            self.data.append(json.loads(data))
-        elif not self.open or self.open[-1] not in ("style", "script"):
-            self.text += data
-
-
-def chart_in(text: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def chart_in(text: str) -> tuple[Page, dict[str, Any], dict[str, Any]]:
     """The parsed page, and the values of its chart's data and signals."""
-    parsed = Parsed(text)
-    (spec,) = parsed.data
+    page = Page(text)
+    (spec,) = page.specs()
     data = {source["name"]: source.get("values") for source in spec["data"]}
-    return parsed, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
+    return page, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
 
 
 def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
     inspection = inspect_run(run, "long_x4", 1)
     parsed, data, signals = chart_in(fragment(inspection))
-    assert parsed.ids == []
+    assert not any("id" in e["attributes"] for e in parsed.elements)
     assert [row["token"] for row in data["tokens"]] == inspection.tokens
-    assert inspection.summary in parsed.text
+    assert parsed.all("p")[0]["text"] == inspection.summary
     rows = {(row["head"], row["query"]): row for row in data["rows"]}
     assert len(rows) == len(data["rows"])
     assert rows.keys() == {(h.name, q) for h in inspection.heads for q in inspection.queries}

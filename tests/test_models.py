@@ -11,11 +11,11 @@ from hydra.utils import get_object
 from small_models import MODELS, config, every_model, small
 
 from docs import facts
-from pe_lab.evaluation.contract import tiny_models
+from pe_lab.evaluation.contract import models
+from pe_lab.evaluation.contract.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_MODEL
 from pe_lab.evaluation.contract.tiny import gradients, loss, scattered, sequential
-from pe_lab.evaluation.contract.tiny_models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
 from pe_lab.models.base import Model, ModelConfig
 from pe_lab.training.encodings import build_encodings
 
@@ -24,7 +24,7 @@ ENCODINGS = facts.names()
 
 def built(name: str, pe: str = "none", **changes: Any) -> Model | None:
     """The model with all parameters moved; None: it refuses the encoding."""
-    return tiny_models.built(small(name), facts.section(pe), **changes)
+    return models.built(small(name), facts.section(pe), **changes)
 
 
 def refused(cfg: ModelConfig, encodings: list[Any]) -> str | None:

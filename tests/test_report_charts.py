@@ -18,6 +18,7 @@ from pe_lab.common.html import drawn
 from pe_lab.report.charts import MAX_STEPS, Chart, charts
 from pe_lab.report.data import sections
 from pe_lab.report.files import chart_files, evaluation_chart
+from pe_lab.report.page import Report
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs
 
@@ -91,6 +92,18 @@ def test_learning_curves_end_with_the_closing_measurement(flipflop: dict[str, Ch
     assert {x for _, x in means(flipflop["loss"])}
 
 
+def test_splits_without_numbers_or_names_have_no_chart(here: Here) -> None:
+    """A key that splits set to a word, and a breakdown of a split that the run does not name."""
+    run = made("rope", **{"task.splits.sparse": {"kind": "odd"}, "task.splits.dense": {}})
+    summary_of_run = json.loads((run.path / "summary.json").read_text())
+    cell = {"error": 0.5, "loss": 1.0, "n": 4}
+    summary_of_run["by"] = {split: {"length": {"1": cell, "2": cell}} for split in ("no", "sparse")}
+    (run.path / "summary.json").write_text(json.dumps(summary_of_run))
+    found = charts_of()
+    assert found.keys() & {"against-kind", "by-length"} == {"by-length"}
+    assert {row["panel"] for row in values(found["by-length"].spec)} == {"sparse"}
+
+
 def test_a_long_curve_is_thinned_to_means_over_equal_intervals(here: Here) -> None:
     lines = [json.dumps({"step": step, "train/loss": step % 2}) for step in range(1, 601)]
     (made("rope").path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -149,7 +162,7 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
 def test_inspections_of_two_settings_are_two_files() -> None:
     facts = {"task": "copy", "pe": "cope", "seed": 0}
     runs = [SimpleNamespace(**facts, path=Path(f"seed0-{digest}")) for digest in ("a1", "b2")]
-    files = chart_files([], [], cast(Any, runs), "svg")
+    files = chart_files(Report([], [], [], cast(Any, runs), []), "svg")
     assert list(files) == ["copy-cope-seed0-inspection.svg", "copy-cope-seed0-b2-inspection.svg"]
 
 

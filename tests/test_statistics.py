@@ -20,7 +20,6 @@ from pe_lab.results.statistics.across_tasks import (
     probability_of_improvement,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.letters import compact_letters
 from pe_lab.results.statistics.pairs import Pair, exact_test
 from pe_lab.results.statistics.power import smallest_difference
 from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
@@ -266,7 +265,7 @@ def test_nothing_to_test() -> None:
     assert exact_test({"x": [0.0] * 8}, {"x": [0.0] * 8}) == 1
     found = pairs.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
     assert found == [Pair("a", "b", None, None)]
-    assert compact_letters(["a", "b"], found) == {"a": "", "b": ""}
+    assert not pairs.differing(found)
 
 
 def test_pairs_are_corrected_over_all_pairs() -> None:
@@ -277,8 +276,8 @@ def test_pairs_are_corrected_over_all_pairs() -> None:
     assert [found[pair].p for pair in (("a", "b"), ("a", "c"), ("b", "c"))] == [1, p, p]
     assert found["a", "c"].p_holm == pytest.approx(3 * p)
     assert found["b", "c"].p_holm == pytest.approx(3 * p)
-    letters = compact_letters("abc", list(found.values()))
-    assert letters == {"a": "a", "b": "a", "c": "b"}
+    differ = pairs.differing(list(found.values()))
+    assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
 
 
 def test_power_is_that_of_scipys_fisher_test() -> None:
@@ -306,7 +305,7 @@ def families_in_error(draw: Draw, families: int) -> float:
     wrong = 0
     for _ in range(families):
         entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
-        wrong += any(compact_letters(list(entries), pairs.pairs(entries)).values())
+        wrong += bool(pairs.differing(pairs.pairs(entries)))
     return wrong / families
 
 

@@ -1,12 +1,14 @@
 """The whole step: its fast form is an equal of the plain one (train.fast=false)."""
 
 import sys
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from program import ENCODINGS
+from program import ENCODINGS, ROOT
 from torch import Tensor
 from trainers import planned
 
@@ -14,8 +16,9 @@ from pe_lab.core.dropout import Drop
 from pe_lab.kernels.apply import FAST
 from pe_lab.training.batches import TrainData
 from pe_lab.training.plan import Plan
-from pe_lab.training.trainer import summed_loss
+from pe_lab.training.trainer import Trainer, summed_loss
 
+OURS = {ROOT / "pe_lab", ROOT / "tasks"}
 TRUNKS = {
     "pre": (),
     "post": ("model.norm_position=post", "model.activation=gelu"),
@@ -32,7 +35,7 @@ def loss_and_gradients(made: Plan, changed: Any = None, key: int = 7) -> dict[st
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.1)
     batch = TrainData(made.task, 0, 5).batch(0)
-    counted = made.task.trained(batch)
+    counted = batch.trained(made.task.loss_on)
     drawn = made.positions.of_batch(np.random.default_rng(0), batch, training=True)
     pos = torch.from_numpy(drawn)
     loss = summed_loss(model, batch, counted, pos, key)
@@ -59,6 +62,25 @@ def test_fast_is_plain(pe: str, trunk: str) -> None:
     # The mask is the key's: with another one all of this would be different.
     other = loss_and_gradients(planned(*words), key=8)
     assert abs(float(other["loss"] - fast["loss"])) > 1e-3
+
+
+def test_a_training_batch_passes_few_files() -> None:
+    """So few that a reader can follow it. The first step also draws batches and checks kernels."""
+    trainer = Trainer(planned("pe=cope"), torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]
+    trainer.train_step()
+    files = set()
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        files.add(Path(frame.f_code.co_filename))
+
+    sys.setprofile(profile)
+    try:
+        trainer.train_step()
+    finally:
+        sys.setprofile(None)
+    ours = {f"{file.parent.name}/{file.name}" for file in files if OURS & set(file.parents)}
+    assert {"training/trainer.py", "models/transformer.py", "pe/cope.py"} <= ours
+    assert len(ours) <= 18, sorted(ours)
 
 
 def test_without_kernels_the_plain_model_runs(

@@ -15,7 +15,7 @@ from program import Here, assert_refused, the_run, tiny
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.verify import problems
-from pe_lab.results.evaluation_tables import evaluation_tables
+from pe_lab.results.presentation.evaluations import evaluation_tables
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 

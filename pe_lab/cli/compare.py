@@ -18,14 +18,18 @@ from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse, without_config_dir
-from pe_lab.results.output import Format, print_tables
 from pe_lab.results.paired import paired
-from pe_lab.results.paired_tables import paired_tables
+from pe_lab.results.presentation.comparisons import (
+    VERDICT,
+    commands,
+    comparison_tables,
+    paired_tables,
+)
+from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.notes import left_out_note
 from pe_lab.results.published import Published, published
-from pe_lab.results.published_tables import INTERVAL, commands, comparison_tables
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tuning_runs import left_out_note, tuning
-from pe_lab.results.verdicts import RULE
+from pe_lab.results.tuning_runs import tuning
 from pe_lab.results.vs_published import compared
 
 
@@ -78,7 +82,7 @@ def show(words: Sequence[str]) -> None:
     both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
     left = left_out_note(_left_out(runs, numbers, both))
     tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
-    facts: dict[str, Any] = {"verdict": RULE, "interval": INTERVAL}
+    facts: dict[str, Any] = {"verdict": VERDICT, "interval": "95 %, Student's t, of the mean"}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
         none = f"no published number matches {selection}: see pe_lab/results/published.yaml"

@@ -46,8 +46,8 @@ from pe_lab.common.options import (
     parse,
     without_config_dir,
 )
-from pe_lab.results.cell_text import Spread
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.cells import Spread
+from pe_lab.results.presentation.formats import Format, print_tables
 
 logger = logging.getLogger("pe_lab")
 
@@ -93,8 +93,8 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.report.files import write_evaluations
-    from pe_lab.results.evaluation_tables import check_metric, evaluation_tables, notes
     from pe_lab.results.frame import runs_of
+    from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes
 
     metric = check_metric(options.metric, options.generate)
     progress = _Progress()

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import Options, parse
-from pe_lab.results.formats import markdown
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Format, markdown, print_tables
 
 if TYPE_CHECKING:
     import polars as pl
@@ -101,7 +100,7 @@ def _folders(name: str, words: Sequence[str]) -> list[Path]:
     """The folders of the runs of a command line; UsageError for options that do not fit."""
     from pe_lab.cli.train import checked_jobs
     from pe_lab.experiment.run import folder_of
-    from pe_lab.results.extrapolation import SPLITS
+    from pe_lab.results.presentation.extrapolation import SPLITS
     from pe_lab.training.plan import plan
 
     found, seeds = [], set()
@@ -146,7 +145,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
     from pe_lab.common.console import console
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.evaluation.record import TRAINED as AS_TRAINED
-    from pe_lab.results.extrapolation import SPLITS
+    from pe_lab.results.presentation.extrapolation import SPLITS
     from pe_lab.results.published import extrapolated
 
     parts = []
@@ -162,9 +161,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
 
 def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
     from pe_lab.report.files import write_evaluations
-    from pe_lab.results.columns import frame_of
-    from pe_lab.results.extrapolation import extrapolation_tables
-    from pe_lab.results.frame import FACTS
+    from pe_lab.results.presentation.extrapolation import extrapolation_tables
 
     accuracies = {
         (row, split): (1 - part.sort("seed")["error"]).to_list()
@@ -179,4 +176,4 @@ def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -
         write_new_file(written, text.encode())
     except OSError as error:
         raise cannot_write(written, error) from None
-    print_tables(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})
+    print_tables(form, found, evaluated, None, [f"written to {written}, {out}"], {})

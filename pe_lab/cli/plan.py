@@ -23,11 +23,9 @@ from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.results.claim_tests import claims_table, commands, decide, details_table, tuned_rates
 from pe_lab.results.claims import Claims, check_claims, read_claims, register
-from pe_lab.results.columns import frame_of
-from pe_lab.results.frame import FACTS
 from pe_lab.results.leaderboard.file import shipped_claims, shipped_rows
 from pe_lab.results.leaderboard.rows import suite_rows
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 
@@ -79,7 +77,7 @@ def show(words: Sequence[str]) -> None:
         notes += [f"{one.name}: {said}" for said in missing]
     facts = {"verdicts": {one.name: one.verdict for one in decided}}
     tests = pl.concat([one.rows for one in decided])
-    print_tables(options.format, tables, tests, frame_of([], FACTS), notes, facts)
+    print_tables(options.format, tables, tests, None, notes, facts)
 
 
 def _register(

@@ -29,11 +29,9 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, RunError, UsageError
 from pe_lab.common.options import Flag, parse
 from pe_lab.common.output import counted, printable
-from pe_lab.results.columns import frame_of
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.frame import FACTS, runs_of
+from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, among, selected
 from pe_lab.store.run_folder import RunFolder, is_run
 
@@ -105,7 +103,7 @@ def show(words: Sequence[str]) -> None:
     else:
         cells = [[Cell(word) for word in line] for line in lines]
         tables = [Table(title, COLUMNS, len(COLUMNS), cells)] if found else []
-        print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
+        print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
     if left := [row for row in found if row["path"] not in aside]:
         raise RunError(_title(left, len(runs) - len(aside)))
 

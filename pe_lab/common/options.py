@@ -133,7 +133,7 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        return f"{assignment}: {did_you_mean(str(first['input']), choices_of(field.annotation))}"
+        return f"{assignment}: {remedy(first)}"
     allowed = f"set it to {description}" if description else remedy(first)
     return f"{assignment} is not allowed: {allowed}"
 

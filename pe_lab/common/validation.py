@@ -1,8 +1,12 @@
 """What pydantic checks: closed dataclasses, and its errors in words."""
 
+import re
+
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
+
+from pe_lab.common.suggest import did_you_mean
 
 closed = dataclass(
     frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -23,7 +27,6 @@ _ALLOWED = {
     "finite_number": "a finite number",
     "bool_parsing": "true or false",
     "bool_type": "true or false",
-    "literal_error": "{expected}",
     "string_type": "a text",
     "string_too_short": "a text of {min_length} characters or more",
     "tuple_type": "a list: [A,B]",
@@ -36,6 +39,10 @@ _ALLOWED = {
 
 
 def remedy(error: ErrorDetails) -> str:
-    """``set it to a whole number``; pydantic's own message for a kind of error not listed here."""
+    """``set it to a whole number``, or ``did you mean cosine?`` where there is a list of choices;
+    pydantic's own message for a kind of error not listed here."""
+    if error["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'|(\d+)", error["ctx"]["expected"])
+        return did_you_mean(str(error["input"]), [word or number for word, number in choices])
     allowed = _ALLOWED.get(error["type"])
     return f"set it to {allowed.format(**error.get('ctx', {}))}" if allowed else error["msg"]

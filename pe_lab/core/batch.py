@@ -52,6 +52,10 @@ class Batch:
             return np.ones((n, t), dtype=bool)
         return np.arange(t)[None, :] < self.lengths[:, None]
 
+    def trained(self, loss_on: str) -> Bools:
+        """The positions of the loss: those that are ``scored``, or ``all`` that are not padding."""
+        return self.scored if loss_on == "scored" else self.real()
+
 
 class Stored(Protocol):
     """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""

@@ -168,10 +168,6 @@ class Task(ABC):
         """The splits that are measured: in_domain, then the others in the yaml's order."""
         return [IN_DOMAIN, *self.splits]
 
-    def trained(self, batch: Batch) -> Bools:
-        """The positions that count in the loss."""
-        return batch.scored if self.loss_on == "scored" else batch.real()
-
     def correct(self, logits: Any, targets: Any) -> Any:
         """(n, V) logits and (n,) targets, torch tensors, to (n,) bool: which answers are right."""
         return logits.argmax(-1) == targets

@@ -19,7 +19,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.measure import Answers, Evaluator, autocast, fixed_positions
+from pe_lab.training.measure import Answers, Evaluator, fixed_positions
 from pe_lab.training.plan import Plan, plan, replaced
 
 SUMMARY = {
@@ -66,7 +66,7 @@ class LoadedRun:
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         """Makes the autocast context of training, on the model's current device."""
-        return partial(autocast, self.plan, self.model)
+        return partial(self.model.autocast, self.plan.config.train.precision)
 
 
 def load(path: str | Path) -> LoadedRun:

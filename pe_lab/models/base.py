@@ -146,6 +146,11 @@ class Model(nn.Module, ABC):
             return None
         return self.dropout_type(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
+    def autocast(self, precision: str) -> torch.autocast:
+        """The context of ``train.precision`` on the model's device."""
+        half = precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half)
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

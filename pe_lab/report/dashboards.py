@@ -7,7 +7,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.core.metrics import COSTS, IN_DOMAIN, MEAN_OOD, TITLED, metric_name
+from pe_lab.core.metrics import CHARTED, COSTS, IN_DOMAIN, MEAN_OOD, metric_name
 from pe_lab.experiment.trackers.labels import LENGTH_COLUMNS
 
 MAX_RUNS = 1000
@@ -40,7 +40,7 @@ def workspace(
         pictures: whether some runs have pictures.
     """
     errors = [MEAN_OOD, *(metric_name(s, "error") for s in splits if s != IN_DOMAIN)]
-    in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in TITLED]
+    in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in CHARTED]
     closing = [in_domain[0], *errors]
     sections = [
         ("Closing error, mean and standard deviation over seeds", _bars(closing), True),

@@ -11,15 +11,15 @@ from pe_lab.core.metrics import COSTS, IN_DOMAIN, TABLED
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.aggregate import SETTING
-from pe_lab.results.cell_text import CLUSTERS
-from pe_lab.results.evaluation_tables import scales
 from pe_lab.results.evaluations import recorded, shown_encoding
-from pe_lab.results.intervals import NO_THRESHOLD, spread, with_interval
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.cells import CLUSTERS
+from pe_lab.results.presentation.evaluations import scales
+from pe_lab.results.presentation.notes import pooled_note
 from pe_lab.results.reader import text
+from pe_lab.results.statistics.intervals import NO_THRESHOLD, spread, with_interval
 from pe_lab.results.statistics.proportions import mean_rate
 from pe_lab.results.suite import threshold
-from pe_lab.results.tuning_runs import pooled_note
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -18,9 +18,10 @@ from pe_lab.inspection.data import Inspection
 from pe_lab.inspection.page import whole_chart
 from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
 from pe_lab.report.data import Section, evaluated_sections
+from pe_lab.report.page import Report
 from pe_lab.report.tables import overview, picture, table
-from pe_lab.results.evaluation_tables import runs_of_evaluations
 from pe_lab.results.labels import labels
+from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.store.digests import digest_of
 
 RECORD = "charts.json"
@@ -29,22 +30,17 @@ RECORD = "charts.json"
 Draw = Callable[[], bytes]
 
 
-def chart_files(
-    trained: Sequence[Section],
-    evaluated: Sequence[Section],
-    inspections: Sequence[Inspection],
-    form: str,
-) -> dict[str, Draw]:
+def chart_files(content: Report, form: str) -> dict[str, Draw]:
     """File name -> what draws it: the overview, the table and charts of every section, and each
     inspection."""
     specs: dict[str, Callable[[], Spec]] = {}
-    if trained:
-        specs["overview"] = lambda: picture(overview(trained))
-    for section in (*trained, *evaluated):
+    if content.trained:
+        specs["overview"] = lambda: picture(overview(content.trained))
+    for section in (*content.trained, *content.evaluated):
         specs[f"{section.title} table"] = partial(_table, section)
         for chart in charts(section):
             specs[f"{section.title} {chart.name}"] = partial(figure, section, chart)
-    for inspection in inspections:
+    for inspection in content.inspections:
         name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
         if name in specs:  # of another setting
             name = f"{inspection.task} {inspection.pe} {inspection.path.name} inspection"

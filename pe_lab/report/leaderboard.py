@@ -1,7 +1,6 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,31 +11,17 @@ from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.report.charts import CONFIG, Chart, Spec
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
-from pe_lab.results.formats import Table
-from pe_lab.results.leaderboard import texts
-from pe_lab.results.leaderboard.families import Rate, rates_by
-from pe_lab.results.leaderboard.order import ordered
+from pe_lab.results.leaderboard import families
+from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.tables import by_family
-from pe_lab.results.leaderboard.task_tables import task_table
-from pe_lab.results.leaderboard.texts import (
+from pe_lab.results.presentation.leaderboard import (
     display_name,
-    entry_order,
     interval_text,
     marked_share,
-    missing_text,
+    task_table,
 )
 
 GENERATOR = "pe-lab leaderboard"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the page shows of a task."""
-
-    name: str
-    table: Table
-    chart: Chart
 
 
 def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
@@ -46,15 +31,13 @@ def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = 
         at_least_half: only the entries that have run half of these tasks or more.
     """
     run = set(found.cells["task"])
-    families = by_family(found.suite, [task for task in tasks if task in run])
-    columns = [
-        Column(task, link=f"task-{task}", group=f) for f, of in families.items() for task in of
-    ]
+    by = by_family(found.suite, [task for task in tasks if task in run])
+    columns = [Column(task, link=f"task-{task}", group=f) for f, of in by.items() for task in of]
     names = [column.name for column in columns]
     entries, controls = entry_order(found, tasks)
     rates = rates_by(found, "generalises", {task: [task] for task in names})
     least = len(names) / 2 if at_least_half else 0
-    entries = ordered(entries, rates_by(found, "generalises", families))
+    entries = ordered(entries, rates_by(found, "generalises", by))
     entries = [entry for entry in entries if len(rates.get(entry, {})) >= least]
     caption = (
         "In %: the success rate, averaged over the scored splits; below, its 95 % interval. "
@@ -81,8 +64,8 @@ def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = 
 def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str) -> Cell:
     rate = rates.get(task)
     if rate is None:
-        why = missing_text(found, entry, [task])
-        return Cell("" if why == texts.NOT_RUN else why, kind=NOT_RUN, title=why)
+        why = families.missing(found, entry, [task])
+        return Cell("" if why == families.NOT_RUN else why, kind=NOT_RUN, title=why)
     text, below = marked_share(rate), interval_text(rate)
     if rate.unlearned:
         return Cell(text, below, kind=UNLEARNED, order=rate.share)
@@ -108,7 +91,7 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        tasks=[Task(task, task_table(found, task), _seeds(found, task)) for task in run],
+        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
         notes=notes,
     )
 

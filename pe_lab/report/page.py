@@ -1,81 +1,190 @@
 """The report as one HTML file: an overview, a sentence for each task, and the rest folded."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
+import polars as pl
+
+from pe_lab.common.errors import PeLabError
 from pe_lab.common.html import rendered
-from pe_lab.report.charts import Chart, charts
-from pe_lab.report.data import Section
-from pe_lab.report.facts import Counts, Settings, settings
-from pe_lab.report.inspected import Inspected
-from pe_lab.report.tables import Grid, overview, sentence, table
+from pe_lab.inspection.data import Inspection
+from pe_lab.inspection.page import fragment
+from pe_lab.report.charts import charts
+from pe_lab.report.data import Section, evaluated, sections
+from pe_lab.report.tables import overview, sentence, table
+from pe_lab.results.frame import FACTS, by_split
+from pe_lab.results.reader import text
+from pe_lab.store.run_folder import RunFolder
 
 GENERATOR = "pe-lab report"
+NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
+MAX_VALUES = 12
+"""Maximum of values listed for a key; the rest are counted."""
+MAX_INSPECTED, MAX_INSPECTED_PER_TASK = 8, 4
+"""Limits on the runs that are inspected by default."""
 
 
 @dataclass(frozen=True)
-class Page:
-    """The content of the page.
+class Report:
+    """What the page and the chart files are made of.
 
     Args:
         evaluated: the sections of evaluations, shown with their tasks.
         unread: a message for each file that cannot be read.
+        refused: a message for each run that could not be inspected.
     """
 
-    title: str
-    command: str
-    made: datetime
-    with_versions: str
     trained: Sequence[Section]
     evaluated: Sequence[Section]
-    states: Mapping[str, int]
-    unfinished: Sequence[Sequence[str]]
     unread: Sequence[str]
-    provenance: Mapping[str, Counts]
-    inspected: Inspected
+    inspections: Sequence[Inspection]
+    refused: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Part:
-    """What the page shows of a section."""
+def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report:
+    """The report of these runs.
 
-    name: str
-    grid: Grid
-    charts: Sequence[Chart]
-    note: str
+    Args:
+        where: the condition that selected the runs.
+        inspect: the folders of runs to inspect, separated by commas, or "none"; by default one run
+            of the best encodings of each task.
+
+    Raises:
+        UsageError: a run of ``inspect`` cannot be inspected.
+    """
+    finished = runs.filter(pl.col("state") == "finished")
+    if finished.is_empty():
+        return Report([], [], [], [], [])
+    trained = sections(finished, by_split(finished), where)
+    since, unread = evaluated(finished, where)
+    paths = [] if inspect == "none" else inspect.split(",") if inspect else _best(trained)
+    found, refused = [], []
+    for path in paths:
+        # Imported here: this is the only part that needs torch.
+        from pe_lab.experiment.inspect_run import inspect_run
+
+        try:
+            found.append(inspect_run(path))
+        except PeLabError as error:
+            if inspect is not None:
+                raise
+            refused.append(str(error))
+    return Report(trained, since, unread, found, refused)
 
 
-@dataclass(frozen=True)
-class Task(Part):
-    """What the page shows of a task."""
+def _best(found: Sequence[Section]) -> list[str]:
+    """Runs with weights: per task, the lowest seed of each of the best encodings."""
+    each = min(MAX_INSPECTED_PER_TASK, max(1, MAX_INSPECTED // max(1, len(found))))
+    paths: list[str] = []
+    for section in found[:MAX_INSPECTED]:
+        of_task: dict[str, str] = {}
+        for setting in section.settings:
+            folders = section.runs.filter(setting=setting.name).sort("seed")["path"]
+            with_weights = (path for path in folders if (Path(path) / "checkpoint.pt").is_file())
+            if setting.pe not in of_task and (path := next(with_weights, None)):
+                of_task[setting.pe] = path
+        paths += list(of_task.values())[:each]
+    return paths
 
-    sentence: str
-    settings: Settings
-    evaluated: Sequence[Part]
 
+def render(content: Report, runs: pl.DataFrame, title: str, command: str) -> str:
+    """The HTML of the page.
 
-def render(page: Page) -> str:
-    """The HTML of the page."""
-    tasks = [
-        Task(
-            *_shown(section),
-            sentence(section),
-            settings(section.runs),
-            [Part(*_shown(since)) for since in page.evaluated if since.task == section.task],
-        )
-        for section in page.trained
-    ]
+    Args:
+        runs: all of them, unfinished ones too.
+        command: that made the page.
+    """
     return rendered(
         "pe_lab.report",
         "report.html",
         generator=GENERATOR,
-        title=page.title,
-        page=page,
-        tasks=tasks,
-        overview=overview(page.trained),
+        title=title,
+        command=command,
+        made=datetime.now().astimezone(),
+        versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
+        report=content,
+        states=states(runs),
+        unfinished=_unfinished(runs),
+        provenance=_provenance(runs.filter(pl.col("state") == "finished")["path"]),
+        overview=overview(content.trained),
+        sentence=sentence,
+        table=table,
+        charts=charts,
+        settings=_settings,
+        fragment=fragment,
     )
 
 
-def _shown(section: Section) -> tuple[str, Grid, list[Chart], str]:
-    return section.split or section.task, table(section), charts(section), section.note
+def states(runs: pl.DataFrame) -> str:
+    """``61 finished, 1 failed``."""
+    ranked = sorted(Counter(runs["state"]).items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{n} {state}" for state, n in ranked)
+
+
+def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The keys that all runs share, and those in which they differ, with values as on the command
+    line."""
+    common, differing = {}, {}
+    for key in runs.columns:
+        if key in NO_SETTING or "/" in key or key.startswith("tracker"):
+            continue
+        values = Counter(map(text, runs[key].drop_nulls().to_list()))
+        if len(values) == 1 and values.total() == len(runs):
+            common[key] = next(iter(values))
+        elif values:
+            differing[key] = _counted(values)
+    return common, differing
+
+
+def _counted(values: Counter[str]) -> list[str]:
+    """The most frequent values, each with its number of runs, and how many more there are."""
+    ranked = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
+    more = len(ranked) - MAX_VALUES
+    shown = [f"{value} ×{n}" for value, n in ranked[:MAX_VALUES]]
+    return [*shown, f"and {more} more"] if more > 0 else shown
+
+
+def _unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
+    """Every run without a result: path, state, step of steps, and why."""
+    columns = ("path", "state", "step", "steps", "message")
+    rows = runs.filter(pl.col("state") != "finished").select(columns).iter_rows()
+    return [
+        (path, state, "" if step is None else f"{step} of {steps}", message or "")
+        for path, state, step, steps, message in rows
+    ]
+
+
+def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
+    """What the finished runs were made with, each value with its number of runs: revision,
+    versions, machine. Of a run that was resumed, the last start counts."""
+    values: dict[str, Counter[str]] = {}
+    for path in paths:
+        for name, value in _environment(Path(path)).items():
+            values.setdefault(name, Counter())[value] += 1
+    return {name: _counted(counted) for name, counted in values.items()}
+
+
+def _environment(path: Path) -> dict[str, str]:
+    try:
+        starts = RunFolder(path).starts()
+        last: Any = starts[-1]
+        changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
+        threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
+        return {
+            "revision": (last["git_revision"] or "not in a git repository")
+            + (" with uncommitted changes" if changed else ""),
+            "versions": ", ".join(f"{name} {value}" for name, value in last["versions"].items()),
+            "python": last["python"],
+            "machine": f"{last['host']}, {last['platform']}",
+            "device": f"{last['gpu'] or last['device']}, {threads}",
+        }
+    except PeLabError as error:
+        return {"revision": f"unknown: {error}"}
+    except (KeyError, IndexError, TypeError):
+        return {"revision": "unknown: environment.json is missing or broken"}

@@ -89,7 +89,7 @@ def overview(found: Sequence[Section]) -> Grid:
     ]
 
     def order(row: Row) -> tuple[int, float, str]:
-        shares = [cell.order for cell in row.cells if cell.order is not None]
+        shares = [cell.share or 0.0 for cell in row.cells if cell.order is not None]
         return -len(shares), -sum(shares) / max(1, len(shares)), row.name
 
     legend = next((section.legend for section in found if section.legend), "")
@@ -121,6 +121,8 @@ def sentence(section: Section) -> str:
     learned = [setting for setting in found if setting.learned]
     unlearned = [setting.pe for setting in found if not setting.learned]
     end = f" {_names(unlearned)} did not learn it in domain." if unlearned else ""
+    if not learned:
+        return "No encoding learned the task in domain."
     if not section.ood:
         return f"No OOD split was measured.{end}"
     reached = {setting.pe: _reached(setting, section) for setting in learned}

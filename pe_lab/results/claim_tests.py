@@ -9,11 +9,10 @@ from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.claims import PHASES, Claim, Claims, Test
-from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.families import LEARNED
-from pe_lab.results.leaderboard.once import once
-from pe_lab.results.leaderboard.scores import WORST, chosen_rates
-from pe_lab.results.leaderboard.texts import UNLEARNED
+from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
+from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.leaderboard import UNLEARNED
 from pe_lab.results.statistics.pairs import rank_sum_test
 from pe_lab.results.suite import Suite
 

@@ -23,10 +23,9 @@ from pe_lab.results.aggregate import (
     THRESHOLDED,
     data_keys,
     group_keys,
-    pooled_message,
     summarized,
 )
-from pe_lab.results.intervals import NO_THRESHOLD
+from pe_lab.results.statistics.intervals import NO_THRESHOLD
 from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
@@ -101,9 +100,10 @@ def grouped_evaluations(
     by: Sequence[str],
     metric: str = "error",
     across: str = "length",
-) -> tuple[pl.DataFrame, list[str]]:
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """As ``aggregate.grouped`` without what depends on a threshold, one row for each group, split
-    and length, with the scale ``k`` where the group has one; and the message for what is pooled.
+    and length, with the scale ``k`` where the group has one; and the rows that are grouped, whose
+    task is the title of their table.
 
     Args:
         evaluated: as ``recorded`` or ``evaluate`` gives them.
@@ -144,7 +144,7 @@ def grouped_evaluations(
     one = pl.col("k").min() == pl.col("k").max()
     scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
     groups.insert_column(len(names), scale["k"])
-    return groups, pooled_message(rows.with_columns(task="_title"), by)
+    return groups, rows.with_columns(task="_title")
 
 
 def title(across: str) -> pl.Expr:

@@ -11,9 +11,9 @@ from pe_lab.common.errors import UsageError
 from pe_lab.core.metrics import metric_name
 from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
-from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
+from pe_lab.results.statistics.intervals import over_seeds
 from pe_lab.results.statistics.pairs import holm
 from pe_lab.results.statistics.proportions import two_clusters
 from pe_lab.results.suite import threshold

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -194,12 +194,6 @@ def _same_places(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
         yield rows, start, length
 
 
-def autocast(plan: Plan, model: Model) -> AbstractContextManager[Any]:
-    """The autocast context of ``train.precision`` on the model's device."""
-    half = plan.config.train.precision == "bfloat16"
-    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=half)
-
-
 class Evaluator:
     """Evaluates a model on the splits of a plan.
 
@@ -220,7 +214,7 @@ class Evaluator:
         self.plan, self.model, self.sets = plan, model, sets
         self._options: dict[str, Any] = {
             "batch_tokens": batch_tokens or plan.config.eval.batch_tokens,
-            "autocast": partial(autocast, plan, model),
+            "autocast": partial(model.autocast, plan.config.train.precision),
             "poll": poll,
         }
 

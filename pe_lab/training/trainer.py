@@ -24,7 +24,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
-from pe_lab.training.measure import Evaluator, autocast
+from pe_lab.training.measure import Evaluator
 from pe_lab.training.optimizer import learning_rate, make_optimizer
 from pe_lab.training.plan import Plan
 
@@ -214,7 +214,7 @@ class Trainer:
             # Making a generator takes as long as all the rest here.
             self.positions_rng = generator(seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
-        counted = self.plan.task.trained(batch)
+        counted = batch.trained(self.plan.task.loss_on)
         if not counted.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
@@ -233,7 +233,7 @@ class Trainer:
         total = sum(int(part.counted.sum()) for part in microbatches)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in microbatches:
-            with autocast(self.plan, self.model):
+            with self.model.autocast(self.config.precision):
                 pos = part.pos.to(self.device)
                 part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
             torch.autograd.backward(part_loss / total)

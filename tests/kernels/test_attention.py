@@ -130,14 +130,6 @@ def test_dape_is_left_to_pytorch_for_other_numbers_of_heads() -> None:
     assert kernel("dape")(*dape_inputs(Size(2, 3, 5, 5, 4), torch.float32), None) is None
 
 
-def test_the_number_of_threads_changes_no_bit_of_dape() -> None:
-    tensors = dape_inputs(Size(1, 2, 200, 333, 8), torch.float32)
-    alone = results(kernel("dape"), tensors, DROP)
-    torch.set_num_threads(3)
-    for x, y in zip(results(kernel("dape"), tensors, DROP), alone, strict=True):
-        assert torch.equal(x, y)
-
-
 def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:
     """Key 0 is far beyond where the weights of float32 end."""
     q, k, v = torch.zeros(3, 1, 1, 400, 8)
@@ -167,12 +159,13 @@ def test_near_far_is_left_to_pytorch_where_gradients_are_needed() -> None:
         assert KERNELS["near_far"](q, k, v, *rest, None) is not None
 
 
-@pytest.mark.parametrize("needed", range(9))
-def test_one_gradient_of_relative_alone(needed: int) -> None:
-    found = []
-    for attend in (kernel("relative"), formula("relative")):
-        tensors = relative_inputs(Size(2, 2, 70, 90, 16), torch.float64)
-        tensors = [x.detach().requires_grad_(i == needed) for i, x in enumerate(tensors)]
+@pytest.mark.parametrize(
+    ("kind", "needed"), [*(("distance", i) for i in range(4)), *(("relative", i) for i in range(9))]
+)
+def test_one_gradient_alone(kind: str, needed: int) -> None:
+    found, (drawn, _) = [], inputs(kind, Size(2, 2, 70, 90, 16), torch.float64)
+    for attend in (kernel(kind), formula(kind)):
+        tensors = [x.detach().requires_grad_(i == needed) for i, x in enumerate(drawn)]
         found += torch.autograd.grad(attend(*tensors, DROP).sin().sum(), tensors[needed])
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
 
@@ -221,13 +214,13 @@ def test_the_output_lies_as_the_output_projection_reads_it(kind: str) -> None:
     assert KERNELS[kind](*tensors, *rest, None).transpose(1, 2).is_contiguous()
 
 
-@each_kernel
+@pytest.mark.parametrize("kind", [*KERNELS, "dape"])
 @pytest.mark.parametrize("size", [Size(1, 1, 200, 333, 8), Size(5, 4, 48, 48, 16)], ids=str)
 def test_the_number_of_threads_changes_no_bit(kind: str, size: Size) -> None:
     tensors, rest = inputs(kind, size, torch.float32)
-    alone = results(KERNELS[kind], tensors, *rest, DROP)
+    alone = results(kernel(kind), tensors, *rest, DROP)
     torch.set_num_threads(3)
-    for x, y in zip(results(KERNELS[kind], tensors, *rest, DROP), alone, strict=True):
+    for x, y in zip(results(kernel(kind), tensors, *rest, DROP), alone, strict=True):
         assert torch.equal(x, y)
 
 

@@ -28,21 +28,6 @@ pytestmark = needs_compiler
 SIZE = Size(2, 2, 70, 90, 16)
 
 
-@pytest.mark.parametrize("needed", ["q", "k", "v", "bias", "kv", "qbias"])
-def test_only_some_gradients(needed: str) -> None:
-    found, expected = [], []
-    for attend, into in ((kernel("distance"), found), (formula("distance"), expected)):
-        tensors = [x.detach() for x in distance_inputs(SIZE, torch.float64)]
-        leaves = [
-            x.requires_grad_()
-            for name, x in zip(("q", "k", "v", "bias"), tensors, strict=True)
-            if name in needed
-        ]
-        into += torch.autograd.grad(attend(*tensors, DROP).sin().sum(), leaves)
-    for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=1e-10)
-
-
 def rotation(size: Size, halves: bool, of_each: bool) -> Rotation:
     """Not of length one, so that a gradient rotated the wrong way is seen."""
     first = (size.b, size.h) if of_each else (1, 1)

@@ -94,18 +94,6 @@ def test_inputs_in_the_order_of_the_list() -> None:
     assert torch.equal(both.embed(x, seen, pos), expected)
 
 
-def test_one_part_alone_is_that_encoding() -> None:
-    for name in ("rope", "alibi", "t5", "shaw", "cope", "learned"):
-        torch.manual_seed(5)
-        alone = model(SECTIONS[name])
-        combined = model({**SECTIONS["combined"], "parts": parts(name)})
-        state = alone.state_dict()
-        for key in combined.state_dict():
-            combined.state_dict()[key].copy_(state[key.replace("parts.0.", "")])
-        seen, pos = tokens(2, 9), scattered(2, 9, MAX_LEN)
-        assert torch.equal(combined(seen, pos), alone(seen, pos)), name
-
-
 def test_layers_of_a_part() -> None:
     encodings = built({"pe": "rope", "layers": [0, 2]}, {"pe": "t5", "layers": [1, 2]}, n_layers=4)
     hooks = [sorted(encoding.hooks()) for encoding in encodings]
@@ -249,7 +237,22 @@ def test_the_narrowest_window_of_its_parts_holds() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["tape", "floater all", "deberta", "transformer_xl", "dape", "stick_breaking", "path", "fire"],
+    [
+        "rope",
+        "alibi",
+        "t5",
+        "shaw",
+        "cope",
+        "learned",
+        "tape",
+        "floater all",
+        "deberta",
+        "transformer_xl",
+        "dape",
+        "stick_breaking",
+        "path",
+        "fire",
+    ],
 )
 def test_a_whole_model_with_one_part_is_that_encoding(name: str) -> None:
     given = SHORTER.get(name, {"pe": name})

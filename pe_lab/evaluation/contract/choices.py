@@ -1,13 +1,15 @@
 """Other values of an encoding's keys, found by its signature."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
+from torch import nn
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.combined_parts import encoding_section, merged, repository_of
+from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import MAX_LEN, Section, dims
 from pe_lab.pe.base import Dims
 from pe_lab.training.encodings import SHIPPED, build_encodings
@@ -37,8 +39,6 @@ def other_values(section: Section, key: str) -> list[Any]:
         literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
         if literals:
             return [choice for literal in literals for choice in get_args(literal)]
-        if choices_of := [arg for arg in get_args(hint) if get_origin(arg) is Literal]:
-            return list(get_args(choices_of[0]))
         if bool in get_args(hint):
             # logn_clip, where null is false unless logn=test.
             return [True]
@@ -95,3 +95,25 @@ def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
         for value in other_values(section, other):
             if accepted(changed := {**section, other: value}, dims(**sizes)):
                 yield changed
+
+
+def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
+    """What was tried of each key, in a sentence.
+
+    Args:
+        changes: the other values of a key that were found to change something.
+
+    Raises:
+        NotClaimedError: of no key is there another value to try.
+    """
+    found = {key: changes(key) for key in section if key != "_target_"}
+    done = [f"{key}={'|'.join(values)}" for key, values in found.items() if values]
+    untried = [key for key, values in found.items() if not values]
+    left = f"no other value to try of {', '.join(untried)} (annotate choices as Literal)"
+    if not done:
+        raise NotClaimedError(left if untried else "it has no keys")
+    return "; ".join([f"tried {', '.join(done)}", *([left] if untried else [])])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

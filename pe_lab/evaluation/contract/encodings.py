@@ -2,24 +2,35 @@
 sizes of the tiny model that differ (``d_model``, ``n_heads``, ..), in the context ``tiny.exact``.
 """
 
+import inspect
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 from torch import nn
 
-from pe_lab.evaluation.contract.choices import accepted
+from pe_lab.evaluation.contract.choices import (
+    accepted,
+    beside,
+    other_values,
+    parameters,
+    shown,
+    tried,
+)
 from pe_lab.evaluation.contract.hooks import LONG, half_precision
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
 from pe_lab.evaluation.contract.tiny import (
     MAX_LEN,
     TRAIN_LEN,
     Section,
-    differ,
+    agree,
+    change_after,
     dims,
     largest,
     loss,
     model,
     reach,
+    restored,
     scattered,
     sequential,
     tokens,
@@ -36,55 +47,37 @@ def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
 
 
 def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
-    """A token's state depends on no later token, and on each earlier one."""
-    built = model(section, **sizes)
-    seen, pos, worst = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN), 0.0
-    hidden = built(seen, pos)
-    expected = (2, TRAIN_LEN, dims(**sizes).d_model)
-    if hidden.shape != expected or hidden.dtype != torch.get_default_dtype():
-        raise ContractError(
-            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} "
-            f"{torch.get_default_dtype()}: keep the shape and the type of the input"
-        )
-    for t in (0, 1, TRAIN_LEN // 2, TRAIN_LEN - 2):
-        changed = seen.clone()
-        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
-        again = built(changed, pos)
-        worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
-        if not worst <= atol:
-            raise ContractError(
-                f"the states of tokens 0 to {t} change by {worst:.1e} where only tokens after "
-                f"{t} were changed: the mask comes after bias and logits, but gates, sums and "
-                "convolutions must not read later keys"
-            )
-        if torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]):
-            raise ContractError(f"no state after token {t} changes where the tokens after {t} do")
-    length = _long_look_ahead(section, atol, **sizes)
-    return f"where later tokens of {length} are changed, states differ by {worst:.1g}"
-
-
-def _long_look_ahead(section: Section, atol: float, **sizes: Any) -> int:
-    """The same for a sequence of many tokens; how many it has.
-
-    Raises:
-        ContractError: a state depends on a later token.
-    """
+    """A token's state depends on no later token, and on each earlier one; so for ``LONG`` tokens,
+    where blocks of kernels end."""
     long = {**sizes, "max_len": LONG}
     if not accepted(section, dims(**long)):
         long["train_len"] = LONG  # A window longer than the trained length is refused.
-    built = model(section, **long)
-    length = min([LONG, *(e.max_len for e in built.encodings if e.max_len is not None)])
-    seen, pos, t = tokens(1, length), sequential(length), length // 2
-    changed = seen.clone()
-    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
-    with torch.inference_mode():
-        gap = largest((built(changed, pos) - built(seen, pos))[:, : t + 1])
-    if not gap <= atol:
-        raise ContractError(
-            f"in a sequence of {length} tokens the states of tokens 0 to {t} change by {gap:.1e} "
-            "where only later ones were changed"
+    worst = 0.0
+    for length, size in ((TRAIN_LEN, sizes), (LONG, long)):
+        built = model(section, **size)
+        length = min([length, *(e.max_len for e in built.encodings if e.max_len is not None)])
+        seen, pos = tokens(2, length), sequential(length)
+        hidden = built(seen, pos)
+        expected, kind = (2, length, dims(**sizes).d_model), torch.get_default_dtype()
+        hold(
+            hidden.shape == expected and hidden.dtype == kind,
+            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} {kind}: keep "
+            "the shape and the type of the input",
         )
-    return length
+        for t in (0, 1, length // 2, length - 2) if length == TRAIN_LEN else (length // 2,):
+            again = built(change_after(seen, t), pos)
+            worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
+            hold(
+                worst <= atol,
+                f"in a sequence of {length} tokens the states of tokens 0 to {t} change by "
+                f"{worst:.1e} where only tokens after {t} were changed: the mask comes after bias "
+                "and logits, but gates, sums and convolutions must not read later keys",
+            )
+            hold(
+                not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]),
+                f"no state after token {t} changes where the tokens after {t} do",
+            )
+    return f"where later tokens of {length} are changed, states differ by {worst:.1g}"
 
 
 def finite_far_out(section: Section, **sizes: Any) -> str:
@@ -106,20 +99,19 @@ def low_precision(section: Section, **sizes: Any) -> str:
     exact = built(seen, pos).detach()
     single = model(section, **sizes).float()
     hidden = single(seen, pos)
-    if hidden.dtype != torch.float32:
-        raise ContractError(f"a float32 model computes in {hidden.dtype}: follow the input's type")
-    worst = differ(hidden.double(), exact.double(), rtol=1e-4, atol=1e-4)
-    if worst is not None:
-        raise ContractError(f"float32 differs from float64 by {worst:.1e}: use float64 there")
+    hold(
+        hidden.dtype == torch.float32,
+        f"a float32 model computes in {hidden.dtype}: follow the input's type",
+    )
+    what = "compute in float64 what differs: float32 is off"
+    gap = agree(hidden.double(), exact.double(), 1e-4, 1e-4, what)
     with torch.autocast("cpu", torch.bfloat16):
         half = single(seen, pos)
         torch.autograd.backward(loss(half))
-    if not half.isfinite().all():
-        raise ContractError("not finite in bfloat16 autocast")
+    hold(half.isfinite().all(), "not finite in bfloat16 autocast")
     for name, parameter in encoding_parameters(single).items():
         if parameter.grad is None or not parameter.grad.isfinite().all():
             raise ContractError(f"in bfloat16 the gradient of {name} is missing or not finite")
-    gap = largest(hidden.double() - exact.double())
     near = half_precision(section, **sizes)
     return f"float32 differs from float64 by {gap:.0e}, {near}"
 
@@ -135,8 +127,7 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
     least = float("inf")
     for name, parameter in named.items():
         gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
-        if not gradient > 1e-8:
-            raise ContractError(f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        hold(gradient > 1e-8, f"{name} has no gradient ({gradient:.1g}): it trains nothing")
         _check_heads(name, parameter, dims(**sizes).n_heads)
         least = min(least, gradient)
     return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
@@ -162,8 +153,7 @@ def differs_from_none(section: Section, **sizes: Any) -> str:
         raise NotClaimedError("it overrides no hook")
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     gap = largest(model(section, **sizes)(seen, pos) - model(NONE, **sizes)(seen, pos))
-    if not gap > 1e-3:
-        raise ContractError(f"it differs from pe=none by {gap:.1g} only")
+    hold(gap > 1e-3, f"it differs from pe=none by {gap:.1g} only")
     return f"it differs from pe=none by {gap:.2g}"
 
 
@@ -178,17 +168,20 @@ def shifted(section: Section, **sizes: Any) -> str:
     there = built(seen, sequential(TRAIN_LEN, offset=shift))
     gap = largest(there - here)
     if all(encoding.shift_invariant for encoding in built.encodings):
-        if differ(there, here, rtol=1e-10, atol=1e-10) is not None:
-            raise ContractError(
-                f"shift_invariant is True, but {shift} added to every position changes states by "
-                f"{gap:.1e}: correct the formula, or set it to False"
-            )
-        return f"{shift} added to every position changes states by {gap:.0e}"
-    if not gap > 1e-3:
-        raise ContractError(
-            f"shift_invariant is False, but {shift} added to every position changes states by "
-            f"{gap:.1e} only: set it to True"
+        agree(
+            there,
+            here,
+            1e-10,
+            1e-10,
+            f"shift_invariant is True (correct the formula, or set it to False), but {shift} added "
+            "to every position changes states",
         )
+        return f"{shift} added to every position changes states by {gap:.0e}"
+    hold(
+        gap > 1e-3,
+        f"shift_invariant is False, but {shift} added to every position changes states by "
+        f"{gap:.1e} only: set it to True",
+    )
     raise NotClaimedError(f"absolute: {shift} added to every position changes states by {gap:.2g}")
 
 
@@ -200,14 +193,13 @@ def reads_positions(section: Section, **sizes: Any) -> str:
     here, there = (built(seen, pos) for pos in places)
     gap = largest(there - here)
     if any(encoding.reads_positions for encoding in built.encodings):
-        if not gap > 1e-6:
-            raise ContractError(
-                f"positions with gaps change states by {gap:.1g}: use the positions passed in, or "
-                "set reads_positions = False"
-            )
+        hold(
+            gap > 1e-6,
+            f"positions with gaps change states by {gap:.1g}: use the positions passed in, or "
+            "set reads_positions = False",
+        )
         return f"positions with gaps change states by {gap:.2g}"
-    if gap:
-        raise ContractError(f"reads_positions is False, but others change states by {gap:.1e}")
+    hold(gap == 0, f"reads_positions is False, but others change states by {gap:.1e}")
     raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
 
 
@@ -222,8 +214,7 @@ def rows_alone(section: Section, **sizes: Any) -> str:
         ("with (1, T) positions", built(seen, pos[:1]), built(seen, pos[:1].expand(3, -1))),
     )
     for what, one, other in pairs:
-        if (gap := differ(one, other, rtol=1e-12, atol=1e-12)) is not None:
-            raise ContractError(f"{what} a sequence's states differ by {gap:.1e}")
+        agree(one, other, 1e-12, 1e-12, f"{what} a sequence's states differ")
     return "three sequences at other positions, together as alone"
 
 
@@ -235,23 +226,64 @@ def small_sizes(section: Section, **sizes: Any) -> str:
         if heads is not None and not accepted(section, dims(**size)):
             continue  # A key that names more heads is refused.
         hidden = model(section, **size)(tokens(batch, length), sequential(length))
-        if hidden.shape != (batch, length, width) or not hidden.isfinite().all():
-            raise ContractError(
-                f"{batch} sequences of {length} tokens with {dims(**size).n_heads} heads give "
-                f"{tuple(hidden.shape)}, finite: {bool(hidden.isfinite().all())}"
-            )
+        hold(
+            hidden.shape == (batch, length, width) and bool(hidden.isfinite().all()),
+            f"{batch} sequences of {length} tokens with {dims(**size).n_heads} heads give "
+            f"{tuple(hidden.shape)}, finite: {bool(hidden.isfinite().all())}",
+        )
     return "1, 7 and 13 tokens, 1 and more heads"
 
 
 def round_trip(section: Section, **sizes: Any) -> str:
     """A model with another's ``state_dict`` computes the same."""
     built, other = model(section, seed=0, **sizes), model(section, seed=1, **sizes)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    other.load_state_dict(built.state_dict())
-    gap = largest(other(seen, pos) - built(seen, pos))
-    if gap:
-        raise ContractError(
-            f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is "
-            "built must be a parameter or a persistent buffer"
+    return restored(built, other, tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+
+
+def same_keys(section: Section) -> str:
+    """The yaml sets each key that the class takes, and no other."""
+    arguments = list(inspect.signature(get_object(section["_target_"])).parameters)[1:]
+    keys = [key for key in section if key != "_target_"]
+    if unset := [key for key in arguments if key not in keys]:
+        raise ContractError(f"the yaml does not set {', '.join(unset)}, so no run records them")
+    if unknown := [key for key in keys if key not in arguments]:
+        raise ContractError(f"the class takes no {', '.join(unknown)}")
+    return f"both have {', '.join(keys)}" if keys else "it has no keys"
+
+
+def every_key(section: Section, **sizes: Any) -> str:
+    """Every key changes what is computed, or the number of parameters."""
+    return tried(section, lambda key: key_changes(section, key, **sizes))
+
+
+def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
+    """The other values of a key that are accepted; each changes something.
+
+    Raises:
+        ContractError: one changes nothing.
+    """
+    for base_section in beside(section, key, **sizes):
+        # Beside another choice only where it is refused without one.
+        values = {shown(v): {**base_section, key: v} for v in other_values(base_section, key)}
+        allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
+        if allowed:
+            break
+    else:
+        return []
+    base = model(base_section, **sizes)
+    for value, changed in allowed.items():
+        other = model(changed, **sizes)
+        # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
+        longest = min(reach(built.encodings) for built in (base, other))
+        read = [(tokens(2, n), sequential(n)) for n in (longest, min(TRAIN_LEN, longest))]
+        # There is no dropout: what differs in training or in evaluation is the key's doing.
+        hold(
+            parameters(other) != parameters(base)
+            or any(
+                largest(other.train(training)(*r) - base.train(training)(*r)) > 1e-9
+                for training in (True, False)
+                for r in read
+            ),
+            f"{key}={value} computes the same as {key}={shown(section[key])}",
         )
-    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
+    return list(allowed)

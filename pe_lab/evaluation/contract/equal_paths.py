@@ -1,18 +1,17 @@
 """That an encoding's other ways to be computed are equal to the plain one: with a key cache, and
 with the kernels."""
 
-import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract import tiny
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
 from pe_lab.evaluation.contract.tiny import (
     TRAIN_LEN,
     Section,
     differ,
-    gradients,
     in_pieces,
     largest,
     model,
@@ -42,7 +41,7 @@ def cached(section: Section, **sizes: Any) -> str:
     return f"{n} tokens decoded one by one and in pieces differ by {worst:.0e}"
 
 
-def cache_gap(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
+def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
     """The largest difference with a key cache and these pieces from the whole pass.
 
     Raises:
@@ -70,14 +69,14 @@ def any_order(section: Section, **sizes: Any) -> str:
     seen, limit = tokens(3, TRAIN_LEN), reach(built.encodings)
     drawn = torch.randint(0, limit, (3, TRAIN_LEN), generator=torch.Generator().manual_seed(5))
     hidden = built(seen, drawn)
-    if not hidden.isfinite().all():
-        raise ContractError("any_order is True, but positions that fall make states not finite")
+    hold(
+        hidden.isfinite().all(), "any_order is True, but positions that fall make states not finite"
+    )
     # The positions of later tokens are other ones, too.
     later = drawn.clone()
     later[:, TRAIN_LEN // 2 :] = limit - 1 - later[:, TRAIN_LEN // 2 :]
     gap = largest((built(seen, later) - hidden)[:, : TRAIN_LEN // 2])
-    if gap > 1e-12:
-        raise ContractError(f"positions of later tokens change earlier states by {gap:.1e}")
+    hold(gap <= 1e-12, f"positions of later tokens change earlier states by {gap:.1e}")
     worst = cache_gap(built, seen, drawn, 3, what="positions that fall and repeat")
     return f"positions that fall and repeat: decoded one by one, states differ by {worst:.0e}"
 
@@ -97,19 +96,5 @@ def fast_equals_plain(section: Section, **sizes: Any) -> str:
         raise NotClaimedError("pe_lab/kernels is missing")
     trunk = {"dropout": 0.2}
     fast, plain = (model(section, trunk=trunk, fast=f, **sizes) for f in (True, False))
-    limit, seen = reach(fast.encodings), tokens(2, TRAIN_LEN)
-    places = itertools.product(
-        (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, limit)), (True, False)
-    )
-    worst = 0.0
-    for pos, dropping in places:
-        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
-        where = "in training" if dropping else "in evaluation"
-        if (gap := differ(outs[0], outs[1], rtol=1e-12, atol=1e-12)) is not None:
-            raise ContractError(f"the kernels change states by {gap:.1e} {where}")
-        worst = max(worst, largest(outs[0] - outs[1]))
-        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
-        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
-            if (gap := differ(one, other, rtol=1e-10, atol=1e-12)) is not None:
-                raise ContractError(f"the kernels change the gradient of {name} by {gap:.1e}")
-    return f"states with the kernels differ by {worst:.0e}, gradients within 1e-10"
+    places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(fast.encodings))]
+    return tiny.fast_equals_plain(fast, plain, tokens(2, TRAIN_LEN), places)

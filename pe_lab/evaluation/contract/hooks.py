@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
 from pe_lab.evaluation.contract.tiny import (
     TRAIN_LEN,
     Section,
+    agree,
     differ,
     dims,
     largest,
@@ -99,12 +100,12 @@ def same_twice(section: Section, **sizes: Any) -> str:
     """In training, two passes with one input are equal: an encoding draws nothing."""
     built, seen, pos = model(section, **sizes).train(), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     gap = largest(built(seen, pos) - built(seen, pos))
-    if gap:
-        raise ContractError(
-            f"two passes with one input differ by {gap:.1e}: an encoding draws nothing itself "
-            "(nn.Dropout, torch.rand), model.dropout drops attention weights; nothing else is "
-            "checked before that"
-        )
+    hold(
+        gap == 0,
+        f"two passes with one input differ by {gap:.1e}: an encoding draws nothing itself "
+        "(nn.Dropout, torch.rand), model.dropout drops attention weights; nothing else is "
+        "checked before that",
+    )
     return "two passes in training are equal"
 
 
@@ -131,13 +132,12 @@ def _check_bias(encoding: PositionalEncoding, **sizes: Any) -> None:
         bias = encoding.bias(pos[:, -t:], pos)
         assert bias is not None
         expected = len(pos), heads, t, pos.shape[1]
-        if bias.dim() != 4 or any(
-            n not in (1, whole) for n, whole in zip(bias.shape, expected, strict=True)
-        ):
-            raise ContractError(
-                f"bias has the shape {tuple(bias.shape)}, not (1 or B, H, T, S) = {expected}: its "
-                "first axis is the batch of the positions"
-            )
+        hold(
+            bias.dim() == 4
+            and all(n in (1, whole) for n, whole in zip(bias.shape, expected, strict=True)),
+            f"bias has the shape {tuple(bias.shape)}, not (1 or B, H, T, S) = {expected}: its "
+            "first axis is the batch of the positions",
+        )
         bias = bias.expand(expected)
         if not bias.isfinite().all():
             _, head, i, j = (~bias.isfinite()).nonzero()[0].tolist()
@@ -172,12 +172,14 @@ def _check_rotation(encoding: PositionalEncoding, **sizes: Any) -> None:
         one = Operands(given.x[:, t : t + 1], q, k, v, given.pos[:, t : t + 1])
         alone = encoding.rotate(one.q, one.k, one.inputs())
         for what, some, many in zip(("query", "key"), alone, whole, strict=True):
-            if (gap := differ(some, many[:, :, t : t + 1], rtol=1e-9, atol=1e-9)) is not None:
-                raise ContractError(
-                    f"rotate is marked @by_position, but {what} {t} rotated by itself differs by "
-                    f"{gap:.1e} from the same one among others: read its position as passed, or "
-                    "remove the mark"
-                )
+            agree(
+                some,
+                many[:, :, t : t + 1],
+                1e-9,
+                1e-9,
+                f"rotate is marked @by_position (read positions as passed, or remove the mark), "
+                f"but {what} {t} rotated by itself differs from the same one among others",
+            )
 
 
 def half_precision(section: Section, **sizes: Any) -> str:
@@ -194,12 +196,12 @@ def half_precision(section: Section, **sizes: Any) -> str:
         with torch.autocast("cpu", torch.bfloat16):
             found, _ = attention(half.encodings, given.to(torch.float32, torch.bfloat16))
     gap = _distance(found.double(), expected)
-    if gap > ROUNDING * allowed:
-        raise ContractError(
-            f"in bfloat16 autocast attention weights of {given.x.shape[1]} keys differ from "
-            f"float64 by {gap:.1g}, and by {allowed:.1g} where operands alone are rounded: "
-            "accumulate in float32 (x.to(torch.promote_types(x.dtype, torch.float32)).cumsum(..))"
-        )
+    hold(
+        gap <= ROUNDING * allowed,
+        f"in bfloat16 autocast attention weights of {given.x.shape[1]} keys differ from "
+        f"float64 by {gap:.1g}, and by {allowed:.1g} where operands alone are rounded: "
+        "accumulate in float32 (x.to(torch.promote_types(x.dtype, torch.float32)).cumsum(..))",
+    )
     return f"bfloat16 autocast by {gap:.0e}"
 
 
@@ -239,9 +241,9 @@ def derivative(section: Section, **sizes: Any) -> str:
             numeric = (ends[0] - ends[1]) / (2 * step)
             gaps[abs(numeric - slope)] = numeric
         gap, numeric = min(gaps.items())
-        if gap > 1e-3 * max(abs(slope), abs(numeric)) + 1e-6:
-            raise ContractError(
-                f"the derivative by {name} is {slope:.3g} by backward and {numeric:.3g} by finite "
-                "differences: detach(), no_grad or .data cuts it, or a backward is wrong"
-            )
+        hold(
+            gap <= 1e-3 * max(abs(slope), abs(numeric)) + 1e-6,
+            f"the derivative by {name} is {slope:.3g} by backward and {numeric:.3g} by finite "
+            "differences: detach(), no_grad or .data cuts it, or a backward is wrong",
+        )
     return f"derivatives by {len(read)} tensors are those of finite differences"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from torch import Tensor
+
 import pe_lab
 from pe_lab.common.errors import UsageError, reason, sentence
 
@@ -18,6 +20,12 @@ State = Literal["pass", "fail", "not claimed", "measured"]
 
 class ContractError(AssertionError):
     """The contract is broken; the message is one sentence."""
+
+
+def hold(true: bool | Tensor, otherwise: str) -> None:
+    """Raises ContractError with a sentence where something is not true."""
+    if not true:
+        raise ContractError(otherwise)
 
 
 class NotClaimedError(Exception):

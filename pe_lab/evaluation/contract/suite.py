@@ -9,9 +9,7 @@ from pe_lab.evaluation.contract import (
     encodings,
     equal_paths,
     hooks,
-    keys,
     models,
-    task_keys,
     tasks,
 )
 from pe_lab.evaluation.contract.choices import choices
@@ -52,7 +50,7 @@ OF_A_TASK: dict[str, Callable[..., str]] = {
     "other lengths": tasks.other_lengths,
     "one run of answers at the end": tasks.generated,
     "position ids": tasks.position_ids,
-    "drawing beside training": task_keys.share_of_a_step,
+    "drawing beside training": tasks.share_of_a_step,
 }
 OF_A_MODEL: dict[str, Callable[..., str]] = {
     "no look at the future": models.no_look_ahead,
@@ -75,7 +73,7 @@ def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
         sizes: of the tiny model, where they differ (``d_model``, ``n_heads``).
     """
     with exact():
-        yield outcome("keys of yaml and class", lambda: keys.same_keys(section))
+        yield outcome("keys of yaml and class", lambda: encodings.same_keys(section))
         sections = choices(section, **sizes)
         broken = ""
         for name, check in FIRST.items():
@@ -89,7 +87,7 @@ def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
             return
         for name, check in OF_EACH_CHOICE.items():
             yield _worst(name, check, sections, sizes)
-        yield outcome(EVERY_KEY, lambda: keys.every_key(section, **sizes))
+        yield outcome(EVERY_KEY, lambda: encodings.every_key(section, **sizes))
     yield outcome(COST, lambda: cost.beside_rope(section), "measured")
 
 
@@ -98,7 +96,7 @@ def check_task(section: Section) -> Iterator[Outcome]:
     task = build_task(section)
     for name, check in OF_A_TASK.items():
         yield outcome(name, partial(check, task))
-    yield outcome(EVERY_KEY, partial(task_keys.every_key, section))
+    yield outcome(EVERY_KEY, partial(tasks.every_key, section))
 
 
 def check_model(section: Section) -> Iterator[Outcome]:

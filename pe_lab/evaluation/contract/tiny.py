@@ -6,12 +6,13 @@ formulas, not of rounding.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pe_lab.evaluation.contract.outcome import hold
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.training.encodings import build_encodings
@@ -131,8 +132,62 @@ def largest(x: Tensor) -> float:
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
+def agree(one: Tensor, other: Tensor, rtol: float, atol: float, otherwise: str) -> float:
+    """The largest difference of two tensors.
+
+    Raises:
+        ContractError: one is beyond ``atol + rtol |other|``; with ``otherwise`` and the largest.
+    """
+    gap = differ(one, other, rtol, atol)
+    hold(gap is None, f"{otherwise} by {gap or 0:.1e}")
+    return largest(one - other)
+
+
 def differ(one: Tensor, other: Tensor, rtol: float, atol: float) -> float | None:
     """The largest difference of two tensors; None if all are within ``atol + rtol |other|``."""
     if torch.allclose(one, other, rtol=rtol, atol=atol):
         return None
     return largest(one - other)
+
+
+def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
+    """The same tokens up to the place t, other ones after it."""
+    changed = seen.clone()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
+    return changed
+
+
+def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
+    """A model with another's ``state_dict`` computes the same."""
+    other.load_state_dict(built.state_dict())
+    gap = largest(other(*inputs) - built(*inputs))
+    hold(
+        gap == 0,
+        f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is built "
+        "must be a parameter or a persistent buffer",
+    )
+    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
+
+
+def fast_equals_plain(
+    fast: nn.Module, plain: nn.Module, seen: Tensor, places: list[Tensor], loose: float = 1
+) -> str:
+    """With the kernels as without, in value and gradient, with dropout and at any positions.
+
+    Args:
+        loose: by how much the tolerances are multiplied.
+    """
+    worst = 0.0
+    for pos, dropping in product(places, (True, False)):
+        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
+        where = "in training" if dropping else "in evaluation"
+        tolerance = 1e-12 * loose
+        what = f"the kernels change states {where}"
+        gap = agree(outs[0], outs[1], tolerance, tolerance, what)
+        worst = max(worst, gap)
+        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
+        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
+            agree(
+                one, other, 1e-10 * loose, tolerance, f"the kernels change the gradient of {name}"
+            )
+    return f"states with the kernels differ by {worst:.0e}, gradients within {1e-10 * loose:.0e}"

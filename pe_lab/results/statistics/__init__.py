@@ -4,6 +4,6 @@
 ``across_tasks`` interquartile mean, stratified bootstrap, performance profile, probability of
                  improvement
 ``pairs``        an exact test of two encodings, Holm's correction over all pairs
-``letters``      which encodings differ, as letters
-``power``        what n seeds can show, how many a difference needs
+``intervals``    mean, standard deviation and Student's t interval over seeds
+``power``        how large a difference n seeds can show
 """

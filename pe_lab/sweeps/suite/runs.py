@@ -16,9 +16,8 @@ from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.leaderboard.once import precedence
+from pe_lab.results.leaderboard.scores import FAILED, Measured, precedence
 from pe_lab.results.suite import Suite, task_digest
-from pe_lab.results.tuning import FAILED, Measured
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
 from pe_lab.training.plan import Plan, plan

@@ -1,21 +1,18 @@
 """The text of a table's cell: rates, median, mean and spread over seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.core.metrics import IN_DOMAIN, is_share, wilson
-from pe_lab.results.formats import Cell
+from pe_lab.core.metrics import IN_DOMAIN, is_share
+from pe_lab.results.presentation.formats import Cell
 
 Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
 """Marks a cell whose seeds fall into two clusters."""
 CLUSTERED = f"{CLUSTERS}: seeds in two clusters; no interval."
-CLUSTERED_MEAN = (
-    f"{CLUSTERS}: seeds in two clusters (OOD mean: its own, or on a split); no interval."
-)
 
 
 def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) -> Cell:
@@ -33,7 +30,7 @@ def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) 
         return Cell("n/a")
     if spread == "rates" and cell["n"] > 1 and cell.get("threshold") is not None:
         # Where all seeds agree, the median says it.
-        mean = "" if cell["sd"] == 0 else _mean(cell, metric, "sd")
+        mean = "" if cell["sd"] == 0 else f"({_mean(cell, metric, 'sd')})"
         return Cell(_rates(cell), cell["best"], mean)
     text = _mean(cell, metric, spread) + (CLUSTERS if cell["clusters"] else "")
     return Cell(text if cell["n"] == n else f"{text} n={cell['n']}", cell["best"])
@@ -58,7 +55,7 @@ def _mean(cell: dict[str, Any], metric: str, spread: Spread) -> str:
     if low is not None and spread in ("interval", "both"):
         if shares:
             low, high = max(0.0, low), min(100.0, high)
-        text += f" ({low:.{digits}f}..{high:.{digits}f})"
+        text += f" [{low:.{digits}f}, {high:.{digits}f}]"
     return text
 
 
@@ -69,35 +66,17 @@ def has_rates(table: pl.DataFrame, spread: Spread) -> bool:
     return table.filter(pl.col("n") > 1)["threshold"].count() > 0
 
 
-def how_to_read(table: pl.DataFrame, metric: str, spread: Spread) -> str:
+def how_to_read(table: pl.DataFrame, spread: Spread) -> str:
     """The caption of a table with these cells."""
     if (table["n"] <= 1).all():
         return "One run per row: the spread over seeds is unknown."
     over = "seeds" if (table["settings"] == 1).all() else "runs"
-    cut = ", cut at 0 and 100 %" if is_share(metric) else ""
-    interval = f"the 95 % interval of the mean (Student's t{cut})"
-    sd = f"ean ± standard deviation over {over}"
     if has_rates(table, spread):
-        return (
-            f"k/n: of n {over}, k have an error up to the threshold; then the median and, where it "
-            f"fits, m{sd}."
-        )
+        return f"k/n: {over} with an error up to the threshold; median; mean ± sd over {over}."
     return {
-        "both": f"M{sd}, in parentheses {interval}.",
-        "interval": f"Mean over {over}, in parentheses {interval}.",
-    }.get(spread, f"M{sd}.")
-
-
-def rate_intervals(counts: Iterable[tuple[int | None, int]]) -> str:
-    """The interval of each k/n that occurs; empty where none is of several seeds.
-
-    >>> rate_intervals([(6, 8), (0, 8), (6, 8), (None, 8), (1, 1)])
-    '95 % Wilson intervals of k/n, in %: 0/8 0..32, 6/8 41..93'
-    """
-    found = sorted({(n, k) for k, n in counts if k is not None and n > 1})
-    intervals = [(k, n, *(100 * bound for bound in wilson(k, n))) for n, k in found]
-    texts = [f"{k}/{n} {low:.0f}..{high:.0f}" for k, n, low, high in intervals]
-    return f"95 % Wilson intervals of k/n, in %: {', '.join(texts)}" if texts else ""
+        "both": f"Mean ± sd over {over} [95 % interval of the mean].",
+        "interval": f"Mean over {over} [95 % interval of the mean].",
+    }.get(spread, f"Mean ± sd over {over}.")
 
 
 def thresholds(table: pl.DataFrame) -> str:

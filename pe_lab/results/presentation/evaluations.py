@@ -7,14 +7,15 @@ import polars as pl
 
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.core.metrics import TITLED
+from pe_lab.core.metrics import CHARTED
 from pe_lab.evaluation.record import TRAINED
-from pe_lab.results.cell_text import Spread
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
-from pe_lab.results.formats import Table
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
-from pe_lab.results.tables import Layout, tables
+from pe_lab.results.presentation.cells import Spread
+from pe_lab.results.presentation.formats import Table
+from pe_lab.results.presentation.notes import pooled_keys_note
+from pe_lab.results.presentation.tables import Layout, tables
 
 
 def evaluation_tables(
@@ -77,12 +78,12 @@ def recorded_tables(
     runs = runs.filter(pl.col("path").is_in(evaluated["path"].unique().to_list()))
     by = list(dict.fromkeys([*AT_TEST, *(by or ["setting"])]))
     by_length = evaluated.sort("tokens", maintain_order=True)
-    groups, pooled = grouped_evaluations(by_length, runs, by, metric)
+    groups, rows = grouped_evaluations(by_length, runs, by, metric)
     names = named(runs)
     found = tables(groups, names, Layout(by, metric, spread, sort, "length"))
     if sort is None:
         found = [_in_order(table, evaluated, AT_TEST) for table in found]
-    notes += pooled
+    notes += pooled_keys_note(rows, by)
     several = evaluated["task"].n_unique() > 1
     for (task,), rows in evaluated.group_by("task", maintain_order=True):
         notes += [f"{task}: {note}" if several else note for note in scales(rows)]
@@ -96,8 +97,8 @@ def recorded_tables(
 
 def check_metric(metric: str, generate: bool) -> str:
     """The metric; UsageError for an unknown name."""
-    names = [*(metric.name for metric in TITLED), "accuracy"]
-    names += [f"{m.name}_generated" for m in TITLED if m.generated and generate]
+    names = [*(metric.name for metric in CHARTED), "accuracy"]
+    names += [f"{m.name}_generated" for m in CHARTED if m.generated and generate]
     if metric not in names:
         raise UsageError(f"metric={metric}: {did_you_mean(metric, names)}")
     return metric

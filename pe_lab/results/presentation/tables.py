@@ -1,6 +1,6 @@
 """The tables of ``pe-lab results``, from groups of runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -13,27 +13,20 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING
-from pe_lab.results.cell_text import (
+from pe_lab.results.labels import Names, aliases
+from pe_lab.results.presentation.cells import (
     CLUSTERED,
-    CLUSTERED_MEAN,
     Spread,
     cell_text,
     has_rates,
     how_to_read,
 )
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.labels import Names, aliases
+from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.proportions import mean_rate
 
-BEST_RATE = (
-    "highest k/n, its 95 % Wilson interval above those of all lower ones measured on the same data "
-    "(ties: all)."
-)
-BEST = (
-    "lowest mean, its 95 % interval below those of all other rows measured on the same data "
-    "(ties: only where all their seeds agree)."
-)
+BEST_RATE = "the highest k/n, its Wilson interval above those of all lower ones."
+BEST = "the lowest mean, its interval below those of all others."
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
@@ -93,48 +86,64 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         labels, legend = aliases({s: names.labels.get(s, "") for s in table["setting"]})
         if shared := names.shared.get(table["task"][0]):
             legend = f"All rows: {shared}  {legend}".strip()
-    # Settings that differ only in the encoding need no second column.
-    shown = [key for key in layout.by if key != "setting" or any(labels.values())]
-    seeds = {
-        key: sorted({seed for cell in cells.values() for seed in cell["seeds"]})
-        for key, cells in rows.items()
-    }
-    # Seeds from 0 on need no column beside n.
-    counted = all(s == list(range(len(s))) for s in seeds.values())
-    words = [*(HEADINGS.get(key, key) for key in shown), "n", *([] if counted else ["seeds"])]
+    words = _word_columns(rows, labels, layout)
     lines = []
     for key in _sorted(rows, labels, layout, outside):
-        cells = rows[key]
-        n = max(cell["n"] for cell in cells.values())
-        named = [
-            labels.get(value, "") if k == "setting" else _word(value) + _mark(k, value)
-            for k, value in zip(layout.by, key, strict=True)
-            if k in shown
-        ]
-        named += [str(n), *([] if counted else [_seeds(seeds[key])])]
-        numbers = [
-            cell_text(cells.get(column), n, layout.metric, layout.spread) for column in columns
-        ]
-        lines.append([*map(Cell, named), *numbers])
+        n = _n(rows[key])
+        numbers = [cell_text(rows[key].get(c), n, layout.metric, layout.spread) for c in columns]
+        lines.append([*(Cell(column(key, rows[key])) for column in words.values()), *numbers])
     closing = {"guessing": "guess"} if layout.metric == "error" else {}
-    if rates:
-        closing["threshold"] = "threshold"
-    below = [
-        [f"({name})", *[""] * (len(words) - 1), *_shares(table, layout.across, columns, share)]
-        for name, share in closing.items()
-    ]
+    closing |= {"threshold": "threshold"} if rates else {}
     unit = " in %" if is_share(layout.metric) else ""
+    marked = any(_mark(*pair) for key in rows for pair in zip(layout.by, key, strict=True))
     return Table(
         title=f"{title}: {layout.metric}{unit}",
         columns=[*words, *(HEADINGS.get(column, column) for column in columns)],
         words=len(words),
         rows=lines,
-        caption=how_to_read(table, layout.metric, layout.spread) + _test_time(rows, layout.by),
+        caption=how_to_read(table, layout.spread) + (f" {LEGEND}" if marked else ""),
         legend=legend,
         best=BEST_RATE if rates else BEST,
-        marks=_marks(table, layout.across),
-        closing=[list(map(Cell, line)) for line in below],
+        marks=CLUSTERED if table["clusters"].any() else "",
+        closing=[
+            list(map(Cell, (f"({name})", *[""] * (len(words) - 1), *_shares(table, layout, share))))
+            for name, share in closing.items()
+        ],
     )
+
+
+def _word_columns(
+    rows: dict[Key, Cells], labels: dict[str, str], layout: Layout
+) -> dict[str, Callable[[Key, Cells], str]]:
+    """The columns before those of the splits: heading -> the text of a row.
+
+    To add a column to the tables, add an entry here; its values come from ``grouped``.
+    """
+
+    def of_key(at: int, name: str) -> Callable[[Key, Cells], str]:
+        if name == "setting":
+            return lambda key, cells: labels.get(key[at], "")
+        return lambda key, cells: _word(key[at]) + _mark(name, key[at])
+
+    found = {
+        HEADINGS.get(name, name): of_key(at, name)
+        for at, name in enumerate(layout.by)
+        # Settings that differ only in the encoding need no second column.
+        if name != "setting" or any(labels.values())
+    }
+    found["n"] = lambda key, cells: str(_n(cells))
+    # Seeds from 0 on need no column beside n.
+    if any(seeds != list(range(len(seeds))) for seeds in map(_seeds, rows.values())):
+        found["seeds"] = lambda key, cells: _seeds_text(_seeds(cells))
+    return found
+
+
+def _n(cells: Cells) -> int:
+    return max(int(cell["n"]) for cell in cells.values())
+
+
+def _seeds(cells: Cells) -> list[int]:
+    return sorted({seed for cell in cells.values() for seed in cell["seeds"]})
 
 
 def _check_sort(columns: pl.Series, layout: Layout) -> None:
@@ -164,7 +173,7 @@ def _sorted(
         if column in by:
             return key[by.index(column)]
         if column == "n":
-            return max(cell["n"] for cell in rows[key].values())
+            return _n(rows[key])
         return rows[key].get(column, {}).get("mean")
 
     keys = sorted(rows, key=by_names)
@@ -188,7 +197,7 @@ def _by_rate(cells: Cells, outside: Sequence[str]) -> tuple[Any, ...]:
     return False, -rate, mean, cells.get(IN_DOMAIN, {}).get("mean") or 0.0
 
 
-def _seeds(seeds: list[int]) -> str:
+def _seeds_text(seeds: list[int]) -> str:
     """0,1,2; more than five as 0..9 or 0,1,..,12."""
     if len(seeds) <= 5:
         return ",".join(map(str, seeds))
@@ -196,28 +205,14 @@ def _seeds(seeds: list[int]) -> str:
     return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
 
 
-def _shares(table: pl.DataFrame, across: str, columns: Sequence[str], share: str) -> list[str]:
+def _shares(table: pl.DataFrame, layout: Layout, share: str) -> list[str]:
     """The mean of a column of shares in each column of the table, in %."""
-    means = [table.filter(pl.col(across) == column)[share].mean() for column in columns]
-    return ["" if mean is None else percent(mean) for mean in means]  # type: ignore[arg-type]
-
-
-def _marks(table: pl.DataFrame, across: str) -> str:
-    """What the mark of two clusters says, if there is one."""
-    marked = table.filter("clusters")
-    if marked.is_empty():
-        return ""
-    return CLUSTERED_MEAN if (marked[across] == OOD).any() else CLUSTERED
+    means = table.group_by(layout.across, maintain_order=True).agg(pl.col(share).mean())[share]
+    return ["" if mean is None else percent(mean) for mean in means]
 
 
 def _mark(key: str, value: Any) -> str:
     return MARK if key == "pe" and value in TEST_TIME else ""
-
-
-def _test_time(rows: dict[Key, Cells], by: Sequence[str]) -> str:
-    """What the mark of ``_mark`` says, if there is one."""
-    marked = any(_mark(*pair) for key in rows for pair in zip(by, key, strict=True))
-    return f" {LEGEND}" if marked else ""
 
 
 def _word(value: Any) -> str:
