@@ -20,8 +20,6 @@ from pe_lab.results.claim_tests import (
     NOT_SUPPORTED,
     SUPPORTED,
     Decided,
-    claims_table,
-    details_table,
     evaluate,
     p_value,
     tuned_rates,
@@ -37,6 +35,7 @@ from pe_lab.results.claims import (
 )
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import started, suite_rows
+from pe_lab.results.presentation.claims import claims_table, details_table
 from pe_lab.results.suite import Suite, load_suite
 
 SUITE = load_suite("v1")
