@@ -117,11 +117,6 @@ def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
     summary = folder.summary()
     assert summary is not None
     assert summary["names"]["experiment"] == recipe
-    written: dict[str, Any] = yaml.safe_load(text(recipe))
-    for group in ("task", "model"):
-        for key, value in written.get(group, {}).items():
-            if not isinstance(value, dict) and f"{group}.{key}" not in {*params(recipe), *smaller}:
-                assert summary["config"][group][key] == value
 
 
 @pytest.mark.parametrize(
