@@ -22,7 +22,6 @@ LONGER = {
     "report/dashboards.py: workspace",
     "results/leaderboard/across.py: _table",
     "results/leaderboard/task_tables.py: task_table",
-    "results/tables.py: _table",
     "sweeps/suite/phases.py: phases",
     "training/plan.py: plan",
 }

@@ -27,6 +27,12 @@ def first_layer(name: str, choice: dict[str, Any], **sizes: int) -> PositionalEn
     return encoding
 
 
+def causal(logits: Tensor, v: Tensor) -> Tensor:
+    """Softmax over the keys that are not later, times v."""
+    mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+    return logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
 def attend_by_hooks(
     encoding: PositionalEncoding,
     q: Tensor,

@@ -9,7 +9,7 @@ from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from peers import fla_naive
 from torch import Tensor
-from variants import assert_refused, sequential
+from variants import sequential
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -118,7 +118,3 @@ def test_the_first_token_breaks_no_stick() -> None:
     dropped, kept = (first_layer("stick_breaking", {"remainder": r}) for r in ("none", "self"))
     assert (attend_by_hooks(dropped, *given) == 0).all()
     assert torch.equal(attend_by_hooks(kept, *given), v)
-
-
-def test_refused() -> None:
-    assert_refused("stick_breaking", {"remainder": "first"}, ["pe.remainder=first", "self"])

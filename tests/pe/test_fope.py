@@ -9,7 +9,7 @@ import torch
 from agreement import SIZES, Size, agree
 from naive import Sight, attend, plain_value
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims
+from variants import SECTIONS, dims
 
 from pe_lab.pe.fope import start
 from pe_lab.training.encodings import build_encodings
@@ -83,7 +83,3 @@ def test_fixed_matrices_are_kept_with_the_weights() -> None:
     assert set(first.state_dict()) == {"cosine", "sine"}
     other.load_state_dict(first.state_dict())
     assert torch.equal(other.get_buffer("sine"), first.get_buffer("sine"))
-
-
-def test_a_length_without_a_rotation_is_refused() -> None:
-    assert_refused("fope", {}, ["trained length of 6", "7 tokens or more"], train_len=6)

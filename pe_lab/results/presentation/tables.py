@@ -1,6 +1,6 @@
 """The tables of ``pe-lab results``, from groups of runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -86,13 +86,12 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
         labels, legend = aliases({s: names.labels.get(s, "") for s in table["setting"]})
         if shared := names.shared.get(table["task"][0]):
             legend = f"All rows: {shared}  {legend}".strip()
-    keys = _sorted(rows, labels, layout, outside)
-    words, lines = _words(rows, keys, labels, layout)
-    for key, line in zip(keys, lines, strict=True):
-        n = max(cell["n"] for cell in rows[key].values())
-        line += [
-            cell_text(rows[key].get(column), n, layout.metric, layout.spread) for column in columns
-        ]
+    words = _word_columns(rows, labels, layout)
+    lines = []
+    for key in _sorted(rows, labels, layout, outside):
+        n = _n(rows[key])
+        numbers = [cell_text(rows[key].get(c), n, layout.metric, layout.spread) for c in columns]
+        lines.append([*(Cell(column(key, rows[key])) for column in words.values()), *numbers])
     closing = {"guessing": "guess"} if layout.metric == "error" else {}
     closing |= {"threshold": "threshold"} if rates else {}
     unit = " in %" if is_share(layout.metric) else ""
@@ -113,28 +112,38 @@ def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tab
     )
 
 
-def _words(
-    rows: dict[Key, Cells], keys: Sequence[Key], labels: dict[str, str], layout: Layout
-) -> tuple[list[str], list[list[Cell]]]:
-    """The headings of the columns of words, and these columns in each row."""
-    # Settings that differ only in the encoding need no second column.
-    shown = [key for key in layout.by if key != "setting" or any(labels.values())]
-    seeds = {
-        k: sorted({s for cell in of.values() for s in cell["seeds"]}) for k, of in rows.items()
+def _word_columns(
+    rows: dict[Key, Cells], labels: dict[str, str], layout: Layout
+) -> dict[str, Callable[[Key, Cells], str]]:
+    """The columns before those of the splits: heading -> the text of a row.
+
+    To add a column to the tables, add an entry here; its values come from ``grouped``.
+    """
+
+    def of_key(at: int, name: str) -> Callable[[Key, Cells], str]:
+        if name == "setting":
+            return lambda key, cells: labels.get(key[at], "")
+        return lambda key, cells: _word(key[at]) + _mark(name, key[at])
+
+    found = {
+        HEADINGS.get(name, name): of_key(at, name)
+        for at, name in enumerate(layout.by)
+        # Settings that differ only in the encoding need no second column.
+        if name != "setting" or any(labels.values())
     }
+    found["n"] = lambda key, cells: str(_n(cells))
     # Seeds from 0 on need no column beside n.
-    counted = all(of == list(range(len(of))) for of in seeds.values())
-    lines = []
-    for key in keys:
-        line = [
-            labels.get(value, "") if k == "setting" else _word(value) + _mark(k, value)
-            for k, value in zip(layout.by, key, strict=True)
-            if k in shown
-        ]
-        line.append(str(max(cell["n"] for cell in rows[key].values())))
-        lines.append(list(map(Cell, [*line, *([] if counted else [_seeds(seeds[key])])])))
-    heads = [*(HEADINGS.get(key, key) for key in shown), "n", *([] if counted else ["seeds"])]
-    return heads, lines
+    if any(seeds != list(range(len(seeds))) for seeds in map(_seeds, rows.values())):
+        found["seeds"] = lambda key, cells: _seeds_text(_seeds(cells))
+    return found
+
+
+def _n(cells: Cells) -> int:
+    return max(int(cell["n"]) for cell in cells.values())
+
+
+def _seeds(cells: Cells) -> list[int]:
+    return sorted({seed for cell in cells.values() for seed in cell["seeds"]})
 
 
 def _check_sort(columns: pl.Series, layout: Layout) -> None:
@@ -164,7 +173,7 @@ def _sorted(
         if column in by:
             return key[by.index(column)]
         if column == "n":
-            return max(cell["n"] for cell in rows[key].values())
+            return _n(rows[key])
         return rows[key].get(column, {}).get("mean")
 
     keys = sorted(rows, key=by_names)
@@ -188,7 +197,7 @@ def _by_rate(cells: Cells, outside: Sequence[str]) -> tuple[Any, ...]:
     return False, -rate, mean, cells.get(IN_DOMAIN, {}).get("mean") or 0.0
 
 
-def _seeds(seeds: list[int]) -> str:
+def _seeds_text(seeds: list[int]) -> str:
     """0,1,2; more than five as 0..9 or 0,1,..,12."""
     if len(seeds) <= 5:
         return ",".join(map(str, seeds))
