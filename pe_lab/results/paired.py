@@ -22,7 +22,7 @@ from pe_lab.results.tuning_runs import without_tuning
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""
 EXACT = 13
-"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
+"""Seeds up to which all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),

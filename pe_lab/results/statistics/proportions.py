@@ -17,7 +17,7 @@ LARGEST_RATIO = 0.1
 SMALLEST_GAP = 0.02
 """Clusters nearer than this (2 percentage points) are one, however tight."""
 FACTOR = 4
-"""How many times as large the errors of one cluster are than those of the other, at the least."""
+"""The errors of one cluster are at least so many times those of the other."""
 
 
 def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:
