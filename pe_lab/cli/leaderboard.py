@@ -48,7 +48,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import Format, Table, print_tables
 from pe_lab.results.presentation.leaderboard import conclusion, overview, task_table
-from pe_lab.results.runs_file import FINDINGS, shipped_findings
+from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 PARQUET = ".parquet"

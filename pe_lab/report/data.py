@@ -17,8 +17,7 @@ from pe_lab.results.presentation.evaluations import scales
 from pe_lab.results.presentation.notes import pooled_note
 from pe_lab.results.presentation.tables import CLUSTERS
 from pe_lab.results.reader import text
-from pe_lab.results.statistics.intervals import NO_THRESHOLD, spread, with_interval
-from pe_lab.results.statistics.proportions import mean_rate
+from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_interval
 from pe_lab.results.suite import threshold
 
 

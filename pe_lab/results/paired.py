@@ -13,9 +13,8 @@ from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
-from pe_lab.results.statistics.intervals import over_seeds
 from pe_lab.results.statistics.pairs import holm
-from pe_lab.results.statistics.proportions import two_clusters
+from pe_lab.results.statistics.seeds import over_seeds, two_clusters
 from pe_lab.results.suite import threshold
 from pe_lab.results.tuning_runs import without_tuning
 

@@ -11,7 +11,7 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores, near_median
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.pairs import LEVEL, Pair, differing, holm, least_p_possible, pairs
-from pe_lab.results.statistics.proportions import stratified_interval
+from pe_lab.results.statistics.seeds import stratified_interval
 from pe_lab.results.suite import TUNING, Suite
 
 FITS = "fits"

@@ -16,7 +16,7 @@ from pe_lab.results.aggregate import SETTING
 from pe_lab.results.labels import Names, aliases
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import text
-from pe_lab.results.statistics.proportions import mean_rate
+from pe_lab.results.statistics.seeds import mean_rate
 
 Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
