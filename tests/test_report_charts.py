@@ -92,6 +92,18 @@ def test_learning_curves_end_with_the_closing_measurement(flipflop: dict[str, Ch
     assert {x for _, x in means(flipflop["loss"])}
 
 
+def test_splits_without_numbers_or_names_have_no_chart(here: Here) -> None:
+    """A key that splits set to a word, and a breakdown of a split that the run does not name."""
+    run = made("rope", **{"task.splits.sparse": {"kind": "odd"}, "task.splits.dense": {}})
+    summary_of_run = json.loads((run.path / "summary.json").read_text())
+    cell = {"error": 0.5, "loss": 1.0, "n": 4}
+    summary_of_run["by"] = {split: {"length": {"1": cell, "2": cell}} for split in ("no", "sparse")}
+    (run.path / "summary.json").write_text(json.dumps(summary_of_run))
+    found = charts_of()
+    assert found.keys() & {"against-kind", "by-length"} == {"by-length"}
+    assert {row["panel"] for row in values(found["by-length"].spec)} == {"sparse"}
+
+
 def test_a_long_curve_is_thinned_to_means_over_equal_intervals(here: Here) -> None:
     lines = [json.dumps({"step": step, "train/loss": step % 2}) for step in range(1, 601)]
     (made("rope").path / "metrics.jsonl").write_text("\n".join(lines) + "\n")

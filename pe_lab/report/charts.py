@@ -121,7 +121,8 @@ def _against_keys(
                 fixed = ", ".join(f"{other} = {text(values.get(other))}" for other in others)
                 if isinstance(x := values.get(key), int | float) and not isinstance(x, bool):
                     places.append((setting, split, fixed, float(x)))
-        at = pl.DataFrame(places, ["setting", "split", "panel", "x"], orient="row")
+        schema = {**dict.fromkeys(("setting", "split", "panel"), pl.String), "x": pl.Float64}
+        at = pl.DataFrame(places, schema, orient="row")
         found = rows.with_columns(value="error").join(at, on=["setting", "split"])
         title = f"Error against {key}" + (f" (with {', '.join(alike)})" if alike else "")
         note = f"Each point is a split. {GUESSING} {SPREAD}"
@@ -132,14 +133,17 @@ def _by_bucket(section: Section, runs: pl.DataFrame) -> Iterator[Chart | None]:
     """The error inside each split, by length, distance or depth."""
     # Buckets are 0, 1, 2, 3-4, 5-8, ..
     end = pl.col("bucket").str.extract(r"^(?:\d+-)?(-?\d+)$").cast(pl.Int64)
-    guess = pl.col("split").replace_strict(section.guess, return_dtype=pl.Float64)
-    rows = breakdowns(runs).with_columns(x=end, panel="split", value="error", guess=guess)
+    guess = pl.col("split").replace_strict(section.guess, default=None, return_dtype=pl.Float64)
+    unread: list[str] = []
+    rows = breakdowns(runs, unread).filter(pl.col("split").is_in(section.splits))
+    rows = rows.with_columns(x=end, panel="split", value="error", guess=guess)
     for kind in rows["kind"].unique(maintain_order=True):
         found = rows.filter(pl.col("kind") == kind)
         what = {"length": "tokens read"}.get(kind, kind)
         axis = alt.Axis(title=f"{what}, up to", labelAngle=0, labelOverlap=True)
         x = alt.X("x:O", scale=alt.Scale(domain=found["x"].unique().sort().to_list()), axis=axis)
         note = f"Where in its sequences a split is answered wrongly. {GUESSING} {SPREAD}"
+        note += _left_out(unread)
         yield _lines(section, found, f"by-{kind}", f"Error by {what}", note, x)
 
 
@@ -159,7 +163,7 @@ def _lines(
 def _learning(section: Section, runs: pl.DataFrame) -> Iterator[Chart]:
     unread: list[str] = []
     rows = curves(runs, unread)
-    left_out = printable("".join(f" Left out: {message}." for message in unread))
+    left_out = _left_out(unread)
     errors = {metric_name(split, "error"): split for split in section.splits}
     # The closing measurement takes the place of one at the same step.
     parts = pl.concat([_curve(rows, errors), _curve(runs, errors)])
@@ -176,6 +180,10 @@ def _learning(section: Section, runs: pl.DataFrame) -> Iterator[Chart]:
         spec = _panels(section, _thinned(losses), step, unit=1, y_title="loss (nats)", dots=False)
         note = f"Cross-entropy of the scored positions of the training batches. {BANDS}{left_out}"
         yield Chart("loss", "Training loss", note, spec)
+
+
+def _left_out(unread: Sequence[str]) -> str:
+    return printable("".join(f" Left out: {message}." for message in unread))
 
 
 def _curve(rows: pl.DataFrame, panels: Mapping[str, str]) -> pl.DataFrame:
@@ -259,7 +267,7 @@ def _panels(
     domain = list(names.values())[: len(COLOURS)]
     values: list[dict[str, Any]] = []
     found = bands(rows, ("setting", "panel", "x"), "value")
-    for (setting, panel, at), band in sorted(found.items(), key=lambda item: str(item[0][0])):
+    for (setting, panel, at), band in sorted(found.items(), key=lambda item: item[0]):
         if band is None:
             continue
         at = printable(at) if isinstance(at, str) else at
@@ -274,8 +282,8 @@ def _panels(
     numbers = [row[name] for row in values for name in ("y", "other", "seed") if name in row]
     top = 1.06 * max(numbers, default=1.0) or 1.0
     if "guess" in rows.columns:
-        of_panel = rows.group_by("panel").agg(pl.mean("guess")).drop_nulls().iter_rows()
-        rules = [{"panel": printable(panel), "rule": unit * guess} for panel, guess in of_panel]
+        guesses = rows.group_by("panel", maintain_order=True).agg(pl.mean("guess")).drop_nulls()
+        rules = [{"panel": printable(p), "rule": _short(unit * g)} for p, g in guesses.iter_rows()]
     values += [rule for rule in rules if rule["rule"] <= top]
     layers = alt.layer(*_layers(x, domain, top, y_title, mark), data=alt.InlineData(values=values))
     chart: Any = layers.properties(width=width, height=190)

@@ -89,7 +89,7 @@ def overview(found: Sequence[Section]) -> Grid:
     ]
 
     def order(row: Row) -> tuple[int, float, str]:
-        shares = [cell.order for cell in row.cells if cell.order is not None]
+        shares = [cell.share or 0.0 for cell in row.cells if cell.order is not None]
         return -len(shares), -sum(shares) / max(1, len(shares)), row.name
 
     legend = next((section.legend for section in found if section.legend), "")

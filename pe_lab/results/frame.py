@@ -187,13 +187,17 @@ def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame
     return pl.DataFrame([*columns.values(), *metrics])
 
 
-def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
+def breakdowns(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The errors of the finished runs by property of the answer: ``path``, ``task``, ``pe``,
     ``seed``, ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4),
-    ``error``, ``loss`` (null where it is not finite), ``n``."""
+    ``error``, ``loss`` (null where it is not finite), ``n``.
+
+    Args:
+        unread: gets a message for each breakdown that is left out, which is a warning too.
+    """
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
-    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0])]
+    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0], unread)]
     schema = {name: FACTS[name] for name in facts}
     schema |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
     schema |= dict.fromkeys(("error", "loss"), pl.Float64) | {"n": pl.Int64}
@@ -204,11 +208,11 @@ BUCKET = re.compile(r"(?:\d{1,15}-)?-?\d{1,15}")
 """A value, or the first and the last: 0, 1, 2, 3-4, 5-8, .."""
 
 
-def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
-    """Split, kind, bucket, error, loss and n of every cell of a run. A kind with a bucket that is
-    not as pe-lab names it is one warning, and left out."""
+def _breakdown(path: str, unread: list[str] | None) -> Iterator[tuple[Any, ...]]:
+    """Split, kind, bucket, error, loss and n of every cell of a run, without the kinds that have a
+    bucket that is not a number."""
     by: dict[str, dict[str, Any]] = {}
-    with _warning():
+    with _warning(unread):
         by = (RunFolder(Path(path)).summary() or {}).get("by", {})
     damaged = {
         kind: bucket
@@ -218,8 +222,9 @@ def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
         if not BUCKET.fullmatch(bucket)
     }
     for kind, bucket in damaged.items():
-        what = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
-        logger.warning("%s; this run is left out of that breakdown", what)
+        message = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
+        with _warning(unread):
+            raise PeLabError(message)
     for split, kinds in by.items():
         for kind, buckets in kinds.items():
             for bucket, cell in () if kind in damaged else buckets.items():
