@@ -139,8 +139,8 @@ def _check(options: ResultsOptions) -> None:
     """Refuse options that exclude one another."""
     if options.threshold is not None and options.metric not in RATED:
         raise UsageError(
-            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric={options.metric} is "
-            "none of them: leave threshold out"
+            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric="
+            f"{options.metric} is none of them: leave threshold out"
         )
     if options.threshold is not None and options.evaluations:
         raise UsageError(
