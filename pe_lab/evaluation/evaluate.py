@@ -87,7 +87,7 @@ def evaluate(
 
     Raises:
         UsageError: the evaluation is impossible; nothing was measured.
-        DamagedError, OlderError: a run cannot be loaded; nothing was measured.
+        DamagedError: a run cannot be loaded; nothing was measured.
         RunError: a folder cannot be written or was changed meanwhile, or memory ran out with a
             single sequence; earlier measurements are recorded.
         Interrupted: stopped by a signal; earlier measurements are recorded.

@@ -33,10 +33,18 @@ def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REM
         raise DamagedError(f"{message}: {remedy}") from None
 
 
-def read_json(schema: TypeAdapter[T], path: Path, remedy: str = REMEDY) -> T | None:
-    """A JSON file; None if it is missing, DamagedError if it is damaged."""
+def read_json(
+    schema: TypeAdapter[T], path: Path, remedy: str = REMEDY, *, seal: bool = False
+) -> T | None:
+    """A JSON file; None if it is missing, DamagedError if it is damaged.
+
+    Args:
+        seal: whether the file closes with its digest (``digests.sealed``).
+    """
     try:
-        return checked(schema, orjson.loads(unsealed(read_file(path), path)), path, remedy)
+        content = read_file(path)
+        value = orjson.loads(unsealed(content, path) if seal else content)
+        return checked(schema, value, path, remedy)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -54,7 +54,7 @@ class Status(TypedDict):
     """status.json; ``run``: the identity; ``by_machine``: it failed for want of room or memory, not
     by its numbers."""
 
-    run: NotRequired[str]
+    run: str
     state: Literal["running", "interrupted", "failed", "finished"]
     step: Whole
     steps: Whole
@@ -144,9 +144,9 @@ class Facts(TypedDict):
     task: str
     pe: str
     seed: Whole
-    run_id: NotRequired[str]
-    identity: NotRequired[str]
-    digests: NotRequired[dict[str, str]]
+    run_id: str
+    identity: str
+    digests: dict[str, str]
     steps: Whole
     names: dict[str, str]
     overrides: NotRequired[list[str]]
