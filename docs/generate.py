@@ -149,13 +149,14 @@ def _head(all_of: dict[str, Entry], known: dict[str, Any]) -> str:
         found = (median(costs[n][key] for costs in rows) for n in known["batches"])
         return " / ".join(f"{value:.{digits}f}" for value in found)
 
+    commits = ", ".join(sorted({costs["commit"] for costs in rows}))
     missing = [f"`{name}`" for name in all_of if name not in measured]
     return (HERE / "encodings.head.md").read_text("utf-8").rstrip().format(
         overview=table(COLUMNS, [_row(n, e, measured.get(n)) for n, e in all_of.items()]),
         layers=cfg.n_layers, heads=cfg.n_heads, width=cfg.d_model,
-        baseline=known["baseline"],
+        length=facts.LENGTH, baseline=known["baseline"],
         free=", ".join(f"`{name}`" for name, entry in all_of.items() if entry.reference is None),
-        measured=", ".join(sorted({f"{c['date']} ({c['commit']})" for c in rows})),
+        measured=f"{max(c['date'] for c in rows)} ({commits})",
         cpu=machine["cpu"], capability=machine["cpu_capability"], threads=machine["threads"],
         torch=machine["torch"],
         batches=" / ".join(f"{n} ({length} tokens)" for length, n in known["batches"].items()),

@@ -250,7 +250,7 @@ PLANTED = {
     "OneRate": ("", "gradient to every parameter"),
     "Infinite": ("", "bias and marks"),
     "Flat": ("", "bias and marks"),
-    "Dropped": ("", "nothing is drawn"),
+    "Dropped": ("", "deterministic"),
 }
 FOUND = {
     "CountedRows": "rotate is marked @by_position (read positions as passed",

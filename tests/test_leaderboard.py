@@ -38,7 +38,7 @@ from pe_lab.results.leaderboard.families import (
     rates_by,
     ties,
 )
-from pe_lab.results.leaderboard.rows import SCHEMA, Found, _apart, suite_rows, suite_runs
+from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_rows, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.leaderboard import (
     conclusion,
@@ -671,16 +671,6 @@ def test_versions_of_a_file_of_yours_are_named(
     )
 
 
-def test_a_configuration_of_yours_has_one_name_in_all_tasks() -> None:
-    places = [
-        Place(task, "mine", unknown=(("pe.width", width),))
-        for task, width in (("flipflop", "4"), ("flipflop", "8"), ("recall", "4"))
-    ]
-    assert [_apart(places)[place] for place in places] == [
-        "mine width=4", "mine width=8", "mine width=4",
-    ]  # fmt: skip
-
-
 def test_families_and_not_run(here: Here, shipped: Path) -> None:
     ended = here("leaderboard", "all=true", "details=true", "format=markdown")
     assert ended.status == 0
@@ -709,15 +699,6 @@ def test_a_task_and_a_split(here: Here, shipped: Path) -> None:
     assert line == "| rope | 0.003 | 2/20 50.0‡ [3, 30] | 1.00 |"
     assert "long\\_x4" in ended.out
     assert "sparse" not in ended.out
-
-
-def test_yours_among_them(here: Here, shipped: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.parquet"
-    file.write(rows(*flipflop("mine", 8, 7)), mine)
-    yours, _ = file.read(mine)
-    found = scores(SUITE, file.read(shipped)[0], yours)
-    assert cell(found, "mine")["yours"] == 8
-    assert cell(found, "rope")["yours"] == 0
 
 
 def test_an_entry_is_yours_if_none_of_its_runs_is_shipped() -> None:
@@ -887,13 +868,6 @@ def test_the_picture_has_the_entries_that_ran_half_of_the_tasks() -> None:
     grid = leaderboard_grid(found, tasks, at_least_half=True)
     shown = {row.name.split()[0] for row in grid.rows}
     assert shown == {"rope", "cope", *SUITE.controls, "none"}
-
-
-def test_the_picture_is_of_whom_its_caption_says() -> None:
-    named = {*texts(leaderboard.PICTURE.read_text("utf-8"))}
-    ten = SUITE.protocol.more_seeds_for
-    assert {*ten, "conv"} - {"none"} | {"none (control)", "lstm (control)"} <= named
-    assert not {*SUITE.encodings} - {*ten, "conv"} & named
 
 
 def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:

@@ -1,8 +1,6 @@
 """The report: its numbers, sentences and sections, and which files it writes."""
 
-import json
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -11,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from edited import edit_summary
 from html_page import Page, values
 from made import made
 from program import Here
@@ -184,24 +183,6 @@ def test_unfinished_runs_settings_and_provenance_are_listed(page: Page) -> None:
         assert part in page.inside("provenance")
 
 
-def test_a_run_that_did_not_look_for_untracked_files_has_its_provenance(
-    here: Here, runs: Path
-) -> None:
-    (first,) = (runs / "flipflop" / "enc_1").glob("seed0-*")
-    run = shutil.copytree(first, Path("odd/flipflop/enc_1") / first.name)
-    starts = json.loads((run / "environment.json").read_text())
-    del starts[-1]["git_untracked"]
-    (run / "environment.json").write_text(json.dumps(starts))
-    # Such a run is older than the digests.
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["digests"], summary["digest"]
-    (run / "summary.json").write_text(json.dumps(summary))
-    assert here("report", "runs_dir=odd", "inspect=none", "out=.").status == 0
-    shown = Page(Path("index.html").read_text()).inside("provenance")
-    assert "torch 2." in shown
-    assert "broken" not in shown
-
-
 def inspected(page: Page) -> list[str]:
     """Task and encoding of the inspected runs."""
     titles = [e["text"] for e in page.all("h3") if "sequence 0" in e["text"]]
@@ -285,9 +266,8 @@ def test_a_breakdown_that_cannot_be_read_leaves_its_run_out_of_it_alone(
     run = made("rope")
     sound = {f"{n}": {"error": 0.5, "loss": 1.0, "n": 4} for n in (1, 2)}
     for folder, by_length in ((run, {**sound, "x": sound["1"]}), (made("cope"), sound)):
-        summary = json.loads((folder.path / "summary.json").read_text())
-        summary["by"] = {"in_domain": {"length": by_length, "distance": sound}}
-        (folder.path / "summary.json").write_text(json.dumps(summary))
+        by = {"in_domain": {"length": by_length, "distance": sound}}
+        edit_summary(folder.path, lambda summary, by=by: summary.update(by=by))
     assert here("report", "inspect=none", "out=.").status == 0
     page = Page(Path("index.html").read_text())
     titles = [e["text"].split(".")[0] for e in page.all("figcaption")]

@@ -94,7 +94,7 @@ def copies(run: Path, n: int) -> list[Path]:
         RunFolder(path).set_status("finished", 2, 2)
 
         def change(summary: dict[str, Any], k: int = k) -> None:
-            del summary["identity"]
+            summary["identity"] = f"{k:08x}"
             summary["seed"] = summary["config"]["seed"] = k
 
         edit_summary(path, change)

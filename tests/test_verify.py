@@ -1,6 +1,5 @@
 """``pe-lab verify`` (issue 15, part 4): what is wrong in run folders, and nothing else."""
 
-import json
 import os
 import random
 import shutil
@@ -8,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from edited import edit_summary
 from program import Here, assert_refused, the_run, tiny
 
@@ -80,16 +78,6 @@ def test_no_run_to_check_is_no_success(here: Here, run: Path, tmp_path: Path) ->
         assert_refused(ended, "verify: no runs in empty: give runs_dir=FOLDER", "or make one")
 
 
-def test_a_checkpoint_of_an_earlier_version_is_named_as_such(here: Here, run: Path) -> None:
-    """Those of before there were digests, which nothing is wrong with."""
-    torch.save({"format": 1, "model": {}}, run / "checkpoint.pt")
-    for words in (["inspect"], ["eval", "lengths=8"], ["verify", "format=csv"]):
-        ended = here(*words, f"run={run}")
-        assert ended.status != 0
-        assert "has no digest, as earlier versions" in ended.out + ended.err
-        assert "damaged, cut off" not in ended.out + ended.err
-
-
 NAMES = ("checkpoint.pt", "summary.json", "metrics.jsonl", "evaluations.jsonl")
 
 
@@ -138,7 +126,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "summary.json does not fit its digest",
     ),
-    "status": (lambda run: (run / "status.json").write_text("{}"), "status.json is not as"),
+    "status": (
+        lambda run: (run / "status.json").write_text("{}"),
+        "status.json does not fit its digest",
+    ),
     "environment": (
         lambda run: (run / "environment.json").write_text("3"),
         "environment.json does not fit",
@@ -177,23 +168,6 @@ def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run:
     assert "checkpoint.pt (" in ended.err
     assert [len(list(run.parent.glob(f"seed{n}-*/evaluations.jsonl"))) for n in (1, 3)] == [1, 1]
     assert not list(run.parent.glob("seed2-*/evaluations.jsonl"))
-
-
-def without_digests(run: Path) -> None:
-    """As earlier versions wrote it."""
-    text = (run / "summary.json").read_text().partition(',\n "digest"')[0]
-    content = json.loads(text + "}")
-    del content["digests"]
-    (run / "summary.json").write_text(json.dumps(content, indent=1))
-
-
-def test_a_run_that_is_only_older_is_not_called_damaged(here: Here, run: Path) -> None:
-    without_digests(run)
-    ended = here("verify", "set_aside=true")
-    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 run: older, without digests\n")
-    assert run.exists()
-    assert run.name[-8:] not in here("results", "where=state=broken").out
-    assert "no digest, as earlier versions" in " ".join(here("verify", "format=csv").out.split())
 
 
 @pytest.mark.parametrize("cut", [',\n "digest"', '"digest"'])

@@ -44,7 +44,6 @@ KINDS = {
     "evaluations": "with damaged evaluations",
     "unreadable": "not readable",
     "misplaced": "not counted",
-    "older": "older, without digests",
 }
 """What each kind of problem is called, the worst first."""
 

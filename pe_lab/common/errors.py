@@ -41,10 +41,6 @@ class DamagedError(RunError):
     """A file that was read back is not as it was written; it is left as it is."""
 
 
-class OlderError(RunError):
-    """A file was written by an earlier version of the program, without a digest."""
-
-
 class HeldError(RunError):
     """Another process is writing the run's folder."""
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pe_lab.common.errors import DamagedError, OlderError, PeLabError
+from pe_lab.common.errors import DamagedError, PeLabError
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.record import read_evaluations
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY, SEAL, digest_of, does_not_fit
-from pe_lab.store.read_back import read_config
+from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import read_config
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,11 @@ class Problem:
     """What is wrong with a file or folder, in a sentence with the remedy.
 
     Args:
-        kind: ``evaluations``: damaged, but only evaluations.jsonl; ``older``: without a digest;
-            ``misplaced``: a folder that tables leave out.
+        kind: ``evaluations``: evaluations.jsonl is damaged; ``misplaced``: tables leave it out.
     """
 
     sentence: str
-    kind: Literal["damaged", "evaluations", "older", "unreadable", "misplaced"]
+    kind: Literal["damaged", "evaluations", "unreadable", "misplaced"]
 
 
 def problems(path: Path) -> list[Problem]:
@@ -46,8 +45,6 @@ def problems(path: Path) -> list[Problem]:
         except DamagedError as error:
             of_record = function is read_evaluations
             found.append(Problem(str(error), "evaluations" if of_record else "damaged"))
-        except OlderError as error:
-            found.append(Problem(str(error), "older"))
         except PeLabError as error:
             found.append(Problem(str(error), "unreadable"))
         except OSError as error:
@@ -70,8 +67,8 @@ def problems(path: Path) -> list[Problem]:
     check(read_evaluations, folder)
     state = None
     if folder.checkpoint.exists():
-        digest = ((summary or {}).get("digests") or {}).get("checkpoint.pt")
-        of = summary.get("identity") if summary else folder.identity
+        digest = summary["digests"].get("checkpoint.pt") if summary else None
+        of = summary["identity"] if summary else folder.identity
         state = check(checkpoint.load, folder.checkpoint, of, digest)
     elif summary is not None:
         missing = f"{folder.checkpoint} is missing, which holds the model: {REMEDY}"
@@ -83,13 +80,8 @@ def problems(path: Path) -> list[Problem]:
 
 def _check_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     path = folder.path / "summary.json"
-    if SEAL not in read_file(path):
-        raise OlderError(
-            f"{path} has no digest, as earlier versions of the program wrote none, and cannot be "
-            "checked: make the run again with force=true, which sets this folder aside"
-        )
     made = identity(summary["config"], summary.get("contents"))
-    if made != (of := summary.get("identity")):
+    if made != (of := summary["identity"]):
         raise DamagedError(f"{path} has the configuration of {made}, not of {of}: {REMEDY}")
 
 

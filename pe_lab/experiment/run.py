@@ -16,7 +16,6 @@ from pe_lab.config.schema import plain
 from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
-    made_before,
     made_otherwise,
     record_start,
 )
@@ -152,8 +151,6 @@ def _execute(
         try:
             if trainer.resume():
                 logger.info("resuming from step %d, %s", trainer.step, folder.path)
-            elif before := made_before(folder, plan.resolved):
-                logger.info("%s", before)
             # A sweep says it once, for all of its runs.
             if place is None:
                 for message in without_effect(plan, overrides):

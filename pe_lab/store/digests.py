@@ -34,18 +34,15 @@ def sealed(value: dict[str, Any]) -> str:
 
 
 def unsealed(content: bytes, path: Path) -> bytes:
-    """The JSON that was ``sealed``, without its digest. JSON that never had one is returned as is:
-    earlier versions of the program wrote neither ``digest`` nor ``digests`` into a summary.
+    """The JSON that was ``sealed``, without its digest.
 
     Raises:
-        DamagedError: the digest is that of something else, or was cut out.
+        DamagedError: the digest is that of something else, or is missing.
     """
     body, seal, end = content.rpartition(SEAL)
-    if seal and end == f'{digest_of(body)}"\n}}\n'.encode():
-        return body + b"\n}"
-    if b'"digest":' not in content and b'"digests":' not in content:
-        return content
-    raise DamagedError(does_not_fit(path))
+    if not seal or end != f'{digest_of(body)}"\n}}\n'.encode():
+        raise DamagedError(does_not_fit(path))
+    return body + b"\n}"
 
 
 def sealed_lines(lines: bytes) -> bytes:

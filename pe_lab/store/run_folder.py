@@ -28,8 +28,7 @@ from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
 from pe_lab.common.files import no_link, read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.read_back import read_json
-from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
+from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked, read_json
 
 State = Literal["running", "interrupted", "failed", "finished"]
 DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
@@ -61,8 +60,8 @@ class RunFolder:
         was named otherwise; empty where neither has one."""
         if _NAME.fullmatch(self.path.name):
             return self.path.name.rpartition("-")[2]
-        summary = read_json(SUMMARY, self.path / "summary.json")
-        return "" if summary is None else str(summary.get("identity", ""))
+        summary = read_json(SUMMARY, self.path / "summary.json", seal=True)
+        return "" if summary is None else summary["identity"]
 
     @property
     def metrics(self) -> Path:
@@ -163,9 +162,11 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
-        found: dict[str, Any] = dict(read_json(STATUS, self.path / "status.json") or {})
-        self.check_identity(found.get("run"), "status.json")
-        return found
+        found = read_json(STATUS, self.path / "status.json", seal=True)
+        if found is None:
+            return {}
+        self.check_identity(found["run"], "status.json")
+        return dict(found)
 
     def starts(self) -> list[Start]:
         """What environment.json says of each start.
@@ -186,15 +187,14 @@ class RunFolder:
 
     def check_digest(self, name: str) -> None:
         """DamagedError if the run is finished and a file is not the one that its summary counts."""
-        digest = ((self.summary() or {}).get("digests") or {}).get(name)
-        path = self.path / name
-        if digest is None:
+        summary, path = self.summary(), self.path / name
+        if summary is None or name not in summary["digests"]:
             return
         try:
             content = self._content(path)
         except FileNotFoundError:
             raise DamagedError(f"{path} is missing: {REMEDY}") from None
-        if digest_of(content) != digest:
+        if digest_of(content) != summary["digests"][name]:
             raise DamagedError(does_not_fit(path, "digest in summary.json"))
 
     def tracked(self) -> Tracked | None:
@@ -241,14 +241,14 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
-        if (found := read_json(SUMMARY, self.path / "summary.json")) is None:
+        if (found := read_json(SUMMARY, self.path / "summary.json", seal=True)) is None:
             return None
-        self.check_identity(found.get("identity"), "summary.json")
+        self.check_identity(found["identity"], "summary.json")
         return dict(found)
 
-    def check_identity(self, of: str | None, name: str) -> None:
+    def check_identity(self, of: str, name: str) -> None:
         """DamagedError if the file ``name`` is of the run ``of`` and the folder is another's."""
-        if _NAME.fullmatch(self.path.name) and of not in (None, self.identity):
+        if _NAME.fullmatch(self.path.name) and of != self.identity:
             raise DamagedError(
                 f"{self.path / name} is of the run {of}, not of {self.identity}: {REMEDY}"
             )

@@ -147,7 +147,7 @@ def _eval() -> dict[str, Any]:
 
     said: list[PeLabError] = []
     # Folders that were renamed, too; a link to another run is that run.
-    paths = sorted(path.parent for path in Path("runs").rglob("log.txt"))
+    paths = sorted({path.parent for name in FILES for path in Path("runs").rglob(name)})
     frame = evaluate(paths, lengths=[8, 12], left_out=said.append)
     found: dict[str, Any] = {}
     for row in frame.drop("path", "seconds", "earlier").iter_rows(named=True):

@@ -16,7 +16,7 @@ from pe_lab.training.encodings import SHIPPED, build_encodings
 
 
 def hint_of(section: Section, key: str) -> Any:
-    """The annotation of a key; None without one."""
+    """The annotation of a key; None if it has none."""
     return get_type_hints(get_object(section["_target_"]).__init__).get(key)
 
 
@@ -69,8 +69,10 @@ def accepted(section: Section, sizes: Dims) -> bool:
 
 
 def choices(section: Section, **sizes: Any) -> dict[str, Section]:
-    """The section, then with each other choice that is no number alone, by the words of the
-    command line: ``""``, ``pairing=half``, .."""
+    """The section as it is, and with each other choice of one key that is not a number.
+
+    The names are those of the command line: ``""``, ``pairing=half``, ..
+    """
     found = {"": section}
     for key, value in section.items():
         if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -89,7 +91,7 @@ def shown(value: Any) -> str:
 
 
 def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
-    """As it is, then with one other key changed, in every way that is accepted."""
+    """The section as it is, then with one other key changed, in every accepted way."""
     yield section
     for other in section.keys() - {key, "_target_"}:
         for value in other_values(section, other):
@@ -98,7 +100,7 @@ def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
 
 
 def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
-    """What was tried of each key, in a sentence.
+    """A sentence with the values that were tried of each key.
 
     Args:
         changes: the other values of a key that were found to change something.

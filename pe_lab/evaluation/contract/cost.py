@@ -1,4 +1,4 @@
-"""What a training step with an encoding takes, time and memory, beside rope's."""
+"""Time and memory of a training step with an encoding, relative to pe=rope."""
 
 import os
 import statistics
@@ -53,8 +53,10 @@ class TrainingStep:
 
 
 def beside_rope(section: Section, rounds: int = ROUNDS) -> str:
-    """Processor time of a training step over that with pe=rope, the median of rounds that
-    alternate, on one thread; and its peak memory over rope's."""
+    """Processor time and peak memory of a training step, divided by those with pe=rope.
+
+    Steps of both alternate, on one thread; the time is the median ratio.
+    """
     if section["_target_"] == ROPE["_target_"]:
         raise NotClaimedError("it is rope itself")
     before, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -78,8 +80,10 @@ def beside_rope(section: Section, rounds: int = ROUNDS) -> str:
 
 
 def peak(step: Callable[[], object]) -> int:
-    """Peak bytes of tensors during a step beyond those that exist before it, as PyTorch's profiler
-    counts every allocation."""
+    """The most bytes of tensors alive during a step, beyond those that exist before it.
+
+    PyTorch's profiler counts every allocation.
+    """
     with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     assert seen.profiler is not None

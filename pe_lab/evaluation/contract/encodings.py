@@ -1,5 +1,7 @@
-"""What an encoding must keep, one function a point. Each takes the encoding's section and the
-sizes of the tiny model that differ (``d_model``, ``n_heads``, ..), in the context ``tiny.exact``.
+"""The contract of an encoding: one function for each point.
+
+Each takes the encoding's section and the sizes of the tiny model that differ (``d_model``,
+``n_heads``, ..), and is called in the context ``tiny.exact``.
 """
 
 import inspect
@@ -47,8 +49,8 @@ def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
 
 
 def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
-    """A token's state depends on no later token, and on each earlier one; so for ``LONG`` tokens,
-    where blocks of kernels end."""
+    """A token's state depends on no later token, and on each earlier one. ``LONG`` tokens pass the
+    end of a kernel's block."""
     long = {**sizes, "max_len": LONG}
     if not accepted(section, dims(**long)):
         long["train_len"] = LONG  # A window longer than the trained length is refused.
@@ -81,7 +83,7 @@ def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
 
 
 def finite_far_out(section: Section, **sizes: Any) -> str:
-    """At four times the trained length, and at scattered positions."""
+    """States are finite at four times the trained length, and at scattered positions."""
     built = model(section, **sizes)
     n = reach(built.encodings)
     for what, pos in (("0, 1, ..", sequential(n)), ("scattered", scattered(3, min(n, 12), n))):
@@ -134,7 +136,7 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
 
 
 def _check_heads(name: str, parameter: nn.Parameter, heads: int) -> None:
-    """That each head's part of a parameter has a gradient."""
+    """ContractError if a head's part of a parameter has no gradient."""
     assert parameter.grad is not None
     for axis in range(parameter.dim()):
         if parameter.shape[axis] != heads:
@@ -148,7 +150,7 @@ def _check_heads(name: str, parameter: nn.Parameter, heads: int) -> None:
 
 
 def differs_from_none(section: Section, **sizes: Any) -> str:
-    """The encoding does something."""
+    """The states differ from those without an encoding."""
     if not any(e.hooks() for e in build_encodings(section, dims(**sizes))):
         raise NotClaimedError("it overrides no hook")
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
@@ -158,7 +160,7 @@ def differs_from_none(section: Section, **sizes: Any) -> str:
 
 
 def shifted(section: Section, **sizes: Any) -> str:
-    """Positions shifted by a constant change nothing exactly if ``shift_invariant``."""
+    """``shift_invariant`` is true if and only if shifting all positions changes nothing."""
     built = model(section, **sizes).eval()
     seen = tokens(2, TRAIN_LEN)
     here = built(seen, sequential(TRAIN_LEN))
@@ -186,7 +188,7 @@ def shifted(section: Section, **sizes: Any) -> str:
 
 
 def reads_positions(section: Section, **sizes: Any) -> str:
-    """Other positions change something exactly if ``reads_positions``."""
+    """``reads_positions`` is true if and only if other positions change something."""
     built, seen = model(section, **sizes), tokens(2, TRAIN_LEN)
     # Of one shape: other kernels, which round otherwise, may take other shapes.
     places = sequential(TRAIN_LEN).expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
@@ -204,8 +206,8 @@ def reads_positions(section: Section, **sizes: Any) -> str:
 
 
 def rows_alone(section: Section, **sizes: Any) -> str:
-    """A sequence's states do not depend on the others of its batch, nor on how positions that all
-    share are passed."""
+    """A sequence's states depend neither on the others of its batch, nor on whether shared
+    positions are passed once or for each sequence."""
     built = model(section, **sizes)
     seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, reach(built.encodings))
     alone = torch.cat([built(seen[i : i + 1], pos[i : i + 1]) for i in range(3)])
@@ -219,7 +221,7 @@ def rows_alone(section: Section, **sizes: Any) -> str:
 
 
 def small_sizes(section: Section, **sizes: Any) -> str:
-    """One token, odd lengths, one head."""
+    """It works with one token, odd lengths and one head."""
     width = dims(**sizes).d_model
     for batch, length, heads in ((1, 1, None), (1, 7, None), (3, 13, 1)):
         size = sizes if heads is None else {**sizes, "n_heads": heads}

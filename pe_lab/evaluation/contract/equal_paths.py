@@ -1,5 +1,4 @@
-"""That an encoding's other ways to be computed are equal to the plain one: with a key cache, and
-with the kernels."""
+"""The contract of an encoding's other paths: a key cache and the kernels equal the plain one."""
 
 from typing import Any
 
@@ -25,8 +24,10 @@ from pe_lab.training.kernels import has_kernels
 
 
 def cached(section: Section, **sizes: Any) -> str:
-    """Decoding with a key cache equals the whole pass, beyond the trained length: one token at a
-    time, several at once, one at a time; at positions 0, 1, .. and at scattered ones."""
+    """Decoding with a key cache equals the whole pass, beyond the trained length.
+
+    Tokens come one at a time and several at once, at positions 0, 1, .. and at scattered ones.
+    """
     built = model(section, **sizes).eval()
     limit = reach(built.encodings)
     n = min(2 * TRAIN_LEN, limit)
@@ -42,7 +43,7 @@ def cached(section: Section, **sizes: Any) -> str:
 
 
 def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
-    """The largest difference with a key cache and these pieces from the whole pass.
+    """The largest difference between decoding in these pieces and the whole pass.
 
     Raises:
         ContractError: it is more than rounding.
@@ -60,8 +61,8 @@ def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int, what: str = "
 
 
 def any_order(section: Section, **sizes: Any) -> str:
-    """With ``any_order``, positions that fall and repeat: no look at the future, finite, and equal
-    with a key cache."""
+    """With ``any_order``, positions may fall and repeat: states are finite, do not depend on later
+    positions, and are the same with a key cache."""
     built = model(section, **sizes).eval()
     reading = [encoding for encoding in built.encodings if encoding.reads_positions]
     if not reading or not all(encoding.any_order for encoding in reading):
@@ -82,7 +83,7 @@ def any_order(section: Section, **sizes: Any) -> str:
 
 
 def check_refused(built: Transformer) -> None:
-    """That a key cache is refused."""
+    """ContractError if a key cache is not refused."""
     try:
         built.empty_cache()
     except ValueError:

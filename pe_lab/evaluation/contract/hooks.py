@@ -1,7 +1,7 @@
-"""What the hooks of an encoding must keep, called by themselves, one layer above the other.
+"""The contract of an encoding's hooks, called without a model.
 
-The hooks get exact queries, keys, values and states: what the trunk of a model rounds would hide
-what an encoding rounds. Shape letters as in pe/base.py.
+The hooks get exact queries, keys, values and states, because the rounding of a model's trunk would
+hide that of an encoding. Shape letters as in pe/base.py.
 """
 
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ from pe_lab.evaluation.contract.tiny import (
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 LONG = 130
-"""Tokens where sums are long, and where blocks of a kernel end."""
+"""A length at which sums are long and kernels need several blocks."""
 ROUNDING = 4
-"""How many times the error of rounding its operands a computation in bfloat16 may have. Shipped
-encodings have 3 at most; running sums in bfloat16 have 6 and more."""
+"""The largest allowed ratio of the error in bfloat16 to the error of rounding the operands. Shipped
+encodings have at most 3; running sums in bfloat16 have 6 and more."""
 STEPS = (1e-4, 1e-6)
-"""Of finite differences: a large one for what is computed in float32, a small one near kinks."""
+"""Steps of finite differences: a large one for float32 code, a small one near kinks."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,19 @@ def attention(
 
 
 def same_twice(section: Section, **sizes: Any) -> str:
-    """In training, two passes with one input are equal: an encoding draws nothing."""
+    """Two passes with one input are equal in training: an encoding draws no random numbers."""
     built, seen, pos = model(section, **sizes).train(), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     gap = largest(built(seen, pos) - built(seen, pos))
     hold(
         gap == 0,
         f"two passes with one input differ by {gap:.1e}: an encoding draws nothing itself "
-        "(nn.Dropout, torch.rand), model.dropout drops attention weights; nothing else is "
-        "checked before that",
+        "(nn.Dropout, torch.rand); use model.dropout, which drops attention weights",
     )
     return "two passes in training are equal"
 
 
 def marks(section: Section, **sizes: Any) -> str:
-    """``bias`` has its shape and is finite, and what ``by_distance`` and ``by_position`` say is
+    """``bias`` has the right shape and is finite; the marks ``by_distance`` and ``by_position`` are
     true."""
     held = []
     for encoding in dict.fromkeys(model(section, **sizes).encodings):
@@ -150,7 +149,7 @@ def _check_bias(encoding: PositionalEncoding, **sizes: Any) -> None:
 
 
 def _check_distances(bias: Tensor, distance_BTS: Tensor) -> None:
-    """That equal distances of keys that are not later have equal biases."""
+    """ContractError if two keys at the same distance, none of them later, have different biases."""
     every = bias.movedim(1, -1)
     for distance in sorted(set(distance_BTS[distance_BTS >= 0].tolist())):
         values = every[distance_BTS == distance]
@@ -183,7 +182,7 @@ def _check_rotation(encoding: PositionalEncoding, **sizes: Any) -> None:
 
 
 def half_precision(section: Section, **sizes: Any) -> str:
-    """bfloat16 autocast is as near to float64 as rounding operands and results to bfloat16 is."""
+    """The error of bfloat16 autocast is about that of rounding operands and results to bfloat16."""
     sizes = {**sizes, "train_len": LONG, "max_len": LONG}
     exact, rounded, half = (model(section, fast=False, **sizes).eval() for _ in range(3))
     given = operands(exact.encodings, LONG, **sizes)
@@ -206,12 +205,12 @@ def half_precision(section: Section, **sizes: Any) -> str:
 
 
 def _distance(weights: Tensor, expected: Tensor) -> float:
-    """The mean total variation of rows of attention weights."""
+    """The mean total variation distance between rows of attention weights."""
     return float((weights - expected).abs().sum(-1).mean()) / 2
 
 
 def derivative(section: Section, **sizes: Any) -> str:
-    """Gradients of the hooks are those of finite differences, for each operand by itself."""
+    """Gradients of the hooks equal finite differences, for each operand by itself."""
     encodings = model(section, fast=False, **sizes).train().encodings
     given, draw = operands(encodings, TRAIN_LEN, **sizes), torch.Generator().manual_seed(5)
     parameters = {

@@ -1,5 +1,7 @@
-"""What a model must keep, one function a point. Each takes the model's section, in the context
-``tiny.exact``; the encoding is none, but for the last.
+"""The contract of a model: one function for each point.
+
+Each takes the model's section and is called in the context ``tiny.exact``. The encoding is none,
+except in the last.
 """
 
 from collections.abc import Iterator
@@ -47,8 +49,8 @@ def config(section: Section, **changes: Any) -> ModelConfig:
 def built(
     section: Section, pe: Section = NONE, fast: bool = True, seed: int = 0, **changes: Any
 ) -> Model | None:
-    """The model with all parameters moved, as what starts at zero hides; None: it refuses the
-    encoding."""
+    """The model with all parameters moved, because one that is zero hides its effect; None if it
+    refuses the encoding."""
     cfg = config(section, **changes)
     torch.manual_seed(seed)
     made = build_encodings(pe, cfg.dims(VOCAB, LENGTH, MAX_LEN), cfg.without())
@@ -96,8 +98,8 @@ LEARNED = {"_target_": "pe_lab.pe.learned.Learned", "max_len": None}
 
 
 def no_look_ahead(section: Section) -> str:
-    """A token's state depends on no later token (of the output part, where there are two), and on
-    each earlier one."""
+    """A token's state depends on no later token (of the output part, if there are two parts), and
+    on each earlier one."""
     model, seen, pos = model_of(section), tokens(), sequential(LENGTH)
     hidden, worst = model(seen, pos), 0.0
     expected = 2, LENGTH, config(section).d_model
@@ -129,7 +131,7 @@ def gradients_reach(section: Section) -> str:
 
 
 def scored_positions(section: Section) -> str:
-    """With ``scored`` the states are rows of the whole, in value and gradient, in training too."""
+    """With ``scored`` the states are the rows of a whole pass, in value and gradient."""
     model, seen, pos = model_of(section, **with_dropout(section)), tokens(3), sequential(LENGTH)
     chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3
     chosen[:, :PLACE] = False
@@ -147,7 +149,7 @@ def scored_positions(section: Section) -> str:
 
 
 def dropout_by_key(section: Section) -> str:
-    """Dropout is a function of its key, and none in evaluation."""
+    """Dropout depends on its key alone, and is off in evaluation."""
     if not with_dropout(section):
         raise NotClaimedError("it has no key dropout")
     model = model_of(section, dropout=0.3)

@@ -1,7 +1,7 @@
-"""What a check of the contract finds.
+"""The outcome of a check of the contract.
 
-A check is a function that returns one sentence with its numbers if what it holds is true, raises
-``ContractError`` with one if it is not, and ``NotClaimedError`` if there is nothing to hold.
+A check is a function. It returns one sentence with numbers if the point is kept, raises
+``ContractError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
 """
 
 import traceback
@@ -23,13 +23,13 @@ class ContractError(AssertionError):
 
 
 def hold(true: bool | Tensor, otherwise: str) -> None:
-    """Raises ContractError with a sentence where something is not true."""
+    """ContractError with a sentence, unless something is true."""
     if not true:
         raise ContractError(otherwise)
 
 
 class NotClaimedError(Exception):
-    """There is nothing to check; the message says why."""
+    """A point does not apply; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Outcome:
     """The result of a check.
 
     Args:
-        name: what is held, in a few words.
+        name: the point, in a few words.
         sentence: the finding, with numbers.
     """
 
@@ -47,10 +47,10 @@ class Outcome:
 
 
 def outcome(name: str, check: Callable[[], str], state: State = "pass") -> Outcome:
-    """Do a check. What the checked code raises breaks the contract, too.
+    """Run a check. An exception of the checked code breaks the contract, too.
 
     Args:
-        state: the state of a check that returns: ``measured`` where it holds nothing.
+        state: of a check that returns: ``measured`` if it only measures.
     """
     try:
         return Outcome(name, state, check())

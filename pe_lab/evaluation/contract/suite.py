@@ -18,10 +18,10 @@ from pe_lab.evaluation.contract.tiny import Section, exact
 from pe_lab.training.plan import build_task
 
 FIRST: dict[str, Callable[..., str]] = {
-    "nothing is drawn": hooks.same_twice,
+    "deterministic": hooks.same_twice,
     "bias and marks": hooks.marks,
 }
-"""Checks without which the others would report something else than the fault."""
+"""Checks that come first: if one fails, the others would report a consequence, not the fault."""
 OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "no look at the future": encodings.no_look_ahead,
     "finite far out": encodings.finite_far_out,
@@ -38,7 +38,7 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "fast equals plain": equal_paths.fast_equals_plain,
     "state_dict round trip": encodings.round_trip,
 }
-"""Checks that are done with the keys as they are and with each other choice."""
+"""Checks that run with the keys as they are and with each other choice."""
 EVERY_KEY, COST = "every key changes something", "cost beside rope's"
 
 OF_A_TASK: dict[str, Callable[..., str]] = {

@@ -1,4 +1,4 @@
-"""What a task must keep, one function a point. Each takes the task."""
+"""The contract of a task: one function for each point, which takes the task."""
 
 import hashlib
 import statistics
@@ -22,11 +22,11 @@ from pe_lab.training.batches import BATCHES_A_DRAW, TrainData, evaluation_set
 from pe_lab.training.plan import build_task
 
 N = 64
-"""Sequences that are drawn of a split."""
+"""How many sequences of a split are drawn."""
 
 
 def digest(batch: Batch) -> str:
-    """Of everything in a batch."""
+    """SHA-256 of everything in a batch."""
     lengths = [] if batch.lengths is None else [batch.lengths]
     tags = [array for named in (batch.tags, batch.positions) for _, array in sorted(named.items())]
     parts = [batch.tokens, batch.targets, batch.scored, *lengths, *tags]
@@ -39,7 +39,7 @@ def _whole(array: Any) -> Any:
 
 
 def drawn(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
-    """Some sequences of a split: read where it is a file, else drawn."""
+    """Some sequences of a split, drawn or read from its file."""
     stored = task.stored(split)
     if stored is not None:
         return stored.take(np.arange(min(n, len(stored))))
@@ -51,7 +51,7 @@ SHORT, MANY, ENOUGH = 24, 1000, 4
 
 
 def shapes(task: Task) -> str:
-    """Arrays of one shape, within the length and the vocabulary, with something to score."""
+    """Arrays have one shape, stay within length and vocabulary, and have something to score."""
     vocab = task.vocab
     if len(set(vocab)) < len(vocab):
         twice = next(word for word in vocab if vocab.count(word) > 1)
@@ -97,7 +97,7 @@ def shapes(task: Task) -> str:
 
 
 def same_batch(task: Task) -> str:
-    """A batch is a function of the generator that is passed, and of nothing else."""
+    """A batch depends on the generator that is passed, and on nothing else."""
     if task.stored("train") is not None:
         raise NotClaimedError("its sequences are read from a file")
     state = np.random.get_state()
@@ -111,7 +111,7 @@ def same_batch(task: Task) -> str:
 
 
 def splits_differ(task: Task) -> str:
-    """Each split draws other sequences than every other one, and than training does."""
+    """The splits and training draw different sequences."""
     sets = {split: digest(evaluation_set(task, split, 16)) for split in task.evaluated()}
     for split, found in sets.items():
         twin = next((s for s, d in sets.items() if d == found and s != split), None)
@@ -149,8 +149,8 @@ def not_given_away(task: Task) -> str:
 
 
 def derivable(task: Task) -> str:
-    """Sequences that begin alike have the same answer after the same tokens, at the shortest
-    lengths of the task, where many do."""
+    """The same tokens have the same answer. It is checked at the shortest lengths, where many
+    sequences begin alike."""
     if task.contents():
         raise NotClaimedError("its sequences are those of a file")
     compared = lengths = 0
@@ -165,7 +165,7 @@ def derivable(task: Task) -> str:
 
 
 def _compared(task: Task) -> int:
-    """How many answers are compared with one after the same tokens.
+    """How many answers were compared with an earlier one after the same tokens.
 
     Raises:
         ContractError: two of them differ.
@@ -185,7 +185,7 @@ def _compared(task: Task) -> int:
 
 
 def _shortened(task: Task) -> Iterator[Task]:
-    """The task at its shortest lengths that have something to score, then as it is."""
+    """The task at its shortest lengths with something to score, then at its own."""
     for length in range(1, min(SHORT, task.n_tokens)):
         with suppress(ValueError, UsageError):
             short = task.at_length(length)
@@ -195,7 +195,7 @@ def _shortened(task: Task) -> Iterator[Task]:
 
 
 def other_lengths(task: Task) -> str:
-    """``at_length``: the same rule, no longer than what is asked for."""
+    """``at_length`` keeps the rule and the vocabulary, and is no longer than asked for."""
     n = task.n_tokens
     hold(
         digest(drawn(task.at_length(n), IN_DOMAIN)) == digest(drawn(task, IN_DOMAIN)),
@@ -211,7 +211,7 @@ def other_lengths(task: Task) -> str:
 
 
 def generated(task: Task) -> str:
-    """With ``generates`` the answers of a sequence are one run at its end."""
+    """With ``generates``, the answers of a sequence are its last tokens."""
     if not task.generates:
         raise NotClaimedError("generates is False")
     for split in task.evaluated():
@@ -228,7 +228,7 @@ def generated(task: Task) -> str:
 
 
 def position_ids(task: Task) -> str:
-    """The ids of each axis of ``position_axes``, within its size."""
+    """The batch has ids for each axis of ``position_axes``, within its size."""
     if not task.position_axes:
         raise NotClaimedError("it gives none")
     for name in task.evaluated():
@@ -253,8 +253,10 @@ SHARE = 0.02
 
 
 def every_key(section: Section) -> str:
-    """Every key changes what is drawn, or the vocabulary, at one of its other values: a limit that
-    nothing reaches changes nothing when it is raised."""
+    """Every key changes what is drawn, or the vocabulary, at one of its other values.
+
+    One suffices: raising a limit that nothing reaches changes nothing.
+    """
     base = build_task({**section, "splits": {}})
     before = digest(drawn(base, IN_DOMAIN))
     done: list[str] = []
@@ -286,7 +288,7 @@ def every_key(section: Section) -> str:
 
 
 def share_of_a_step(task: Task, batch_size: int = 32) -> str:
-    """Processor time of drawing a batch, of that of a training step of the default model."""
+    """Processor time of drawing a batch as a share of a training step of the default model."""
     if task.stored("train") is not None:
         raise NotClaimedError("its sequences are read from a file")
     threads = torch.get_num_threads()

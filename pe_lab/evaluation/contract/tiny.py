@@ -108,8 +108,7 @@ def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
 
 
 def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
-    """What a model computes with a cache and so many tokens at a time, then each of the others by
-    itself."""
+    """Hidden states with a cache: ``pieces`` tokens at a time, then the others one by one."""
     cache = built.empty_cache()
     ends = [0, *accumulate(pieces)]
     ends += range(ends[-1] + 1, seen.shape[1] + 1)
@@ -117,13 +116,13 @@ def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
 
 
 def loss(hidden: Tensor) -> Tensor:
-    """A sum over features would not do: the last norm makes it constant."""
+    """A number that depends on all hidden states; their sum is constant after the last norm."""
     weight = torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)
     return (hidden * weight).sin().sum()
 
 
 def gradients(built: nn.Module, out: Tensor) -> list[Tensor]:
-    """Of ``loss`` by every parameter; zero where it does not depend on one."""
+    """The gradients of ``loss`` by every parameter; zero where it does not depend on one."""
     return list(torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True))
 
 

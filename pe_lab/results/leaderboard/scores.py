@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import polars as pl
 
@@ -195,10 +195,6 @@ def chosen_rate(runs: Mapping[float, Sequence[Measured]]) -> float | None:
 _RUN = ("task", "entry", "phase", "lr", "steps", "seed", "seed_init")
 
 
-@overload
-def precedence(finished: bool, shipped: bool) -> int: ...
-@overload
-def precedence(finished: pl.Expr, shipped: pl.Expr) -> pl.Expr: ...
 def precedence(finished: Any, shipped: Any) -> Any:
     """The result of a run with the lowest number counts, of equal ones the first: finished ones
     before failed ones, then shipped ones before those of run folders.

@@ -1,7 +1,7 @@
 """The tables of ``pe-lab leaderboard`` over families and tasks. docs/method.md defines what they
 show."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -34,7 +34,6 @@ GUESSING = "guessing"
 UNLEARNED = "°"
 """The mark of a rate that counts a task in which most runs have not learned in domain."""
 BEST = "not significantly below the highest."
-Line = Callable[[str], list[Cell]]
 
 
 def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:

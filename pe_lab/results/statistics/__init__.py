@@ -5,5 +5,4 @@
                  improvement
 ``pairs``        an exact test of two encodings, Holm's correction over all pairs
 ``intervals``    mean, standard deviation and Student's t interval over seeds
-``power``        how large a difference n seeds can show
 """
