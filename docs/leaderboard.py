@@ -13,7 +13,7 @@ from docs.markdown import table
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import leaderboard_grid
 from pe_lab.report.tables import picture as picture_of
-from pe_lab.results.claim_tests import Decided, claims_table, decide
+from pe_lab.results.claim_tests import Decided, decide
 from pe_lab.results.claims import read_claims
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.families import (
@@ -25,6 +25,7 @@ from pe_lab.results.leaderboard.families import (
 )
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.presentation.claims import claims_table
 from pe_lab.results.presentation.formats import markdown
 from pe_lab.results.presentation.leaderboard import overview, share_text
 from pe_lab.results.presentation.leaderboard_details import across_tables

@@ -20,8 +20,6 @@ from pe_lab.results.claim_tests import (
     NOT_SUPPORTED,
     SUPPORTED,
     Decided,
-    claims_table,
-    details_table,
     evaluate,
     p_value,
     tuned_rates,
@@ -37,6 +35,7 @@ from pe_lab.results.claims import (
 )
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import started, suite_rows
+from pe_lab.results.presentation.claims import claims_table, details_table
 from pe_lab.results.suite import Suite, load_suite
 
 SUITE = load_suite("v1")
@@ -118,8 +117,9 @@ def test_a_claim_that_came_before_its_runs_is_decided(here: Here, mine: Suite) -
         tuned(pe)
         for seed in range(3):
             run_at(claim.time + 1, pe, seed, error)
-            # At a rate that tuning did not choose, and of a seed that the claim does not name.
+            # At a rate that tuning did not choose.
             run_at(claim.time + 1, pe, seed, 0.5 - error, lr=0.001)
+        # Of a seed that the claim does not name.
         run_at(1.0, pe, 3, 0.5)
     content = result(here)
     (row,) = content["rows"]
@@ -287,6 +287,20 @@ def test_other_files_and_options_are_refused(here: Here, mine: Suite) -> None:
     assert_refused(here("plan", "suite=v0"), "v0.claims.yaml cannot be read")
 
 
+def test_what_is_missing_is_named(here: Here, mine: Suite) -> None:
+    claim = register(here, mine)
+    tuned("rope")
+    assert claim.time
+    for seed in (0, 2):
+        run_at(claim.time + 1, "rope", seed, 0.0)
+    content = result(here)
+    assert content["verdicts"] == {"sparse": NOT_ENOUGH}
+    assert content["notes"] == [
+        "sparse: rope lacks seeds 1 at train.lr=0.003, which tuning chose; none is not tuned, or "
+        "failed at every rate"
+    ]
+
+
 def test_an_encoding_of_the_users(here: Here, mine: Suite) -> None:
     Path("mine/pe").mkdir()
     write(mine, encodings=["decay", "rope"])
@@ -413,6 +427,10 @@ def test_three_seeds_can_support_a_claim_at_5_percent() -> None:
             *scored,
         )
     ])  # fmt: skip
+    # Runs of other initial weights are not of the claim.
+    rows = pl.concat(
+        [rows.with_columns(seed_init=pl.lit(99, pl.Int64), error=1 - pl.col("error")), rows]
+    )
     for test in ("fisher", "mann_whitney"):
         claim = replace(EARLY, test=test, tasks={"parity": {"long_x2": 0.05}})  # type: ignore
         found = evaluate(claim, rows, tuned_rates(rows, SUITE), SUITE)

@@ -5,14 +5,11 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.claims import PHASES, Claim, Claims, Test
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
-from pe_lab.results.presentation.formats import Cell, Table
-from pe_lab.results.presentation.leaderboard import UNLEARNED
 from pe_lab.results.statistics.pairs import rank_sum_test
 from pe_lab.results.suite import Suite
 
@@ -131,60 +128,6 @@ def p_value(test: Test, a: Sequence[float], b: Sequence[float], threshold: float
     return float(fisher_exact(table, alternative="greater").pvalue)
 
 
-def claims_table(decided: Sequence[Decided]) -> Table:
-    """A row for each claim."""
-    lines = []
-    for one in decided:
-        a, *others = one.claim.encodings
-        rows = [row for row in one.rows.iter_rows(named=True) if row["n_a"] and row["n_b"]]
-        p: Any = one.rows["p"].max()
-        counts = ""
-        if rows:
-            least, most = (
-                f"{row[f'k_{side}']}/{row[f'n_{side}']}"
-                for side, row in (
-                    ("a", min(rows, key=lambda row: row["k_a"] / row["n_a"])),
-                    ("b", max(rows, key=lambda row: row["k_b"] / row["n_b"])),
-                )
-            )
-            counts = f"{least}, others at most {most}"
-        fit = {row["b"] for row in rows if learned(row, "b")}
-        tasks = "; ".join(f"{t}: {', '.join(splits)}" for t, splits in one.claim.tasks.items())
-        said = one.verdict + (", exploratory" if one.exploratory else "")
-        words = (one.name, f"{a} over {', '.join(others)}", tasks, counts,
-                 f"{len(fit)} of {len(others)}", _p_text(p), said)  # fmt: skip
-        lines.append([Cell(word) for word in words])
-    head = ("claim", "encodings", "task: splits", "seeds that generalise",
-            "others that learn the task", "largest p", "verdict")  # fmt: skip
-    return Table("preregistered claims", head, len(head), lines)
-
-
-def details_table(one: Decided) -> Table:
-    """A row for each test of a claim, errors in %."""
-    lines = []
-    for row in one.rows.iter_rows(named=True):
-        sides = [
-            f"{row[f'k_{side}']}/{row[f'n_{side}']}{'' if learned(row, side) else UNLEARNED}, "
-            f"median {percent(row[f'median_{side}'])}"
-            for side in "ab"
-        ]
-        p = _p_text(row["p"])
-        task = f"{row['task']}, {row['split']} (up to {percent(row['threshold'])} %)"
-        words = (task, row["a"], sides[0], row["b"], sides[1], p, row["verdict"])
-        lines.append([Cell(word) for word in words])
-    named = {"fisher": "Fisher's exact test", "mann_whitney": "Mann-Whitney"}[one.claim.test]
-    head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
-    caption = (
-        f"p: {named}, one-sided; supported at {one.claim.level:g} or less. {UNLEARNED}: fewer than "
-        "half of these seeds fit the task in domain."
-    )
-    return Table(f"{one.name}: {one.claim.hypothesis}", head, len(head), lines, caption)
-
-
-def _p_text(p: Any) -> str:
-    return "" if p is None else f"{p:.2g}"
-
-
 def learned(row: Mapping[str, Any], side: str) -> bool:
     """Whether at least half of the seeds of a side fit the task in domain."""
     return bool(row[f"fits_{side}"] >= LEARNED * row[f"n_{side}"])
@@ -223,10 +166,10 @@ def _row(
     missing, errors = [], []
     for side, entry in zip("ab", pair, strict=True):
         rate = rates.get((task, entry))
+        # Without a rate, no run.
         every = rows.filter(
-            pl.col("task") == task, pl.col("entry") == entry,
-            pl.lit(False) if rate is None else pl.col("lr") == rate,
-        ).unique(["seed", "split"], keep="first", maintain_order=True)  # fmt: skip
+            pl.col("task") == task, pl.col("entry") == entry, pl.col("lr") == pl.lit(rate)
+        ).unique(["seed", "split"], keep="first", maintain_order=True)
         runs = every.filter(pl.col("split") == split)
         inside = every.filter(pl.col("split") == IN_DOMAIN)["error"].fill_null(WORST)
         of_side = runs["error"].fill_null(WORST)
