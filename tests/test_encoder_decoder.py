@@ -13,7 +13,7 @@ from docs import facts
 from pe_lab.common.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.encoder_decoder_layers import FullAttention
+from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.pe.none import NoPE
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.plan import build_task

@@ -1,8 +1,8 @@
-"""``accelerate``: the one call that makes a plain model fast.
+"""``accelerate``, the one call that makes a plain model fast.
 
-It gives modules of a model faster subclasses of their own classes, in place, as PyTorch's
-``fully_shard`` does: parameters, their names and all numbers stay the same (up to rounding). A
-class that is not in the table below, such as a user's subclass, stays as it is.
+It replaces the classes of modules by faster subclasses, in place, as PyTorch's ``fully_shard``
+does. Parameters and their names stay the same; numbers stay the same up to rounding. A class that
+is not in the table below, such as a user's subclass, is not replaced.
 """
 
 from typing import TypeVar
@@ -14,7 +14,7 @@ from pe_lab.kernels.cpu.bias_relu import FastFeedForward
 from pe_lab.kernels.cpu.dropout import FusedDrop
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
-from pe_lab.models.encoder_decoder_layers import FullAttention
+from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.models.transformer import FeedForward
 from pe_lab.pe.floater import Slope
@@ -30,7 +30,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def accelerate(model: Fast) -> Fast:
-    """The same model, its modules replaced by fast equals, its dropout by a kernel."""
+    """Replace modules and dropout of a model by fast equals, in place; return the model."""
     model.dropout_type = FusedDrop
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))
@@ -40,8 +40,8 @@ def accelerate(model: Fast) -> Fast:
 
 
 def backends(model: Model) -> dict[str, str] | None:
-    """The backend of each kind of attention that a kernel computes in this model; None: the model
-    is not fast, or has no attention."""
+    """The backend of each kind of attention in this model that has a kernel. None: the model is not
+    fast, or has no attention."""
     if model.dropout_type is not FusedDrop:
         return None
     found = [m for m in model.modules() if isinstance(m, Attention)]

@@ -1,5 +1,8 @@
-"""Attention by the fastest code that equals the encoding's hooks: a fused kernel, PyTorch's
-scaled_dot_product_attention, or the plain code, by blocks of queries where it is long."""
+"""Attention by the fastest code that equals the encoding's hooks.
+
+This is a fused kernel, PyTorch's scaled_dot_product_attention, or the plain code. Long sequences go
+through the plain code in blocks of queries.
+"""
 
 from typing import Any
 
@@ -11,20 +14,20 @@ from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
-from pe_lab.models.encoder_decoder_layers import FullAttention
+from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.masks import additive
 
 LONG = 2048 * 2048
-"""Logits of a head from which on the plain code goes by blocks of queries."""
+"""From this many logits of a head on, the plain code goes by blocks of queries."""
 BLOCK = 2**20
 """Logits of a block, in all sequences and heads."""
 
 
 class FastAttention(Attention):
-    """An ``Attention`` by kernels; see ``choose_kernel`` for its attributes."""
+    """``Attention`` that uses kernels. ``choose_kernel`` sets its attributes."""
 
     kernel: FusedKernel | None
     softmax: bool
@@ -34,7 +37,7 @@ class FastAttention(Attention):
     chosen_for: tuple[PositionalEncoding]
 
     def choose_kernel(self) -> None:
-        """What follows from the encoding alone, before a call."""
+        """Set the attributes, which depend on the encoding alone."""
         hooks = self.encoding.hooks()
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
@@ -79,8 +82,8 @@ class FastAttention(Attention):
         return super().normalize(logits_BHTS, inputs)
 
     def _fits(self, inputs: AttentionInputs) -> bool:
-        """Whether a kernel may be used: values as wide as keys, and not one decoded token, which
-        PyTorch computes faster."""
+        """Whether a kernel may be used: values are as wide as keys, and the query is not a single
+        decoded token, which PyTorch computes faster."""
         decoded = inputs.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
         return not decoded and inputs.v_BHSD.shape[-1] == inputs.k_BHSD.shape[-1]
 

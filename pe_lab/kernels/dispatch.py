@@ -1,9 +1,12 @@
-"""Which code computes attention: a C++ kernel that equals the formula, or PyTorch.
+"""The choice of the code that computes attention: a C++ kernel, or PyTorch.
 
 A kernel is compared with its formula once per process and dtype, before its first use
-(selfcheck.py). One that fails is reported in a warning, and PyTorch serves. ``PE_LAB_BACKEND``
-allows a single backend, for tests and measurements: ``cpu``, the kernels; ``recompute``, the plain
-formulas by blocks of queries (attention.py); ``eager``, the plain formulas.
+(selfcheck.py). If it fails, a warning says so and PyTorch computes attention. ``PE_LAB_BACKEND``
+allows a single backend, for tests and measurements:
+
+- ``cpu``: the kernels;
+- ``recompute``: the plain formulas by blocks of queries (attention.py);
+- ``eager``: the plain formulas.
 """
 
 import functools
@@ -40,7 +43,7 @@ def only(name: str) -> Iterator[None]:
 
 
 def attend(request: Request) -> Tensor | None:
-    """The output by the kernel, equal to ``request.formula()``; None where it does not serve."""
+    """The output of the kernel, equal to ``request.formula()``; None: PyTorch has to compute it."""
     kernel = serving(type(request), request.q)
     if kernel is None:
         return None
@@ -49,7 +52,7 @@ def attend(request: Request) -> Tensor | None:
 
 
 def serving(kind: type[Request], q_BHTD: Tensor) -> Attend | None:
-    """The kernel for such queries; None: PyTorch serves."""
+    """The kernel for these queries; None: PyTorch has to compute them."""
     name = _forced()
     if not readable(q_BHTD, name):
         return None
@@ -61,7 +64,7 @@ def serving(kind: type[Request], q_BHTD: Tensor) -> Attend | None:
 
 
 def cpu_kernels_may_read(x: Tensor) -> bool:
-    """Whether a C++ kernel may be used on such tensors."""
+    """Whether a C++ kernel may be used on this tensor."""
     return readable(x, _forced())
 
 

@@ -1,4 +1,4 @@
-"""Which kernel equals the hooks of an encoding.
+"""The kernel that equals the hooks of an encoding.
 
 A kernel stands for functions: CoPE's for ``CoPE.logits``, the one by distance for a ``bias`` that
 is marked ``by_distance``. An encoding that overrides one of them is not computed by that kernel.
@@ -62,7 +62,7 @@ class FusedKernel:
     def attend(
         self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
-        """(B, H, T, D) from rotated queries and keys; None: PyTorch serves."""
+        """(B, H, T, D) from rotated queries and keys; None: PyTorch has to compute it."""
         return self._attend(self.terms, q, k, inputs, drop)
 
     def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:

@@ -1,7 +1,7 @@
-"""What a kernel is asked for, one class a kind of attention, with the formula that it must equal.
+"""Requests: the tensors of one call of attention, one class for each kind, with its formula.
 
-A request holds the tensors of one call. The T queries are the last of the S tokens; attention is
-causal. The formulas share no code with the encodings in pe/, so that neither a kernel nor an
+A kernel must equal the formula. Attention is causal, and the T queries are the last of the S
+tokens. The formulas share no code with the encodings in pe/, so that neither a kernel nor an
 encoding can hide an error of the other. Shape letters as in pe/base.py.
 """
 

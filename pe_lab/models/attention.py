@@ -4,7 +4,7 @@ Shape letters as in pe/base.py; W width of the values.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,26 +13,11 @@ from torch import Tensor, nn
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.base import ScoredPositions
 from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.transformer_config import TransformerSizes
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 LOGN_START = 0.43
 """s of scalable softmax at first: the value of the paper's figure 1."""
-
-
-class AttentionSizes(Protocol):
-    """The keys of a model's configuration that attention depends on."""
-
-    @property
-    def n_heads(self) -> int: ...
-
-    @property
-    def d_model(self) -> int: ...
-
-    @property
-    def window(self) -> int | None: ...
-
-    @property
-    def logn(self) -> str | None: ...
 
 
 class Attention(nn.Module, ABC):
@@ -179,7 +164,7 @@ class Attention(nn.Module, ABC):
 class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
-    def __init__(self, cfg: AttentionSizes, encoding: PositionalEncoding) -> None:
+    def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__(cfg.window, encoding, cfg.n_heads if cfg.logn == "learned" else None)
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)

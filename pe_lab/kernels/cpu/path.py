@@ -1,5 +1,8 @@
-"""The C++ kernel of PaTH's attention: one of what happens within chunks of tokens, then that of
-distance.py, with queries that change on the way."""
+"""The C++ kernels of PaTH's attention.
+
+One computes what happens within chunks of tokens. The kernel of distance.py computes the rest, with
+queries that change on the way.
+"""
 
 import ctypes
 from collections.abc import Sequence
