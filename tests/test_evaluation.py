@@ -19,11 +19,10 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import DamagedError, RunError, UsageError
 from pe_lab.config.combined_parts import encoding_section
 from pe_lab.core.metrics import GENERATED
-from pe_lab.evaluation.cells import cells
+from pe_lab.evaluation.cells import EvaluationData, cells
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
-from pe_lab.evaluation.targets import EvaluationData
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import measure

@@ -135,6 +135,12 @@ def test_filters_and_metrics(here: Here, runs: None) -> None:
         assert sign in here("results", "evaluations=true", f"format={form}").out
 
 
+def test_the_trained_encoding_is_a_column_beside_that_at_test_time(here: Here, runs: None) -> None:
+    head, *body = cells(here, "by=pe,encoding", "splits=in_domain")
+    assert head[:3] == ["encoding", "in place of", "pe"]
+    assert ["pi", "rope", "rope"] in [line[:3] for line in body]
+
+
 def test_rows_of_other_keys(here: Here) -> None:
     for width in (64, 128):
         for lr in (0.1, 0.2):

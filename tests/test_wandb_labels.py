@@ -17,7 +17,7 @@ from pe_lab.experiment.trackers.labels import (
     split_rows,
     with_mean_ood,
 )
-from pe_lab.experiment.trackers.wandb_arguments import WandbConfig, init_arguments
+from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments
 from pe_lab.store.sweep_name import LONGEST, operational, sweep_name, swept
 
 TODAY = date.today().isoformat()

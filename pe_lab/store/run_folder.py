@@ -28,8 +28,7 @@ from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
 from pe_lab.common.files import no_link, read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.read_back import read_json
-from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
+from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked, read_json
 
 State = Literal["running", "interrupted", "failed", "finished"]
 DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")

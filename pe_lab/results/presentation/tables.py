@@ -125,8 +125,9 @@ def _word_columns(
             return lambda key, cells: labels.get(key[at], "")
         return lambda key, cells: _word(key[at]) + _mark(name, key[at])
 
+    # Each heading once: evaluations have the encoding at test time, too.
     found = {
-        HEADINGS.get(name, name): of_key(at, name)
+        name if HEADINGS.get(name) in layout.by else HEADINGS.get(name, name): of_key(at, name)
         for at, name in enumerate(layout.by)
         # Settings that differ only in the encoding need no second column.
         if name != "setting" or any(labels.values())
