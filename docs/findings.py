@@ -38,7 +38,7 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import filtered
 from pe_lab.results.presentation.formats import in_markdown
-from pe_lab.results.runs_file import FINDINGS
+from pe_lab.results.selection import FINDINGS
 from pe_lab.training.plan import plan
 
 EXTRAPOLATION = facts.ROOT / "docs" / "extrapolation.md"

@@ -10,7 +10,7 @@ from program import Here
 
 from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
-from pe_lab.results.statistics.proportions import two_clusters
+from pe_lab.results.statistics.seeds import two_clusters
 
 
 def best(rows: dict[str, list[float]], by_rate: bool) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
-from pe_lab.results.statistics import across_tasks, pairs, proportions
+from pe_lab.results.statistics import across_tasks, pairs, seeds
 from pe_lab.results.statistics.across_tasks import (
     improvement_interval,
     iqm,
@@ -21,7 +21,7 @@ from pe_lab.results.statistics.across_tasks import (
     stratified_bootstrap,
 )
 from pe_lab.results.statistics.pairs import Pair, exact_test
-from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
+from pe_lab.results.statistics.seeds import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], NDArray[np.float64]]
@@ -47,7 +47,7 @@ def suite(rng: Rng, n: int) -> dict[str, NDArray[np.float64]]:
     return {f"{number}": draw(rng, n) for number, draw in enumerate(TASKS)}
 
 
-@pytest.mark.parametrize("module", [across_tasks, pairs, proportions])
+@pytest.mark.parametrize("module", [across_tasks, pairs, seeds])
 def test_the_examples_in_the_docstrings(module: object) -> None:
     names = {"pl": pl}
     failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
@@ -122,13 +122,13 @@ def test_normal_values_lie_on_both_sides_of_the_threshold_as_stated(
     chances = []
     for mean in np.linspace(0.05, 2, 400):
         below = normal_cdf((0.05 / mean - 1) * share)
-        above = 1 - normal_cdf((proportions.FACTOR * 0.05 / mean - 1) * share)
+        above = 1 - normal_cdf((seeds.FACTOR * 0.05 / mean - 1) * share)
         chances.append((below + above) ** n - below**n - above**n)
     assert at_most - 0.011 < max(chances) < at_most
     # The rule itself does so at the worst mean.
     mean = np.linspace(0.05, 2, 400)[int(np.argmax(chances))]
     drawn = np.random.default_rng(0).normal(mean, mean / share, (4000, n))
-    found = np.mean([proportions._apart(sorted(x), 0.05) for x in drawn])
+    found = np.mean([seeds._apart(sorted(x), 0.05) for x in drawn])
     assert found == pytest.approx(max(chances), abs=3 * math.sqrt(max(chances) / 4000))
 
 

@@ -99,7 +99,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str]) -> pl.DataFrame:
-    """The runs of tuning that could stand beside one of these numbers, or be paired."""
+    """The tuning runs that match one of these numbers, or could be paired."""
     beside, left = {(number.task, number.pe) for number in numbers}, tuning(runs)
     pairs = left.select("task", "pe").iter_rows()
     kept = [(task, pe) in beside or pe in both for task, pe in pairs]

@@ -46,8 +46,8 @@ from pe_lab.common.options import (
     parse,
     without_config_dir,
 )
-from pe_lab.results.presentation.cells import Spread
 from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.tables import Spread
 
 logger = logging.getLogger("pe_lab")
 

@@ -21,11 +21,11 @@
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
-The runs of the suite in runs_dir=runs (pe-lab suite v1 pe=mine makes them) stand among the shipped
-ones. An entry is marked (yours) if none of its runs is shipped, (+12 yours) if twelve are not.
-suite=v1 is the suite of conf/suite/v1.yaml; --config-dir FOLDER adds those in FOLDER/suite/. csv
-and json hold a row for each task, entry and split, shares instead of %. docs/method.md defines
-what the tables show; there are no ranks and no single score.
+The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
+entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
+conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
+for each task, entry and split, with shares instead of %. docs/method.md defines what the tables
+show; there are no ranks and no single score.
 """
 
 import shlex
@@ -48,7 +48,7 @@ from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import Format, Table, print_tables
 from pe_lab.results.presentation.leaderboard import conclusion, overview, task_table
-from pe_lab.results.runs_file import FINDINGS, shipped_findings
+from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 PARQUET = ".parquet"

@@ -13,7 +13,7 @@ from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.keys import unknown
 from pe_lab.results.labels import without_idle
-from pe_lab.results.statistics.intervals import spread, with_clusters_of_mean, with_interval
+from pe_lab.results.statistics.seeds import spread, with_clusters_of_mean, with_interval
 from pe_lab.results.suite import threshold
 
 THRESHOLDED = ("k", "p_generalises", "p_low", "p_high", "threshold")
@@ -41,7 +41,7 @@ def grouped(
     one value, and null where the seeds fall into two clusters), ``best`` (see ``is_best``),
     ``settings`` (how many are pooled: above 1 the interval is not one over seeds alone),
     ``not_finite`` (losses that JSON cannot hold; with any, the mean is null), ``guess``; and of
-    ``statistics.proportions``: ``k`` (runs with an error up to ``threshold``, of errors on single
+    ``statistics.seeds``: ``k`` (runs with an error up to ``threshold``, of errors on single
     splits only), ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``,
     ``clusters``, ``threshold`` and ``values``, ascending. ``n`` is 0 where no run has the metric:
     the split is too long for the encoding, or the runs did not measure it.

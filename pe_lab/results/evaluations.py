@@ -25,7 +25,7 @@ from pe_lab.results.aggregate import (
     group_keys,
     summarized,
 )
-from pe_lab.results.statistics.intervals import NO_THRESHOLD
+from pe_lab.results.statistics.seeds import NO_THRESHOLD
 from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]

@@ -44,7 +44,7 @@ class Place:
 class Places:
     """Finds the place of each configuration; equal ones are looked up once.
 
-    A run trained at a split ("capacity") can be told only beside a run of the task itself, whose
+    A run trained at a split ("capacity") is recognised only beside a run of the task itself, whose
     configuration says what the split is.
     """
 

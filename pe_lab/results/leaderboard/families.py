@@ -11,7 +11,7 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.scores import WORST, Scores, near_median
 from pe_lab.results.statistics.across_tasks import ByTask
 from pe_lab.results.statistics.pairs import LEVEL, Pair, differing, holm, least_p_possible, pairs
-from pe_lab.results.statistics.proportions import stratified_interval
+from pe_lab.results.statistics.seeds import stratified_interval
 from pe_lab.results.suite import TUNING, Suite
 
 FITS = "fits"
@@ -89,9 +89,8 @@ class Ties:
     """Which entries differ from the one that generalises most, by the share of splits that their
     runs generalise to: exact test, Holm over all pairs of entries.
 
-    Compared are entries with at least the protocol's number of runs of every task that two of them
-    have so many of: one that has only the easier tasks is not compared, and a task that one entry
-    alone has is not read.
+    An entry is compared if it has the protocol's number of runs on every task that at least two
+    entries have run so often. So an entry with only the easier tasks is not compared.
 
     Args:
         alike: those that do not differ from the highest, the highest first; empty where nothing
@@ -140,7 +139,7 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
 
 
 def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, b: str) -> bool:
-    """Whether so many runs of these two could differ at all, the other pairs being as they are."""
+    """Whether two entries with these numbers of runs could differ significantly at all."""
     others = [pair.p for pair in tested if {pair.a, pair.b} != {a, b}]
     corrected = holm([*others, least_p_possible(values[a], values[b])])[-1]
     return corrected is not None and corrected <= LEVEL

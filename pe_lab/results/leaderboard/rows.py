@@ -61,8 +61,8 @@ class Found:
 
     Args:
         rows: of the finished and failed runs.
-        lacking: by ``run_id``, the runs that failed for want of memory or room: these say nothing
-            of their entry and are not among the rows.
+        lacking: by ``run_id``, the runs that failed because memory or disk space ran out. These say
+            nothing about their entry and are not among the rows.
         broken: of each run of any task that cannot be read, or is a copy of another, a sentence.
         versions: of each encoding of the user's whose runs were made with several versions of its
             file, a sentence.

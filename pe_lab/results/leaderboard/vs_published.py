@@ -11,7 +11,7 @@ import yaml
 
 from pe_lab.results.leaderboard.scores import CELL, Scores
 from pe_lab.results.published import Published, published, with_bounds
-from pe_lab.results.statistics.proportions import rate_of, with_rates
+from pe_lab.results.statistics.seeds import rate_of, with_rates
 from pe_lab.results.suite import Suite
 
 MODEL = ("model.n_layers", "model.n_heads", "model.d_model")

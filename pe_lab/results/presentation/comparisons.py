@@ -8,8 +8,8 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.results.paired import EXACT
-from pe_lab.results.presentation.cells import CLUSTERED, CLUSTERS, thresholds
 from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.tables import CLUSTERED, CLUSTERS, thresholds
 
 LISTED = 8
 """Most seeds whose values are listed."""

@@ -12,10 +12,9 @@ from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
-from pe_lab.results.presentation.cells import Spread
 from pe_lab.results.presentation.formats import Table
 from pe_lab.results.presentation.notes import pooled_keys_note
-from pe_lab.results.presentation.tables import Layout, tables
+from pe_lab.results.presentation.tables import Layout, Spread, tables
 
 
 def evaluation_tables(

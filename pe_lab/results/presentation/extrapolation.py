@@ -7,7 +7,7 @@ from statistics import fmean
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.published import Extrapolated, extrapolated
-from pe_lab.results.statistics.intervals import over_seeds
+from pe_lab.results.statistics.seeds import over_seeds
 
 TEXT = {
     IN_DOMAIN: "as trained",

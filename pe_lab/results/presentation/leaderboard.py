@@ -24,8 +24,8 @@ from pe_lab.results.leaderboard.families import (
     ties,
 )
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.presentation.cells import CLUSTERS
 from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.tables import CLUSTERS
 from pe_lab.results.suite import SCORE, TUNING
 
 YOURS = "(yours)"

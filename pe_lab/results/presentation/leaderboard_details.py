@@ -211,7 +211,7 @@ def absent_note(found: Scores, tasks: Sequence[str], tuning: bool) -> list[str]:
 
 
 def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
-    """Of runs that failed for want of memory or room, and have no other result."""
+    """Names runs that failed because memory or disk space ran out, and have no other result."""
     groups = Counter(f"{run.entry} on {run.task}" for run in runs).most_common()
     names = [f"{name}, {counted(n, 'run')}" for name, n in groups[:MOST]]
     names += [f"and {len(groups) - MOST} more entries"] if len(groups) > MOST else []
@@ -222,14 +222,14 @@ def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
 
 
 def broken_notes(sentences: Sequence[str]) -> Iterator[str]:
-    """Of runs that cannot be read, or are copies of others."""
+    """A line for each run that cannot be read, or is a copy of another."""
     yield from (f"not counted: {sentence}" for sentence in sentences[:MOST])
     if len(sentences) > MOST:
         yield f"not counted: {len(sentences) - MOST} more, which pe-lab results lists"
 
 
 def failures(rows: pl.DataFrame) -> Iterator[str]:
-    """Of each entry and task with failed runs, how many, and the first message."""
+    """A line for each entry and task with failed runs: how many, and the first message."""
     failed = rows.filter((pl.col("state") == "failed") & (pl.col("split") == IN_DOMAIN))
     groups = failed.group_by("task", "entry", maintain_order=True).agg(
         pl.len(),

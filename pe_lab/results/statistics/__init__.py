@@ -1,8 +1,7 @@
 """Statistics of runs, functions of numbers alone.
 
-``proportions``  k of n seeds that fit or generalise, with Wilson intervals; two clusters of seeds
+``seeds``        k of n seeds that fit or generalise, means, intervals, two clusters of seeds
 ``across_tasks`` interquartile mean, stratified bootstrap, performance profile, probability of
                  improvement
 ``pairs``        an exact test of two encodings, Holm's correction over all pairs
-``intervals``    mean, standard deviation and Student's t interval over seeds
 """
