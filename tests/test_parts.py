@@ -103,7 +103,7 @@ def test_results_are_those_of_the_encoding_alone(here: Here, tmp_path: Path) -> 
         ("[combined]", ["pe.parts.0.pe=combined", "list its parts"]),
         ("[3]", ["pe.parts.0=3", "{pe: rope}"]),
         ("rope", ["pe.parts=rope", "a list"]),
-        ("{a: rope}", ["pe.parts={a: rope}", "another kind"]),
+        ("{a: rope}", ["pe.parts={a: rope}", "another type"]),
         ("[{layers: [0]}]", ['pe.parts.0={"layers": [0]}', "{pe: rope}"]),
         ("[rope,{pe: rope, base: 3}]", ["rope and rope", "layer 0"]),
         ("[{pe: rope, base: 0}]", ["pe.parts.0.base=0", "greater than 0"]),

@@ -17,6 +17,7 @@ from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.summary import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
+from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -248,7 +249,8 @@ def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatc
         path = made("new", seed, **{"task.length": 64 + seed}).path / "summary.json"
         summary = json.loads(path.read_text())
         summary["metrics"] |= {"in_domain/mine": 0.5, "ood/sparse/mine": value}
-        path.write_text(json.dumps(summary))
+        summary.pop("digest", None)
+        path.write_text(sealed(summary))
         shown = Console(file=io.StringIO(), width=200)
         shown.print(split_table({**summary, "too_long": {}}))
         assert ("not finite" in shown.file.getvalue()) == (value is None)
