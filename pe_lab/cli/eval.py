@@ -19,8 +19,8 @@
 
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
 unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
-halved. The numbers are also written to a new csv file, with a chart (.svg) next to it: out=FILE.csv,
-else evaluations/TIME.csv in the runs_dir of the runs.
+halved. The numbers are also written to a new csv file, with a chart (.svg) next to it:
+out=FILE.csv, else evaluations/TIME.csv in the runs_dir of the runs.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 

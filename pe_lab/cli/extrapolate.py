@@ -11,9 +11,9 @@
     pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
-Su's table is that of Su Jianlin's blog 9708. Finished runs and recorded numbers are kept, so the same
-command continues where it was stopped. Tables and numbers are written to runs_dir/evaluations/. One
-run is trained on each core; hydra/launcher=basic trains one at a time.
+Su's table is that of Su Jianlin's blog 9708. Finished runs and recorded numbers are kept, so the
+same command continues where it was stopped. Tables and numbers are written to runs_dir/evaluations/.
+One run is trained on each core; hydra/launcher=basic trains one at a time.
 """
 
 from collections.abc import Sequence
