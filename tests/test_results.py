@@ -17,6 +17,7 @@ from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.summary import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
+from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -245,10 +246,11 @@ def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(f"pe_lab.{module}.METRICS", (*METRICS, mine))
     made("old")
     for seed, value in enumerate((0.5, None)):
-        path = made("new", seed, **{"task.length": 64 + seed}).path / "summary.json"
-        summary = json.loads(path.read_text())
+        run = made("new", seed, **{"task.length": 64 + seed})
+        summary = json.loads((run.path / "summary.json").read_text())
         summary["metrics"] |= {"in_domain/mine": 0.5, "ood/sparse/mine": value}
-        path.write_text(json.dumps(summary))
+        del summary["digest"]
+        run.write_text("summary.json", sealed(summary))
         shown = Console(file=io.StringIO(), width=200)
         shown.print(split_table({**summary, "too_long": {}}))
         assert ("not finite" in shown.file.getvalue()) == (value is None)
