@@ -54,7 +54,7 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 test-peers: $(PEERS) ## the encodings against code by others, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
 
-test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=minutes (10)
+test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
 
 test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, folders renamed

@@ -50,5 +50,5 @@ class Page(HTMLParser):
 
 def values(spec: Any) -> list[dict[str, Any]]:
     """The rows of a chart."""
-    found: list[dict[str, Any]] = spec["datasets"][spec["data"]["name"]]
+    found: list[dict[str, Any]] = spec["data"]["values"]
     return found

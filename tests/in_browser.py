@@ -81,23 +81,12 @@ def show(browser: Any, address: str) -> Iterator[Open]:
             ),
         )
         page.goto(address + hash)
-        drawn(page)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert messages == []
-
-
-def drawn(page: Any) -> None:
-    """Wait until every chart in view is drawn."""
-    page.wait_for_function(
-        """() => [...document.querySelectorAll(".chart")].every((box) =>
-            "drawn" in box.dataset || !box.checkVisibility()
-            || box.getBoundingClientRect().top > innerHeight)""",
-        timeout=20_000,
-    )
 
 
 def open_task(page: Any, number: int = 1) -> Any:

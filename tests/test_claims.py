@@ -218,7 +218,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and none("rope", "copy_unique", "long_x2")
     ),
     "3 of 5 fresh seeds against none (p = 0.083)": lambda: (
-        plan_row("path-rope-alibi-none-5b8bedae", "rope") == (3, 5, 0, 0.083)
+        plan_row("path-navigation-5b8b", "rope") == (3, 5, 0, 0.083)
     ),
     "conv and an LSTM ran nine tasks: majority, counting, flip-flop, recall, parity, unique copy "
     "(`copy_unique`), sort, addition and cycle. The other 26 encodings ran flip-flop and majority. "

@@ -906,7 +906,7 @@ def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     assert "| flipflop | 4 | 1 to 20 | lstm 100, cope 95, rope 10 | cope |" in text
     # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     assert (
-        "| cope-rope-74d80a62 | cope over rope | flipflop: long\\_x4 | 11/12, others at most 0/12 "
+        "| cope-flipflop-74d8 | cope over rope | flipflop: long\\_x4 | 11/12, others ≤ 0/12 "
         "| 1 of 1 | 4.8e-06 | supported, exploratory |" in text
     )
     shipped.unlink()

@@ -128,9 +128,7 @@ def test_a_claim_that_came_before_its_runs_is_decided(here: Here, mine: Suite) -
     assert row["p"] == pytest.approx(1 / 20)
     assert (row["verdict"], row["exploratory"]) == (SUPPORTED, None)
     table = " ".join(plan(here).out.split())
-    assert (
-        "sparse rope over none flipflop: sparse 3/3, others at most 0/3 1 of 1 0.05 supp" in table
-    )
+    assert "sparse rope over none flipflop: sparse 3/3, others ≤ 0/3 1 of 1 0.05 supp" in table
     tests = " ".join(plan(here, "claim=sparse").out.split())
     assert "rope 3/3, median 0.0 none 0/3, median 50.0 0.05 supported" in tests
     # The leaderboard looks for claims in runs_dir.
@@ -315,8 +313,8 @@ def test_the_shipped_claims(here: Here) -> None:
     content = json.loads(ended.out)
     assert len(content["verdicts"]) == 22
     assert not any(row["exploratory"] for row in content["rows"])
-    assert content["verdicts"]["path-rope-cope-fox-none-1dacc554"] == NOT_SUPPORTED
-    one = json.loads(here("plan", "claim=cope-rope-74d80a62", "format=json").out)
+    assert content["verdicts"]["path-cycle-1dac"] == NOT_SUPPORTED
+    one = json.loads(here("plan", "claim=cope-flipflop-74d8", "format=json").out)
     (row,) = one["rows"]
     assert (row["k_a"], row["n_a"], row["k_b"], row["n_b"]) == (9, 12, 0, 12)
     # By hand: C(12, 9) of the C(24, 9) ways to part nine that generalise have k_a = 9.
@@ -379,7 +377,7 @@ def test_counts_of_a_claim_of_which_a_part_is_run() -> None:
         [Decided("x", claim, pl.DataFrame(pairs), None)]
     ).rows
     texts = (counts.text, fit.text, p.text, said.text)
-    assert texts == ("5/5, others at most 2/5", "2 of 4", "", NOT_ENOUGH)
+    assert texts == ("5/5, others ≤ 2/5", "2 of 4", "", NOT_ENOUGH)
 
 
 def test_the_tests_are_exact_and_one_sided() -> None:

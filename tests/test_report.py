@@ -19,7 +19,7 @@ from scipy import stats
 from pe_lab.cli.report import MARK
 from pe_lab.common.console import percent
 from pe_lab.report.data import Section, bands, sections
-from pe_lab.report.tables import NOT_RUN, UNLEARNED, overview, picture, sentence, table
+from pe_lab.report.tables import NOT_RUN, UNLEARNED, overview, sentence, table
 from pe_lab.results.frame import by_split, read_runs
 
 __all__ = ["page", "runs", "text"]
@@ -312,13 +312,3 @@ def test_wrong_words_are_one_sentence(
     assert expected in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (runs / "report").exists()
-
-
-def test_the_table_as_a_picture_has_every_coloured_cell(flipflop: Section) -> None:
-    grid = table(flipflop)
-    cells = {(v["row"], v["column"]): v for v in values(picture(grid))}
-    assert len(cells) == len(grid.rows) * 8
-    (enc_9,) = (row for row in grid.rows if row.name == "enc_9")
-    of_sparse = enc_9.cells[1 + flipflop.splits.index("sparse")]
-    shown = cells["enc_9", "sparse"]
-    assert (shown["text"], shown["below"]) == (of_sparse.text, of_sparse.below)

@@ -11,12 +11,12 @@ from in_browser import (
     Open,
     address,
     browser,
-    drawn,
     open_task,
     page_of,
     rows,
     screenshot,
     show,
+    sync_api,
 )
 from made import made
 from program import working_in
@@ -53,7 +53,6 @@ def test_47_runs_over_seven_tasks_are_a_page_of_at_most_6000_pixels(
     assert overview.locator("thead a").count() == 7
     assert rows(overview)[0] == "cope"
     screenshot(page, "seven")
-    page.evaluate("for (const e of document.querySelectorAll('details')) e.open = true")
     page = show(width=390, address=seven_tasks)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -81,24 +80,18 @@ def test_a_click_on_the_legend_fades_the_others(show: Open) -> None:
     page = show()
     loss = open_task(page).locator("figure", has_text="Training loss")
     lines = loss.locator(".mark-line path[stroke='var(--c2)']")
-    assert lines.get_attribute("opacity") in (None, "1")
     loss.locator(".role-legend-symbol path").first.click()
-    page.wait_for_function("() => document.querySelector('.mark-line path[opacity=\"0.1\"]')")
-    assert lines.get_attribute("opacity") == "0.1"
+    sync_api.expect(lines).to_have_attribute("opacity", "0.1")
 
 
 def test_tables_are_sorted_by_their_headers(show: Open) -> None:
     page = show()
     table = open_task(page).locator("table.grid").first
-    assert rows(table) == [*ENCODINGS[:4], *(rows(table)[4:])]
-    head = table.get_by_role("columnheader", name="long_x4", exact=False).last
-    head.click()
-    assert head.get_attribute("aria-sort") == "ascending"
-    ascending = [name for name in rows(table) if name != "cope"]
-    assert ascending == ENCODINGS
-    head.press("Enter")
+    head = table.get_by_role("columnheader", name="long_x4").last
+    for act, order in ((head.click, ENCODINGS), (lambda: head.press("Enter"), ENCODINGS[::-1])):
+        act()
+        assert [name for name in rows(table) if name != "cope"] == order
     assert head.get_attribute("aria-sort") == "descending"
-    assert [name for name in rows(table) if name != "cope"] == ENCODINGS[::-1]
 
 
 def test_rows_are_filtered_by_words(show: Open) -> None:
@@ -108,10 +101,7 @@ def test_rows_are_filtered_by_words(show: Open) -> None:
     field.fill("enc_7")
     assert rows(table) == rows(page.locator("main > .wide table")) == ["enc_7"]
     field.fill("0/3 ENC_")
-    assert rows(table)
-    assert set(rows(table)) < set(ENCODINGS)
-    field.fill("")
-    assert len(rows(table)) == 11
+    assert 0 < len(rows(table)) < len(ENCODINGS)
 
 
 def test_the_overview_leads_to_the_tasks(show: Open) -> None:
@@ -161,7 +151,6 @@ def test_by_keyboard_alone(show: Open) -> None:
     assert focused() == "MAIN"
     page.locator("#task-1 summary").first.focus()
     page.keyboard.press("Enter")
-    drawn(page)
     assert page.locator("#task-1").get_attribute("open") is not None
     # Wide tables are scrolled by keyboard: their regions take the focus.
     assert page.locator("main .wide:not([tabindex='0'])").count() == 0

@@ -19,6 +19,7 @@ from pe_lab.report.charts import MAX_STEPS, Chart, charts
 from pe_lab.report.data import sections
 from pe_lab.report.files import chart_files, evaluation_chart
 from pe_lab.report.page import Report
+from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs
 
@@ -110,6 +111,15 @@ def test_a_long_curve_is_thinned_to_means_over_equal_intervals(here: Here) -> No
     found = means(charts_of()["loss"])
     assert len(found) == MAX_STEPS
     assert found["rope", 10] == 0.5
+
+
+def test_a_table_as_a_picture_has_every_coloured_cell(runs: Path) -> None:
+    finished = read_runs(runs, task="flipflop", state="finished")
+    (section,) = sections(finished, by_split(finished))
+    grid = table(section)
+    cells = {(v["row"], v["column"]): v["text"] for v in values(picture(grid))}
+    assert len(cells) == len(grid.rows) * 8
+    assert cells["enc_9", "sparse"] == {row.name: row for row in grid.rows}["enc_9"].cells[2].text
 
 
 def test_cost_is_the_mean_error_over_the_cost(flipflop: dict[str, Chart]) -> None:

@@ -97,21 +97,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(ResultsOptions, rest)
     runs, form, metric = selected(options, config_dir), options.format, options.metric
     by = SETTING if options.by is None else options.by
-    if options.threshold is not None and metric not in RATED:
-        raise UsageError(
-            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric={metric} is "
-            "none of them: leave threshold out"
-        )
-    if options.threshold is not None and options.evaluations:
-        raise UsageError(
-            f"threshold={options.threshold} with evaluations=true: its tables have no rates, leave "
-            "one of the two out"
-        )
-    if options.evaluations and options.file is not None:
-        raise UsageError(
-            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
-            "of the two out"
-        )
+    _check(options)
     if options.to is not None:
         write_file_of_runs(runs, options.to)
         console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
@@ -145,6 +131,25 @@ def show(words: Sequence[str]) -> None:
             *_evaluated(runs, options),
         ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
+
+
+def _check(options: ResultsOptions) -> None:
+    """Refuse options that exclude one another."""
+    if options.threshold is not None and options.metric not in RATED:
+        raise UsageError(
+            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric="
+            f"{options.metric} is none of them: leave threshold out"
+        )
+    if options.threshold is not None and options.evaluations:
+        raise UsageError(
+            f"threshold={options.threshold} with evaluations=true: its tables have no rates, leave "
+            "one of the two out"
+        )
+    if options.evaluations and options.file is not None:
+        raise UsageError(
+            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
+            "of the two out"
+        )
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

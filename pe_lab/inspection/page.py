@@ -82,12 +82,11 @@ def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) ->
     answers = {answer.position: answer for answer in inspection.answers}
     maps = list(dict.fromkeys(name for head in heads for name in head.maps))
     scales = {head.name: {name: _scale(m, name) for name, m in head.maps.items()} for head in heads}
-    scored = [query for query in queries if query in answers]
-    wrong = [query for query in scored if not answers[query].correct]
+    wrong_first = sorted(answers.keys() & set(queries), key=lambda q: (answers[q].correct, q))
     values = {
         "head": heads[0].name,
         "shade": heads[0].default_map,
-        "query": [*wrong, *scored, queries[0]][0],
+        "query": [*wrong_first, queries[0]][0],
         "heads": scales,
         "queries": queries,
         "tokenWidth": max(TOKEN_WIDTH, 8 + CHARACTER_WIDTH * max(map(len, tokens))),

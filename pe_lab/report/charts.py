@@ -285,7 +285,7 @@ def _panels(
         guesses = rows.group_by("panel", maintain_order=True).agg(pl.mean("guess")).drop_nulls()
         rules = [{"panel": printable(p), "rule": _short(unit * g)} for p, g in guesses.iter_rows()]
     values += [rule for rule in rules if rule["rule"] <= top]
-    layers = alt.layer(*_layers(x, domain, top, y_title, mark), data=alt.InlineData(values=values))
+    layers = alt.layer(*_layers(x, domain, top, y_title, mark), data=alt.NamedData("rows"))
     chart: Any = layers.properties(width=width, height=190)
     panels = list(dict.fromkeys(map(printable, rows["panel"])))
     if len(panels) > 1:
@@ -293,8 +293,13 @@ def _panels(
         panels.sort(key=lambda panel: of.get(panel, 0))
         header = alt.Facet("panel:N", sort=panels, title=None)
         chart = chart.facet(header, columns=3).resolve_scale(x="independent")
-    spec: Spec = chart.to_dict()
-    return spec | {"config": CONFIG}
+    return specification(chart, values) | {"config": CONFIG}
+
+
+def specification(chart: Any, rows: list[dict[str, Any]]) -> Spec:
+    """The Vega-Lite of a chart of ``rows``, which Altair would copy at every step."""
+    spec: Spec = chart.to_dict(validate=False)
+    return spec | {"data": {"values": rows}}
 
 
 def _layers(x: alt.X, domain: list[str], top: float, y_title: str, mark: str) -> list[alt.Chart]:

@@ -56,7 +56,6 @@ def workspace(
     for key, values in filters.items():
         value = expr.Config(key)
         conditions.append(value == values[0] if len(values) == 1 else value.isin(list(values)))
-    groups: list[Any] = [expr.Metric("JobType")]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -69,7 +68,7 @@ def workspace(
         settings=ws.WorkspaceSettings(x_axis="step", group_by_prefix="last", max_runs=MAX_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(*conditions),
-            groupby=[*groups, expr.Config("setting")] if keys else groups,
+            groupby=[expr.Metric("JobType"), *([expr.Config("setting")] if keys else [])],
             order=[expr.Ordering(expr.Metric("JobType")), expr.Ordering(expr.Config("seed"))],
             pinned_columns=[
                 "run:displayName",

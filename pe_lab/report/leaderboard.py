@@ -9,7 +9,7 @@ import polars as pl
 
 from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.report.charts import CONFIG, Chart, Spec
+from pe_lab.report.charts import CONFIG, Chart, specification
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
 from pe_lab.results.leaderboard import families
 from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
@@ -124,11 +124,11 @@ def _seeds(found: Scores, task: str) -> Chart:
                 y=y,
                 tooltip=["entry:N", "seed:N", "error:Q"],
             ),
-            data=alt.InlineData(values=values),
+            data=alt.NamedData("rows"),
         )
         .properties(width=165, height=alt.Step(14))
         .facet(alt.Facet("split:N", sort=splits, title=None), columns=4)
     )
     note = "A dot is the error of a run, the line is the threshold."
-    spec: Spec = chart.to_dict()
-    return Chart(task, "Every seed", note, spec | {"config": CONFIG})
+    spec = specification(chart, values) | {"config": CONFIG}
+    return Chart(task, "Every seed", note, spec)

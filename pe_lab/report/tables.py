@@ -10,9 +10,9 @@ import altair as alt
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import COSTS
+from pe_lab.report.charts import Spec, specification
 from pe_lab.report.data import Band, Section, Setting
 
-Spec = dict[str, Any]
 NOT_RUN = "missing"
 UNLEARNED = "unlearned"
 LIMIT = 4
@@ -256,7 +256,7 @@ def picture(grid: Grid) -> Spec:
         cells.transform_filter(f"datum.kind === '{NOT_RUN}'").mark_text(color="#bbb", text="╱╱╱"),
         cells.mark_text(fontSize=12, dy=-5).encode(text="text:N"),
         cells.mark_text(fontSize=10, dy=8).encode(text="below:N"),
-        data=alt.InlineData(values=values),
+        data=alt.NamedData("rows"),
     ).properties(width=alt.Step(76), height=alt.Step(34))
     chart: Any = layers
     if grid.groups:
@@ -264,7 +264,7 @@ def picture(grid: Grid) -> Spec:
         chart = chart.resolve_scale(x="independent")
     lines = wrap(f"{grid.title}. {grid.caption}", max(60, 12 * len(columns)))
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
-    spec: Spec = chart.properties(title=title).to_dict()
+    spec = specification(chart.properties(title=title), values)
     axis = {"domain": False, "ticks": False, "labelFontSize": 12}
     config = {"background": "#fff", "font": "sans-serif", "view": {"stroke": None}, "axis": axis}
     return spec | {"config": config}

@@ -1,6 +1,6 @@
 """From a checked configuration to a plan: every error that can be found before any work."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +105,23 @@ def plan(config: Config) -> Plan:
         source = config.names.get("positions", "")
         if refusal := refused_positions(model_config, encoding, positions, source):
             raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
+    too_long = _too_long(config, limits, encodings)
+    _check_generation(config, task, encodings)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    splits = [name for name in task.evaluated() if name not in too_long]
+    values = null_values(plain(config), model_config, encodings)
+    return Plan(
+        config, task, positions, model_config, dims, splits, too_long, values,
+        reads_positions=any(encoding.reads_positions for encoding in encodings),
+        at_test_time=any(encoding.at_test_time for encoding in encodings),
+    )  # fmt: skip
+
+
+def _too_long(
+    config: Config, limits: Mapping[str, int], encodings: Sequence[PositionalEncoding]
+) -> dict[str, int]:
+    """The splits with more positions than the encoding has; refused unless they are skipped."""
     limited = {e.max_len: e for e in encodings if e.max_len is not None}
     longest = min(limited, default=None)
     too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
@@ -117,6 +134,11 @@ def plan(config: Config) -> Plan:
         if not never:
             remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
         raise UsageError(f"pe.{key}={size} is too short: {name} needs {need} positions; {remedy}")
+    return too_long
+
+
+def _check_generation(config: Config, task: Task, encodings: Sequence[PositionalEncoding]) -> None:
+    """Refuse ``eval.generate`` where the answers cannot be generated."""
     if config.eval.generate and not task.generates:
         raise UsageError(
             "eval.generate=true is not allowed: this task's answers are not one run at the "
@@ -129,15 +151,6 @@ def plan(config: Config) -> Plan:
             "whole sequence, not known while it is written: set eval.generate=false or change "
             f"pe.{whole.partition('=')[0]}"
         )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    splits = [name for name in task.evaluated() if name not in too_long]
-    values = null_values(plain(config), model_config, encodings)
-    return Plan(
-        config, task, positions, model_config, dims, splits, too_long, values,
-        reads_positions=any(encoding.reads_positions for encoding in encodings),
-        at_test_time=any(encoding.at_test_time for encoding in encodings),
-    )  # fmt: skip
 
 
 def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:

@@ -143,13 +143,6 @@ def run_folders(place: Path) -> list[Path]:
     return sorted(p for p in place.glob("runs/*/*/seed*") if "replaced" not in p.name)
 
 
-def table(ended: Ended) -> dict[tuple[Any, ...], Any]:
-    """The rows of ``results format=json`` of one seed each, by run and split."""
-    content = json.loads(ended.output[ended.output.index("{") :])
-    keys = ("task", "pe", "seed", "split")
-    return {tuple(row.get(key) for key in keys): row for row in content["rows"]}
-
-
 def evaluated(folder: Path) -> set[str]:
     """The rows of evaluations.jsonl without times."""
     path = folder / "evaluations.jsonl"

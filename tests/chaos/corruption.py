@@ -226,6 +226,22 @@ def torn(runs: Sequence[Path], rng: random.Random) -> Touched:
     return [path.parent], f"{path.name} at {at} of {len(content)}, then {tail[:9]!r}"
 
 
+def damaged(runs: Sequence[Path], rng: random.Random) -> Touched:
+    """Bits flipped, a block of zeros, or bytes repeated, as a failing disk or copy does."""
+    path = _pick(runs, rng)
+    content = bytearray(path.read_bytes())
+    at, size = rng.randrange(len(content)), rng.randint(1, 64)
+    what = rng.choice(["flip", "flip", "flip", "zeros", "repeat"])
+    if what == "flip":
+        content[at] ^= 1 << rng.randrange(8)
+    elif what == "zeros":
+        content[at : at + size] = bytes(len(content[at : at + size]))
+    else:
+        content[at:at] = content[at : at + size]
+    path.write_bytes(content)
+    return [path.parent], f"{what} at {at} of {path.name}"
+
+
 def piped(runs: Sequence[Path], rng: random.Random) -> Touched:
     """A pipe, or a folder, in the place of a file or of the lock."""
     path = _place(runs, rng)
@@ -294,8 +310,8 @@ def _run_of(path: Path) -> Path:
 
 KINDS: dict[str, Callable[[Sequence[Path], random.Random], Touched]] = {
     "copied between runs": copied, "lines dropped": dropped, "lines reordered": reordered,
-    "torn": torn, "pipes and folders": piped, "links": linked, "numbers changed": numbered,
-    "folders renamed": renamed,
+    "torn": torn, "bytes changed": damaged, "pipes and folders": piped, "links": linked,
+    "numbers changed": numbered, "folders renamed": renamed,
 }  # fmt: skip
 
 

@@ -249,7 +249,7 @@ BAD = {
     "a temperature": (["pe=rope", "pe.logn=train", "model.attention=relu2"], ["logn=train"]),
     "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["replaces softmax"]),
     "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
-    "no such attention": (["model.attention=linear"], ["model.attention=linear", "'relu2'"]),
+    "no such attention": (["model.attention=linear"], ["model.attention=linear", "relu2"]),
     "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
     "heads": (["+model.n_heads=4"], ["model.n_heads=4", "not a key"]),
 }
