@@ -12,8 +12,8 @@
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
 Su's table is that of Su Jianlin's blog 9708. Finished runs and recorded numbers are kept, so the
-same command continues where it was stopped. Tables and numbers are written to runs_dir/evaluations/.
-One run is trained on each core; hydra/launcher=basic trains one at a time.
+same command continues where it was stopped. Tables and numbers are written to
+runs_dir/evaluations/. One run is trained on each core; hydra/launcher=basic trains one at a time.
 """
 
 from collections.abc import Sequence
