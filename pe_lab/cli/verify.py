@@ -9,9 +9,9 @@
     pe-lab verify format=csv                     table, csv, json, markdown or latex
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
-Every file is compared with its digest and its schema. Folders that tables leave out are named. The
-exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
-anything, and it deletes nothing. A folder in which only evaluations.jsonl is damaged is not renamed.
+Every file is compared with its digest and its schema. Folders that tables leave out are named.
+The exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
+anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl is damaged.
 """
 
 from collections import Counter
