@@ -246,11 +246,11 @@ def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(f"pe_lab.{module}.METRICS", (*METRICS, mine))
     made("old")
     for seed, value in enumerate((0.5, None)):
-        path = made("new", seed, **{"task.length": 64 + seed}).path / "summary.json"
-        summary = json.loads(path.read_text())
+        run = made("new", seed, **{"task.length": 64 + seed})
+        summary = json.loads((run.path / "summary.json").read_text())
         summary["metrics"] |= {"in_domain/mine": 0.5, "ood/sparse/mine": value}
-        summary.pop("digest", None)
-        path.write_text(sealed(summary))
+        del summary["digest"]
+        run.write_text("summary.json", sealed(summary))
         shown = Console(file=io.StringIO(), width=200)
         shown.print(split_table({**summary, "too_long": {}}))
         assert ("not finite" in shown.file.getvalue()) == (value is None)

@@ -318,3 +318,55 @@ def test_filters_choose_among_the_runs_of_a_folder(here: Here, run: Path) -> Non
     assert_refused(here("verify", "runs/flipflop", "pee=cope"), "pee=cope")
     assert here("verify", "runs/flipflop", "pe=none", "set_aside=true").status == 0
     assert not run.exists()
+
+
+def refused(here: Here, *words: str, part: str) -> None:
+    ended = here(*words)
+    assert ended.status in (1, 2)
+    assert ended.err.count("\n") == 1, ended.err
+    assert part in ended.err
+    assert "force=true" in ended.err
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_not_resumed_from(here: Here, run: Path) -> None:
+    """V1."""
+    (run / "summary.json").unlink()
+    path = run / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(here, *WORDS, part="does not fit its digest")
+    assert path.read_bytes() == content
+    # Set aside, not destroyed.
+    assert here(*WORDS, "force=true").status == 0
+    aside = run.with_name(f"{run.name}.replaced-1")
+    assert (aside / "checkpoint.pt").read_bytes() == content
+
+
+def test_the_checkpoint_of_another_run_is_refused(here: Here, run: Path) -> None:
+    """V1: the checkpoint of another seed was accepted."""
+    assert here(*WORDS, "seed=1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / "checkpoint.pt", run)
+    refused(here, "inspect", f"run={run}", part=f"of the run {other.name[-8:]}, not of")
+    (run / "summary.json").unlink()
+    refused(here, *WORDS, part=f"of the run {other.name[-8:]}, not of")
+
+
+def test_the_summary_of_another_run_is_refused(here: Here, run: Path) -> None:
+    """V1: a copied file would have ended another run before it began."""
+    assert here(*WORDS, "seed=1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / "summary.json", run)
+    refused(here, *WORDS, part=f"of the run {other.name[-8:]}, not of")
+
+
+def test_a_changed_digit_in_the_metrics_is_not_resumed_from(here: Here, run: Path) -> None:
+    """V4: it survived the resume."""
+    (run / "summary.json").unlink()
+    path = run / "metrics.jsonl"
+    content = path.read_bytes()
+    digit = next(n for n in range(len(content)) if content[n : n + 1] == b"3")
+    path.write_bytes(content[:digit] + b"4" + content[digit + 1 :])
+    refused(here, *WORDS, part="metrics.jsonl does not fit its digest in the checkpoint")
+    assert path.read_bytes() != content

@@ -15,8 +15,8 @@
     pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
-    pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
-                                                       profiles, published numbers, failures
+    pe-lab leaderboard to=FILE.html                    a page: heat map; for each task its table and
+                                                       every seed as a dot; failures
     pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone

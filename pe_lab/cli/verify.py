@@ -9,10 +9,9 @@
     pe-lab verify format=csv                     table, csv, json, markdown or latex
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
-Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
-its schema. The exit status is 1 if anything is wrong, 2 if there is no run. Nothing is changed
-without set_aside=true, and nothing is deleted with it; a folder with a damaged row of evaluations
-stays where it is.
+Every file is compared with its digest and its schema. Folders that tables leave out are named.
+The exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
+anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl is damaged.
 """
 
 from collections import Counter
@@ -21,14 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from pe_lab.cli.run_argument import matching_runs
-from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, RunError, UsageError
 from pe_lab.common.options import Flag, parse
-from pe_lab.common.output import counted, printable
+from pe_lab.common.output import counted
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
@@ -91,18 +87,15 @@ def show(words: Sequence[str]) -> None:
     notes = [*(f"{path} is now {now}" for path, now in aside.items()), *held]
     if not found:
         notes = [f"{counted(len(runs), 'run')}, nothing is wrong"]
-    lines = [(Path(row["path"]).name, row["setting"], row["problem"]) for row in found]
-    if options.format == "table" and found:
-        table = RichTable(*COLUMNS, show_lines=True)
-        for line in lines:
-            table.add_row(*(Text(printable(word)) for word in line))
-        console().print(table)
-        for note in notes:
-            console().print(note, soft_wrap=True)
-    else:
-        cells = [[Cell(word) for word in line] for line in lines]
-        tables = [Table(title, COLUMNS, len(COLUMNS), cells)] if found else []
-        print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
+    tables = []
+    if options.format == "table":
+        # A sentence a line, which has the file in it.
+        notes = [row["problem"] for row in found] + notes
+    elif found:
+        rows = ([Path(row["path"]).name, row["setting"], row["problem"]] for row in found)
+        cells = [list(map(Cell, row)) for row in rows]
+        tables = [Table(title, COLUMNS, len(COLUMNS), cells)]
+    print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
     if left := [row for row in found if row["path"] not in aside]:
         raise RunError(_title(left, len(runs) - len(aside)))
 
@@ -144,7 +137,7 @@ def _no_runs(options: VerifyOptions) -> str:
 
 
 def _title(found: Sequence[dict[str, Any]], of: int) -> str:
-    """``2 of 9 runs: 1 damaged, 1 older, without digests``; a run counts by its worst problem."""
+    """``2 of 9 runs: 1 damaged; 1 not counted``; a run counts by its worst problem."""
     ranks = list(KINDS)
     worst: dict[str, int] = {}
     for row in found:

@@ -91,18 +91,15 @@ def load(path: str | Path) -> LoadedRun:
     return LoadedRun(path, summary, planned, model.eval())
 
 
-def plan_again(folder: RunFolder, summary: dict[str, Any], **changes: Any) -> Plan:
+def plan_again(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     """The plan of a finished run, by what its summary records.
-
-    Args:
-        changes: top-level keys of its configuration with other values.
 
     Raises:
         UsageError: it cannot be built by this version of the program or on this machine.
         DamagedError: its configuration is damaged.
     """
     path = folder.path
-    config = {**_config_as_set(summary), **changes}
+    config = _config_as_set(summary)
     refuse_foreign(config, path)
     try:
         planned = plan(check(config, summary.get("names", {})))
