@@ -17,11 +17,10 @@
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
     pe-lab eval run=.. format=csv out=FILE.csv     table, csv, json, markdown or latex; the file
 
-Each measurement is recorded at once in evaluations.jsonl of the run's folder and not repeated
-(unless force=true): an interrupted command can be run again. If memory runs out, the batch is
-halved. All numbers of a command are also written to a new file, a row for each run, encoding, split
-and length: out=FILE.csv, else evaluations/TIME.csv in the runs_dir that the runs lie in, with a
-chart next to it (.svg).
+Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
+unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
+halved. The numbers are also written to a new csv file, with a chart (.svg) next to it:
+out=FILE.csv, else evaluations/TIME.csv in the runs_dir of the runs.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 

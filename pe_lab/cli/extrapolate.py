@@ -1,4 +1,4 @@
-"""``pe-lab extrapolate``: train short, test long: Su's table of length extrapolation (blog 9708).
+"""``pe-lab extrapolate``: train at one length, test at 8 times it, and compare with Su's table.
 
     pe-lab extrapolate task=text             trains what is missing of experiment=small/text (rope,
                                              rope with logn=train, hfwa; three seeds), measures all
@@ -11,9 +11,9 @@
     pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
-Finished runs and recorded numbers are kept: the same command resumes where it was stopped. Tables
-and numbers are written to runs_dir/evaluations/. As many runs are trained at once as there are
-cores (hydra/launcher=basic: one).
+Su's table is that of Su Jianlin's blog 9708. Finished runs and recorded numbers are kept, so the
+same command continues where it was stopped. Tables and numbers are written to
+runs_dir/evaluations/. One run is trained on each core; hydra/launcher=basic trains one at a time.
 """
 
 from collections.abc import Sequence

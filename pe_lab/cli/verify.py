@@ -9,10 +9,9 @@
     pe-lab verify format=csv                     table, csv, json, markdown or latex
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
-Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
-its schema. The exit status is 1 if anything is wrong, 2 if there is no run. Nothing is changed
-without set_aside=true, and nothing is deleted with it; a folder with a damaged row of evaluations
-stays where it is.
+Every file is compared with its digest and its schema. Folders that tables leave out are named.
+The exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
+anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl is damaged.
 """
 
 from collections import Counter
