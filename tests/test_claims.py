@@ -428,7 +428,7 @@ def test_the_readme_has_what_ships() -> None:
     shown = readme.README.read_text("utf-8")
     assert readme.first_table() in shown, "run python -m docs.readme"
     said = " ".join(shown.split())
-    assert "of 20: those with an error of at most 1 % in domain and 2 % elsewhere" in said
+    assert "of 20 seeds have an error of at most 1 % in domain and 2 % elsewhere" in said
     flipflop = SUITE.tasks["flipflop"]
     assert flipflop.fits == 0.01
     assert {*flipflop.generalises.values()} == {0.02}
