@@ -166,16 +166,18 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         all(on_all("path", task) == (20, 20) for task in ("flipflop", "recall", "sort"))
         and [rate("path", "copy_unique", split)[0] for split in splits("copy_unique")] == [20, 15]
     ),
-    "It takes about twice RoPE's time, and learns neither addition nor a longer walk on a "
-    "cycle": lambda: not fits("path", "addition") and none("path", "cycle"),
+    "It does not learn addition, and on cycle it generalises to no greater length": lambda: (
+        not fits("path", "addition") and none("path", "cycle")
+    ),
     "(`conv`) generalises to every split of recall and unique copy in 8 of 8 seeds. It does not "
-    "learn parity, which PaTH follows to four times the length in every seed": lambda: (
+    "learn parity; PaTH generalises there to four times the length in every seed": lambda: (
         on_all("conv", "recall") == on_all("conv", "copy_unique") == (8, 8)
         and rate("conv", "parity", IN_DOMAIN) == (0, 8)
         and every("path", "parity", "long_x2", "long_x4")
     ),
-    "All six OOD splits: PaTH 20 of 20 seeds, FoX 17, CoPE 9, RoPE 0. RoPE still has 0 of 8 after "
-    "four times the steps. CoPE neither copies nor follows parity at any greater length": lambda: (
+    "PaTH generalises to all six OOD splits in 20 of 20 seeds, FoX in 17, CoPE in 9 and RoPE in "
+    "none. RoPE still does in 0 of 8 after four times the steps. CoPE generalises to no greater "
+    "length on unique copy and parity": lambda: (
         [on_all(entry, "flipflop") for entry in ("path", "fox", "cope", "rope")]
         == [(20, 20), (17, 20), (9, 20), (0, 20)]
         and on_all("rope", "flipflop", "steps_x4") == (0, 8)
@@ -198,9 +200,9 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         )
         and every("none", "sort")
     ),
-    "In sixteen times as much filler (needle), ALiBi and none succeed in 8 of 8 seeds and RoPE in "
-    "none. On text at eight times the length, RoPE errs in 67.6 %; ALiBi and PaTH err no more than "
-    "in domain": lambda: (
+    "On needle, with sixteen times as much filler, ALiBi and none generalise in 8 of 8 seeds and "
+    "RoPE in none. On text at eight times the length, RoPE's error is 67.6 %. ALiBi and PaTH have "
+    "no higher error there than in domain": lambda: (
         [rate(entry, "needle", "long_x16") for entry in ("alibi", "none", "rope")]
         == [(8, 8), (8, 8), (0, 8)]
         and median("rope", "text", "long_x8") == 67.6
@@ -222,9 +224,9 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     ),
     "conv and an LSTM ran nine tasks: majority, counting, flip-flop, recall, parity, unique copy "
     "(`copy_unique`), sort, addition and cycle. The other 26 encodings ran flip-flop and majority. "
-    "The ten have 20 seeds on flip-flop, majority, sort, unique copy, recall and parity; all else "
-    "has 8. PaTH, CoPE, ALiBi, RoPE and none also ran navigation, needle and text, with 8 "
-    "seeds": lambda: (
+    "The ten have 20 seeds on flip-flop, majority, sort, unique copy, recall and parity, and 8 on "
+    "the other tasks. All other entries have 8. PaTH, CoPE, ALiBi, RoPE and none also ran "
+    "navigation, needle and text, with 8 seeds": lambda: (
         all((e, task, IN_DOMAIN) in cells() for e in [*TEN, "conv", "lstm"] for task in RUN)
         and all((entry, task, IN_DOMAIN) in cells() for entry in OTHERS for task in RUN[:2])
         and len({*OTHERS} - {"conv", "lstm"}) == 26
@@ -257,7 +259,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and [median(entry, "cycle", "long_x2") for entry in ("conv", "lstm")] == [18.5, 0]
     ),
     "with 222 of the 400 steps, which take as long as RoPE's 400, PaTH still solves flip-flop in 8 "
-    "of 8 seeds. So it does with as few parameters as RoPE": lambda: (
+    "of 8 seeds. With as few parameters as RoPE it does so, too": lambda: (
         all(
             every("path", "flipflop", phase=phase)
             and rate("path", "flipflop", "long_x4", phase)[1] == 8
@@ -279,8 +281,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and on_all("fire", "flipflop") == (9, 20)
         and rate("fire", "flipflop", IN_DOMAIN) == (14, 20)
     ),
-    "generalises to every split of recall in every seed and of majority in 18 of 20. Each "
-    "flip-flop split of four times the length is solved in 13 of 20 seeds, all six splits in "
+    "generalises to every split of recall in every seed and of majority in 18 of 20. On each "
+    "flip-flop split of four times the length it generalises in 13 of 20 seeds, and on all six in "
     "9": lambda: (
         every("cope", "recall")
         and on_all("cope", "majority") == (18, 20)
@@ -309,8 +311,8 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "generalises on majority in 12 of 20 seeds. It does not learn flip-flop in 400 steps": lambda: (
         on_all("t5", "majority") == (12, 20) and not fits("t5", "flipflop")
     ),
-    "transformer_xl generalises to three times the length on majority and to `long_x4` on "
-    "flip-flop in every seed, but to `sparse_x4` in 2 of 8": lambda: (
+    "one of the 26 others, generalises to three times the length on majority in every seed. On "
+    "flip-flop it generalises to `long_x4` in every seed and to `sparse_x4` in 2 of 8": lambda: (
         every("transformer_xl", "majority", "long_x3")
         and every("transformer_xl", "flipflop", "long_x4")
         and rate("transformer_xl", "flipflop", "sparse_x4") == (2, 8)
@@ -325,15 +327,15 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     ),
     "CoPE stays within the threshold at twice the length in every seed and at four times in 4 of "
     "8": lambda: [rate("cope", "text", s) for s in splits("text")[:2]] == [(8, 8), (4, 8)],
-    "with twice the steps, seven of the ten generalise to three times the length in every seed, "
-    "FoX among them, which has 0 of 20 in the score. ALiBi, sinusoidal and learned do "
+    "with twice the steps, seven of the ten generalise to three times the length in every seed. "
+    "FoX is one of them; with the usual steps it does in 0 of 20. ALiBi, sinusoidal and learned do "
     "not": lambda: (
         {e for e in TEN if every(e, "majority", "long_x2", "long_x3", phase="steps_x2")}
         == {*TEN} - {"alibi", "sinusoidal", "learned"}
         and rate("fox", "majority", "long_x3") == (0, 20)
     ),
-    "more steps bring no further encoding to all six splits. With twice and with four times the "
-    "steps, PaTH solves all six in 8 of 8 seeds, FoX in 7, CoPE in 6 and FIRE in 4": lambda: (
+    "with more steps, no further encoding generalises to all six splits. PaTH does in 8 of 8 "
+    "seeds, FoX in 7, CoPE in 6 and FIRE in 4, with twice and with four times the steps": lambda: (
         {e for e in TEN for phase in LONGER if on_all(e, "flipflop", phase)[0]}
         == {e for e in TEN if on_all(e, "flipflop")[0]}
         and [
@@ -342,26 +344,26 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         ]
         == [[(k, 8)] * 2 for k in (8, 7, 6, 4)]
     ),
-    "seven of the ten fit it in 8 of 8 seeds: sinusoidal can learn that length": lambda: (
+    "seven of the ten fit it in 8 of 8 seeds. Sinusoidal is one of them": lambda: (
         {e for e in TEN if every(e, "majority", "long_x3", phase="capacity:long_x3")}
         == {*TEN} - {"learned", "alibi", "fox"}
     ),
-    "The chosen rate is the least or the greatest for 9 of the 12 entries on parity and on "
-    "sort": lambda: all(
+    "On parity and on sort, the chosen rate is the lowest or the highest for 9 of the 12 "
+    "entries": lambda: all(
         sum(at_the_edge(entry, task) for entry in [*TEN, "conv", "lstm"]) == 9
         for task in ("parity", "sort")
     ),
-    "of FIRE, 14 of 20 fresh seeds fit flip-flop, at a rate at which both tuning seeds "
-    "fitted": lambda: (
+    "both of FIRE's fit flip-flop at the chosen rate, but only 14 of 20 fresh seeds do": lambda: (
         rate("fire", "flipflop", IN_DOMAIN) == (14, 20)
         and max(tuning_errors("fire", "flipflop")) <= 1
     ),
-    "Then PaTH and none sort at three times the length in no seed rather than in all": lambda: (
+    "PaTH and none then generalise on sort at three times the length in no seed, not in "
+    "all": lambda: (
         all(every(entry, "sort", "long_x3") for entry in ("path", "none"))
         and [halved(entry, "sort", "long_x3") for entry in ("path", "none")] == [0, 0]
     ),
-    "Even the clearest result of 8 seeds against 8, p = 2/12870, does not pass Holm's correction "
-    "over all 630 pairs (0.075)": lambda: all(
+    "The smallest p-value of 8 seeds against 8 is 2/12870. It becomes 0.075 in Holm's correction "
+    "over all 630 pairs, so it is not significant": lambda: all(
         clearest_of_eight(task) == (630, 0.075) for task in ("flipflop", "majority")
     ),
 }

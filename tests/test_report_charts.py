@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from edited import edit_summary
 from html_page import values
 from made import evaluate, made
 from program import Here, summary, the_run, tiny
@@ -96,10 +97,9 @@ def test_learning_curves_end_with_the_closing_measurement(flipflop: dict[str, Ch
 def test_splits_without_numbers_or_names_have_no_chart(here: Here) -> None:
     """A key that splits set to a word, and a breakdown of a split that the run does not name."""
     run = made("rope", **{"task.splits.sparse": {"kind": "odd"}, "task.splits.dense": {}})
-    summary_of_run = json.loads((run.path / "summary.json").read_text())
     cell = {"error": 0.5, "loss": 1.0, "n": 4}
-    summary_of_run["by"] = {split: {"length": {"1": cell, "2": cell}} for split in ("no", "sparse")}
-    (run.path / "summary.json").write_text(json.dumps(summary_of_run))
+    by = {split: {"length": {"1": cell, "2": cell}} for split in ("no", "sparse")}
+    edit_summary(run.path, lambda summary: summary.update(by=by))
     found = charts_of()
     assert found.keys() & {"against-kind", "by-length"} == {"by-length"}
     assert {row["panel"] for row in values(found["by-length"].spec)} == {"sparse"}

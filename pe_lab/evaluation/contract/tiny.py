@@ -25,14 +25,19 @@ TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float64, and the random state of the process left as it is."""
-    before = torch.get_default_dtype()
+    """float64 on one thread, and the random state of the process left as it is.
+
+    Threads would wait for one another: the tensors are tiny.
+    """
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_num_threads(threads)
 
 
 def dims(**changes: Any) -> Dims:
