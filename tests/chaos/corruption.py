@@ -278,11 +278,12 @@ def renamed(runs: Sequence[Path], rng: random.Random) -> Touched:
     folder = rng.choice(runs)
     other = rng.choice([run for run in runs if run != folder])
     task, pe, name = folder.parts[-3:]
-    new = rng.choice([
+    places = [
         folder.with_name(f"seed7-{folder.name[-8:]}"), folder.with_name(f"{name[:-8]}0123abcd"),
         folder.with_name("mine"), folder.with_name(other.name), other.with_name(name),
         Path("runs", task, "learned", name), Path("runs", "copy", pe, name), Path("runs", name),
-    ])  # fmt: skip
+    ]  # fmt: skip
+    new = rng.choice([place for place in places if place != folder])
     if new.exists():
         # They change places.
         folder.rename("between")
