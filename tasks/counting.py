@@ -112,7 +112,7 @@ class Counting(Task):
         sets = named & (behind == number["="])
         begins = np.where(sets, index, 0).max(axis=1)
         grows = named & (behind == number["++;"]) & (index > begins[:, None])
-        held = grows | np.roll(grows, 1, axis=1)
+        held: Bools = grows | np.roll(grows, 1, axis=1)
         since = index - begins[:, None]
         held |= (since >= 0) & (since < MOST_WORDS) & sets.any(axis=1)[:, None]
         return held

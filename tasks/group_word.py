@@ -134,8 +134,8 @@ class GroupWord(Task):
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """All elements so far."""
         index = np.arange(batch.tokens.shape[1]) - self.start
-        held: Bools = (index >= 0) & (index <= place[:, None] - self.start)
-        held = held & (index % self.tokens_per_step == 0)
+        so_far: Bools = (index >= 0) & (index <= place[:, None] - self.start)
+        held: Bools = so_far & (index % self.tokens_per_step == 0)
         return held
 
 
