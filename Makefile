@@ -11,7 +11,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-corruption mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,8 +54,14 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 test-peers: $(PEERS) ## the encodings against code by others, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
 
-test-chaos: $(STAMP) ## kills, failing disks, damaged and edited files; CHAOS=minutes (10)
+test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
+
+test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, folders renamed
+	$(BIN)/python -m tests.chaos.corruption mutations=1000
+
+mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
+	$(BIN)/python -m tests.mutants
 
 verify: $(STAMP) ## whether the files of all runs are as they were written
 	$(BIN)/pe-lab verify
@@ -88,7 +94,7 @@ cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hou
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
 
-docs: $(STAMP) ## docs/encodings.md, its Chinese translation, docs/tasks.md and the pictures
+docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
 
 leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite

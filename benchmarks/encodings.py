@@ -32,7 +32,7 @@ from rich.table import Table
 from benchmarks.gauges import Step, clocks, peak
 from benchmarks.ours import composed, training_step
 from docs import facts
-from docs.costs import FILE
+from docs.generate import COSTS as FILE
 from pe_lab.common.console import console
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.schema import TrainConfig

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pe_lab.evaluation.contract.memory import peak as peak
+from pe_lab.evaluation.contract.cost import peak as peak
 
 Step = Callable[[], object]
 

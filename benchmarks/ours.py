@@ -21,8 +21,8 @@ from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.encodings import build_encodings
-from pe_lab.training.loss import summed_loss
 from pe_lab.training.optimizer import make_optimizer
+from pe_lab.training.trainer import summed_loss
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),

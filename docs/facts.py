@@ -108,7 +108,6 @@ class Facts:
     reads_positions: bool
     shift_invariant: bool
     whole_sequence: bool
-    replaces_content: bool
     limit: str | None
     """The key that limits the length; None: no limit."""
 
@@ -155,7 +154,6 @@ def of(name: str) -> Facts:
             reads_positions=_reads_positions(encodings),
             shift_invariant=all(e.shift_invariant for e in encodings),
             whole_sequence=any(e.whole_sequence is not None for e in encodings),
-            replaces_content=any(e.replaces_content for e in encodings),
             limit=_limit(encodings),
         )
 

@@ -13,6 +13,7 @@ added: a part of a sweep would be in no table.
 """
 
 import argparse
+import json
 import re
 import shlex
 import subprocess
@@ -31,15 +32,22 @@ from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
 from pe_lab.cli.train import checked_jobs
+from pe_lab.common.console import percent
 from pe_lab.common.output import counted
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import filtered
-from pe_lab.results.runs_file import FINDINGS
+from pe_lab.results.presentation.formats import in_markdown
+from pe_lab.results.selection import FINDINGS
 from pe_lab.training.plan import plan
 
 EXTRAPOLATION = facts.ROOT / "docs" / "extrapolation.md"
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
+OOD_MEAN = "ood"
+"""The row of the mean over the OOD splits."""
+ROWS = 4
+"""Rows of a small table."""
 
 
 def pe_lab(*words: str, capture: bool = False) -> str:
@@ -66,23 +74,55 @@ def unfinished(finding: dict[str, Any], finished: Container[str]) -> list[str]:
     return [path for path in paths if path not in finished]
 
 
-def section(finding: dict[str, Any]) -> str:
-    """The commands, the table of the runs in findings.parquet and the text of a finding."""
-    shown, notes = StringIO(), StringIO()
-    with redirect_stdout(shown), redirect_stderr(notes):
-        show_results([f"file={FINDINGS}", "format=markdown", *shlex.split(finding["results"])])
-    lines = [f"pe-lab -m {line} hydra/launcher=joblib" for line in finding["runs"]]
-    lines.append(f"pe-lab results file={FINDINGS} {finding['results']}")
-    below = ". ".join(line.strip() for line in notes.getvalue().splitlines())
-    return "\n\n".join(
-        [
-            f"## {finding['title']}",
-            "```sh\n" + "\n".join(lines) + "\n```",
-            shown.getvalue().strip(),
-            *([below + "."] if below else []),
-            finding["text"].strip(),
-            measured(runs_of(finding, kept())),
-        ]
+def section(name: str, finding: dict[str, Any]) -> str:
+    """The conclusion of a finding, a small table of its runs in findings.parquet, and commands."""
+    shown = StringIO()
+    with redirect_stdout(shown), redirect_stderr(StringIO()):
+        show_results([f"file={FINDINGS}", "format=json", *shlex.split(finding["results"])])
+    command = f"pe-lab results file={FINDINGS} {finding['results']}"
+    runs = runs_of(finding, kept())
+    parts = [f"## {finding['title']}", finding["text"].strip()]
+    if rows := finding.get("rows", ROWS):
+        parts.append(small_table(json.loads(shown.getvalue())["rows"], rows))
+    parts.append(
+        f"{counted(len(runs), 'run')}: `{command}`; again: `python -m docs.findings {name}`."
+    )
+    return "\n\n".join(parts)
+
+
+def small_table(rows: list[dict[str, Any]], most: int) -> str:
+    """The rows of ``pe-lab results`` with the highest success rates, one line each.
+
+    Args:
+        most: lines; the others are left out, and the last column says how many.
+    """
+    names = list(rows[0])
+    by = [name for name in names[: names.index("split")] if name not in ("task", "setting")]
+    lines: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault(tuple(str(row[name]) for name in by), {})[row["split"]] = row
+    order = sorted(lines, key=lambda line: _rank(lines[line]))
+    splits = [split for split in dict.fromkeys(row["split"] for row in rows) if split != OOD_MEAN]
+    body = [
+        [in_markdown(" ".join(filter(None, line))), *(_cell(lines[line].get(s)) for s in splits)]
+        for line in order[:most]
+    ]
+    head = ["encoding" if most >= len(order) else f"{most} of {len(order)}"]
+    return table([*head, *map(in_markdown, splits)], body)
+
+
+def _rank(of: dict[str, dict[str, Any]]) -> tuple[float, float]:
+    """Highest mean success rate over the OOD splits first, then lowest mean error."""
+    ood = [row for split, row in of.items() if split not in (IN_DOMAIN, OOD_MEAN) and row["n"]] or [
+        *of.values()
+    ]
+    rate = sum(row["p_generalises"] or 0.0 for row in ood) / len(ood)
+    return -rate, sum(1.0 if row["mean"] is None else row["mean"] for row in ood) / len(ood)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    return (
+        "" if row is None or not row["n"] else f"{row['k']}/{row['n']} ({percent(row['median'])})"
     )
 
 
@@ -106,20 +146,6 @@ def reproductions(findings: Mapping[str, dict[str, Any]], shown: Iterable[str]) 
 def anchor(title: str) -> str:
     """The address of a section on GitHub."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-
-
-def measured(runs: pl.DataFrame) -> str:
-    """When, on what and with which code these runs were made, and what they took."""
-    last = str(runs["date"].max())
-    minutes = (runs["time/train_s"] + runs["time/measure_s"]).sum() / 60
-    processors, revisions = (
-        ", ".join(sorted(runs[name].fill_null("?").unique())) for name in ("processor", "revision")
-    )
-    return (
-        f"Measured until {last} on {processors} at {revisions}: {len(runs)} runs, "
-        f"{counted(round(minutes), 'minute')} of training and measuring by the clock, one thread "
-        "each, other work beside."
-    )
 
 
 def earlier() -> dict[str, str]:
@@ -171,7 +197,7 @@ def main() -> None:
     if folder.is_dir():
         shown_by = [findings[name] for name in made]
         keep(folder, lambda runs: [path for f in shown_by for path in runs_of(f, runs)["path"]])
-    shown = [section(it) if name in made else "" for name, it in findings.items()]
+    shown = [section(name, it) if name in made else "" for name, it in findings.items()]
     head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")

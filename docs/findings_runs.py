@@ -18,7 +18,7 @@ from docs import facts
 from pe_lab.common.files import replace_file
 from pe_lab.results.frame import FACTS, GROUPS, read_runs
 from pe_lab.results.leaderboard.rows import environment_of
-from pe_lab.results.runs_file import read_file_of_runs
+from pe_lab.results.selection import read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
 

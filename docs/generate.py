@@ -1,207 +1,251 @@
-"""``make docs``: write docs/encodings.md, its Chinese translation and the pictures.
+"""``make docs``: write docs/encodings.md, docs/tasks.md and the pictures of encodings.
 
-Facts are computed (facts.py, pictures.py); the rest is written in encodings.yaml (an entry for
-each encoding), positions.yaml and phrases.yaml, and translated in zh.yaml; what is missing there is
-shown in English. tests/test_docs.py fails where the files on disk are not up to date.
+Facts are computed (facts.py, pictures.py). The rest is written in encodings.yaml, positions.yaml
+and encodings.head.md. tests/test_docs.py fails where the files on disk are not up to date.
 """
 
 import json
 import sys
-from typing import Any
+from statistics import median
+from typing import Any, Literal, TypeVar
 
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from docs import costs, facts, heatmaps, pictures, tasks
-from docs.entries import HERE, Entry, PositionsEntry, Translation, chinese, encodings, entries
-from docs.markdown import linked, table, unwrapped
+from docs import facts, heatmaps, pictures, tasks
+from docs.markdown import linked, table
 
+HERE = facts.ROOT / "docs"
+PAGE = HERE / "encodings.md"
 IMAGES = HERE / "img" / "encodings"
 FINGERPRINTS = IMAGES / "fingerprints.json"
-PAGES = {"en": HERE / "encodings.md", "zh": HERE / "encodings.zh.md"}
-NOTICE = "<!-- Written by `make docs` from docs/*.yaml, conf/ and the code: edit those. -->"
+COSTS = HERE / "encodings.cost.json"
+NOTICE = "<!-- Written by `make docs` from docs/encodings.*, conf/ and the code: edit those. -->"
+FAMILIES = {
+    "baseline": "No encoding",
+    "input": "At the input",
+    "rotary": "On queries and keys",
+    "retuned": "Changes to a trained RoPE, at test time (`pe-lab eval`)",
+    "bias": "A bias on the logits",
+    "content": "Logits that depend on content and position",
+    "combination": "Several at once",
+}
+ACTS_ON = {
+    "embed": "embeddings",
+    "block_input": "a layer's input",
+    "rotate": "q, k",
+    "bias": "logits (bias)",
+    "logits": "logits",
+    "normalize": "softmax",
+    "values": "values",
+    "layer_state": "next layer",
+    "update_state": "next layer",
+}
+REFUSED = {
+    "odd_heads": "an odd head width",
+    "odd_width": "an odd d",
+    "key_cache": "a key cache, so `eval.generate`",
+    "limit": "positions that `{key}` does not reach",
+}
+COLUMNS = ["encoding", "acts on", "reads", "parameters", "time at 128", "time at 512"]
+COLUMNS += ["memory at 512", "beyond training", "source"]
 
 
-class Page:
-    """The page in one language, ``en`` or ``zh``."""
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def __init__(self, language: str) -> None:
-        self.zh = language == "zh"
-        self.say: dict[str, Any] = yaml.safe_load((HERE / "phrases.yaml").read_text("utf-8"))
-        self.entries = encodings()
-        self.position_entries = entries("positions.yaml", "positions", PositionsEntry)
-        self.translations: dict[str, Translation] = {}
-        self.position_translations: dict[str, Translation] = {}
-        if self.zh:
-            self._translate(chinese())
-        self.facts = {name: facts.of(name) for name in self.entries}
-        cfg = facts.small_model()
-        self.model = {"layers": cfg.n_layers, "heads": cfg.n_heads, "width": cfg.d_model}
 
-    def _translate(self, zh: dict[str, Any]) -> None:
-        for key, text in zh["phrases"].items():
-            self.say[key] = unwrapped(text) if isinstance(text, str) else text
-        self.translations, self.position_translations = zh["encodings"], zh["positions"]
-        for name, entry in self.entries.items():
-            shown = self.translations.get(name, Translation()).model_dump(exclude_none=True)
-            update = {key: text for key, text in shown.items() if key in Entry.model_fields}
-            self.entries[name] = entry.model_copy(update=update)
+class Entry(Closed):
+    """Of an encoding; the header of encodings.yaml explains the keys."""
 
-    def text(self) -> str:
-        """The whole page."""
-        say, families = self.say, dict.fromkeys(e.family for e in self.entries.values())
-        size = {**self.model, "vocab": facts.VOCAB, "length": facts.LENGTH}
-        free = [f"`{name}`" for name, entry in self.entries.items() if entry.reference is None]
-        drawn = {"length": pictures.LENGTH, "last": pictures.LENGTH - 1}
-        parts = [NOTICE, f"# {say['title']}", say["twin"], say["intro"]]
-        parts += [
-            f"## {say['table']}",
-            say["contract"],
-            self.overview(),
-            say["legend"].format(**size, free=self.join(free)),
-        ]
-        parts += [f"## {say['cost']}", *costs.shown(say, list(self.entries))]
-        parts += [f"## {say['positions']}", say["positions_text"], self.positions()]
-        parts += [f"## {say['pictures']}", say["pictures_text"].format(**drawn)]
-        for family in families:
-            parts.append(f"## {say['sections'][family]}")
-            members = (name for name, entry in self.entries.items() if entry.family == family)
-            parts += [part for name in members for part in self.section(name)]
-        return "\n\n".join(parts) + "\n"
+    family: Literal["baseline", "input", "rotary", "retuned", "bias", "content", "combination"]
+    maths: str | None
+    symbols: dict[str, str] = {}
+    steps: list[str] = []
+    extrapolates: str
+    use: str
+    refuses: str | None = None
+    reference: str | None
+    alone: str | None = None
+    witness: dict[str, str]
 
-    def hooks(self, found: facts.Facts) -> str:
-        named = dict.fromkeys(self.say["hooks"][hook] for hook in found.hooks)
-        return self.join(list(named)) or str(self.say["nowhere"])
 
-    def source(self, found: facts.Facts, most: int | None = None) -> str:
-        links = [f"[{label}]({address})" for label, address in found.sources[:most]]
-        # The teaching baselines say "in no paper"; another may name a source without an address.
-        unlinked = "in_no_paper" if "in no paper" in " ".join(found.text.split()) else "unlinked"
-        return self.join(links) or str(self.say[unlinked])
+class PositionsEntry(Closed):
+    use: str
 
-    def reads(self, found: facts.Facts) -> str:
-        """How it uses the positions."""
-        if not found.reads_positions:
-            return str(self.say["reads"]["order"])
-        return str(self.say["reads"]["distances" if found.shift_invariant else "absolute"])
 
-    def reach(self, found: facts.Facts) -> str:
-        if found.limit is not None:
-            return f"`{found.limit}`"
-        return str(self.say["own_length" if found.whole_sequence else "any"])
+Kind = TypeVar("Kind", Entry, PositionsEntry)
+SKELETONS: dict[type, str] = {
+    Entry: """\
+{name}:
+  family: bias
+  maths: |-
+    \\ell_{{ij}} = s_{{ij}} + b_h(i - j)
+  extrapolates: "yes: ..."
+  use: >-
+    One to three sentences.
+  reference: tests/pe/test_{name}.py::test_value_and_gradient
+  witness:
+    LIBRARY: tests/pe/test_{name}.py::test_{name}_as_library
+""",
+    PositionsEntry: """\
+{name}:
+  use: One or two sentences.
+""",
+}
+"""A template for a missing entry."""
 
-    def refuses(self, name: str) -> str:
-        """What it refuses: found by trying, and added in its entry."""
-        say, found = self.say["refusals"], []
-        for what, choice in facts.refusals(name):
-            text = say[what].format(key=self.facts[name].limit)
-            found.append(say["with"].format(what=text, choice=choice) if choice else text)
-        by_hand = filter(None, [self.entries[name].refuses])
-        return ("；" if self.zh else "; ").join([*found, *by_hand])
 
-    def library(self, witness: str) -> str:
-        for english, translation in self.say["witness_words"].items():
-            witness = witness.replace(english, translation)
-        return witness
+def entries(file: str, group: str, kind: type[Kind]) -> dict[str, Kind]:
+    """The entries of a yaml of docs/, in its order, for the choices in conf/.
 
-    def overview(self) -> str:
-        say, rows = self.say, []
-        for name, entry in self.entries.items():
-            found = self.facts[name]
-            title = [self.translations.get(name, Translation()).name or ""] if self.zh else []
-            rows.append([f"[`{name}`](#{name})", *title])
-            rows[-1] += [say["families"][entry.family], self.hooks(found), f"{found.parameters:,}"]
-            rows[-1] += [self.reads(found), self.reach(found)]
-            rows[-1] += [self.refuses(name) or say["nothing"]]
-            rows[-1] += [entry.extrapolates]
-            witnesses = self.join([self.library(w) for w in entry.witness])
-            rows[-1] += [self.source(found, 1), witnesses or say["none"]]
-        return table(say["columns"], rows)
-
-    def section(self, name: str) -> list[str]:
-        say, entry, found = self.say, self.entries[name], self.facts[name]
-        translation = self.translations.get(name, Translation())
-        lead = f"**{found.summary}**"
-        if translation.name and translation.summary:
-            lead = f"**{translation.name}**：{translation.summary}"
-        held = {self.library(witness): test for witness, test in entry.witness.items()}
-        if entry.alone is not None:
-            held = {say["alone"]: entry.alone, **held}
-        if entry.reference is not None:
-            held = {say["loops"]: entry.reference, **held}
-        tests = [say["by_test"].format(what=k, test=linked(test)) for k, test in held.items()]
-        items = {
-            say["acts"]: self.hooks(found),
-            say["adds"][0]: say["adds"][1].format(n=f"{found.parameters:,}"),
-            say["reads"]["title"]: self.reads(found),
-            say["reaches"]: self.reach(found),
-            say["refuses"]: self.refuses(name),
-            say["source"]: self.source(found),
-            say["held"]: self.join(tests),
-        }
-        if self.zh:
-            items[say["class"]] = f"[{found.file}](encodings.md#{name})"
-        return [
-            f"### `{name}`",
-            lead,
-            *self.rule(name),
-            self.picture(name),
-            self.pair(f"**{say['use']}**", entry.use),
-            self.pair(f"**{say['beyond']}**", entry.extrapolates),
-            "\n".join(f"- {self.pair(key, text)}" for key, text in items.items() if text),
-            *self.details(found),
-        ]
-
-    def rule(self, name: str) -> list[str]:
-        """The formula and which keys its symbols are, or the steps in words."""
-        entry = self.entries[name]
-        if entry.maths is None:
-            return ["\n".join(f"- {step}" for step in entry.steps)]
-        shown, defaults = [f"```math\n{entry.maths}\n```"], facts.section(name)
-        where = [
-            self.say["symbol"].format(
-                symbol=symbol,
-                key=key,
-                value=self.say["null"] if defaults[key] is None else defaults[key],
+    Raises:
+        SystemExit: a yaml in conf/ without an entry, or an invalid entry.
+    """
+    written = yaml.safe_load((HERE / file).read_text("utf-8"))
+    names = facts.names(group)
+    for name in names:
+        if name not in written:
+            raise SystemExit(
+                f"conf/{group}/{name}.yaml has no entry in docs/{file}: add one there, for "
+                f"instance\n\n{SKELETONS[kind].format(name=name)}"
             )
-            for symbol, key in entry.symbols.items()
-        ]
-        return [*shown, self.say["where"].format(symbols=self.join(where))] if where else shown
+    return {name: _checked(file, name, written[name], kind) for name in written if name in names}
 
-    def join(self, words: list[str]) -> str:
-        return ("、" if self.zh else ", ").join(words)
 
-    def pair(self, key: str, text: str) -> str:
-        return f"{key}：{text}" if self.zh else f"{key}: {text}"
+def _checked(file: str, name: str, entry: object, kind: type[Kind]) -> Kind:
+    try:
+        return kind.model_validate(entry)
+    except ValidationError as error:
+        raise SystemExit(f"docs/{file}: {name}.{_wrong(error)}") from None
 
-    def picture(self, name: str) -> str:
-        drawn = pictures.draw(name)
-        what = self.join(drawn.quantities)
-        caption = self.say["moved" if drawn.noisy else "caption"].format(what=what)
-        alt = self.say["alt"].format(name=name, what=what)
-        return f"![{alt}](img/encodings/{name}.png)\n\n*{caption}*"
 
-    def details(self, found: facts.Facts) -> list[str]:
-        """The yaml and, in English, the docstring."""
-        keys = facts.keys(found.name)
-        shown = [f"```yaml\n{keys}\n```"] if keys else []
-        if not self.zh and found.text:
-            shown.append(f"```text\n{found.text}\n```")
-        if not shown:
-            return []
-        title = self.say["keys" if keys else "no_keys"].format(file=found.file)
-        return [f"<details><summary>{title}</summary>", *shown, "</details>"]
+def _wrong(error: ValidationError) -> str:
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
-    def positions(self) -> str:
-        rows = []
-        for name, entry in self.position_entries.items():
-            _, summary, text = facts.docstring(name, "positions")
-            links = [f"[{label}]({address})" for label, address in facts.sources(text)]
-            translation = self.position_translations.get(name, Translation())
-            title = [translation.name or ""] if self.zh else []
-            use = translation.use or entry.use
-            rows.append([f"`{name}`", *title, translation.summary or summary, use])
-            rows[-1].append(self.join(links))
-        return table([*self.say["position_columns"], self.say["source"]], rows)
+
+def encodings() -> dict[str, Entry]:
+    return entries("encodings.yaml", "pe", Entry)
+
+
+def page() -> str:
+    """The whole page on encodings."""
+    known = json.loads(COSTS.read_text("utf-8"))
+    all_of = encodings()
+    parts = [NOTICE, _head(all_of, known)]
+    for family, title in FAMILIES.items():
+        parts.append(f"## {title}")
+        members = {name: entry for name, entry in all_of.items() if entry.family == family}
+        parts += [part for name, entry in members.items() for part in _section(name, entry)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(all_of: dict[str, Entry], known: dict[str, Any]) -> str:
+    cfg, measured, machine = facts.small_model(), known["encodings"], known["machine"]
+    rows = [costs for name, costs in measured.items() if name in all_of]
+
+    def middle(key: str, digits: int) -> str:
+        found = (median(costs[n][key] for costs in rows) for n in known["batches"])
+        return " / ".join(f"{value:.{digits}f}" for value in found)
+
+    commits = ", ".join(sorted({costs["commit"] for costs in rows}))
+    missing = [f"`{name}`" for name in all_of if name not in measured]
+    return (HERE / "encodings.head.md").read_text("utf-8").rstrip().format(
+        overview=table(COLUMNS, [_row(n, e, measured.get(n)) for n, e in all_of.items()]),
+        layers=cfg.n_layers, heads=cfg.n_heads, width=cfg.d_model,
+        length=facts.LENGTH, baseline=known["baseline"],
+        free=", ".join(f"`{name}`" for name, entry in all_of.items() if entry.reference is None),
+        measured=f"{max(c['date'] for c in rows)} ({commits})",
+        cpu=machine["cpu"], capability=machine["cpu_capability"], threads=machine["threads"],
+        torch=machine["torch"],
+        batches=" / ".join(f"{n} ({length} tokens)" for length, n in known["batches"].items()),
+        ms=middle("baseline_ms", 0), mib=middle("baseline_mib", 1),
+        unmeasured=f" Not measured yet: {', '.join(missing)}." if missing else "",
+        positions=_positions(), drawn=pictures.LENGTH, last=pictures.LENGTH - 1,
+    )  # fmt: skip
+
+
+def _row(name: str, entry: Entry, costs: dict[str, Any] | None) -> list[str]:
+    found = facts.of(name)
+    cells = [f"[`{name}`](#{name})", _acts_on(found), _reads(found), f"{found.parameters:,}"]
+    for length, key in (("128", "time"), ("512", "time"), ("512", "memory")):
+        cells.append("" if costs is None else f"{costs[length][key]:.2f}")
+    return [*cells, entry.extrapolates, _sources(found, 1)]
+
+
+def _acts_on(found: facts.Facts) -> str:
+    return ", ".join(dict.fromkeys(ACTS_ON[hook] for hook in found.hooks)) or "nothing"
+
+
+def _reads(found: facts.Facts) -> str:
+    if not found.reads_positions:
+        return "order"
+    return "distances" if found.shift_invariant else "absolute positions"
+
+
+def _sources(found: facts.Facts, most: int | None = None) -> str:
+    links = [f"[{label}]({address})" for label, address in found.sources[:most]]
+    # The teaching baselines say "in no paper"; another may name a source without an address.
+    baseline = "in no paper" in " ".join(found.text.split())
+    return ", ".join(links) or ("teaching baseline" if baseline else "named in the class")
+
+
+def _refuses(name: str, entry: Entry) -> str:
+    """What it refuses: found by trying, and added in its entry."""
+    found = []
+    for what, choice in facts.refusals(name):
+        text = REFUSED[what].format(key=facts.of(name).limit)
+        found.append(f"{text}, with `{choice}`" if choice else text)
+    return "; ".join([*found, *filter(None, [entry.refuses])])
+
+
+def _section(name: str, entry: Entry) -> list[str]:
+    found, drawn = facts.of(name), pictures.draw(name)
+    what = ", ".join(drawn.quantities)
+    noise = ", with noise on every parameter" if drawn.noisy else ""
+    reach = f"up to `{found.limit}`" if found.limit is not None else "any length"
+    if found.whole_sequence:
+        reach += ", which its values depend on"
+    held = {"loops from the formula": entry.reference, "its parts alone": entry.alone}
+    tests = [f"{k} ({linked(test)})" for k, test in {**held, **entry.witness}.items() if test]
+    items = {
+        "Acts on": f"{_acts_on(found)}; {found.parameters:,} parameters",
+        "Reads": f"{_reads(found)}; {reach}",
+        "Refuses": _refuses(name, entry),
+        "Source": f"{_sources(found)}; [code](../{found.file})",
+        "Tested against": ", ".join(tests),
+    }
+    keys = facts.keys(name)
+    return [
+        f"### `{name}`",
+        f"**{found.summary}** *When to use it*: {entry.use}",
+        *_rule(name, entry),
+        f"![Heat maps for {name}: {what}](img/encodings/{name}.png)\n*{what}{noise}*",
+        "\n".join(f"- {key}: {text}" for key, text in items.items() if text),
+        *([f"```yaml\n{keys}\n```"] if keys else []),
+    ]
+
+
+def _rule(name: str, entry: Entry) -> list[str]:
+    """The formula and which keys its symbols are, or the steps in words."""
+    if entry.maths is None:
+        return ["\n".join(f"- {step}" for step in entry.steps)]
+    defaults, where = facts.section(name), []
+    for symbol, key in entry.symbols.items():
+        value = "null, see below" if defaults[key] is None else defaults[key]
+        where.append(f"{symbol} is `{key}` ({value})")
+    shown = [f"```math\n{entry.maths}\n```"]
+    return [*shown, f"Here {', '.join(where)}."] if where else shown
+
+
+def _positions() -> str:
+    rows = []
+    for name, entry in entries("positions.yaml", "positions", PositionsEntry).items():
+        _, summary, text = facts.docstring(name, "positions")
+        links = [f"[{label}]({address})" for label, address in facts.sources(text)]
+        rows.append([f"`{name}`", summary, entry.use, ", ".join(links)])
+    return table(["positions", "what it is", "when to use it", "source"], rows)
 
 
 def write_pictures() -> None:
@@ -226,8 +270,7 @@ def write_pictures() -> None:
 
 def main() -> None:
     write_pictures()
-    pages = {path: Page(language).text() for language, path in PAGES.items()}
-    for path, text in {**pages, tasks.PAGE: tasks.page()}.items():
+    for path, text in {PAGE: page(), tasks.PAGE: tasks.page()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")

@@ -1,6 +1,5 @@
 """Bits of Markdown."""
 
-import re
 from pathlib import Path
 
 
@@ -16,11 +15,6 @@ def linked(test: str) -> str:
     """A test as a link to its file."""
     file, _, function = test.partition("::")
     return f"[`{function}`](../{file})"
-
-
-def unwrapped(text: str) -> str:
-    """Chinese text without the line breaks of its yaml, which a browser would show as spaces."""
-    return re.sub(r"(\S)\n *(?![\n -])", lambda end: end[1] + " " * end[1].isascii(), text)
 
 
 def insert(page: Path, text: str, command: str) -> None:

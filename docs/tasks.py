@@ -12,25 +12,28 @@ INTRO = """\
 Everything that `task=` can be: one file in [`tasks/`](../tasks/) and one yaml in
 [`conf/task/`](../conf/task/). Keys are set on the command line: `pe-lab task=NAME task.KEY=VALUE`.
 A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
-are small by default; the recipes `experiment=paper/<name>` have published settings with sources.
+are small by default. The recipes `experiment=paper/<name>` have published settings with sources.
 
-`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` (or
-`.npz`, `.txt`) writes those that a run reads, with a header that makes the file again, and
-`task.files={long_x2: FILE.jsonl}` reads it in their place: one's own sequences, too, in that form
-([`core/task_file.py`](../pe_lab/core/task_file.py)).
+`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` writes
+those that a run reads, as JSON Lines with a header that makes the file again.
+`task.files={long_x2: FILE.jsonl}` reads a file in their place. Your own sequences are read from
+the same format ([`core/task_file.py`](../pe_lab/core/task_file.py)).
 """
 
 
 def page() -> str:
-    """The whole page."""
-    names = facts.names("task")
+    """The whole page; a class is described with the first task that has it."""
+    names, described = facts.names("task"), dict[type, str]()
     rows = [
         [f"[`{name}`](#{name})", facts.docstring(name, "task")[1], splits(name)] for name in names
     ]
     parts = [INTRO, table(["task", "asks for", "splits beside in_domain"], rows)]
     for name in names:
-        _, summary, text = facts.docstring(name, "task")
-        parts += [f"## `{name}`", f"**{summary}**", f"```text\n{text}\n```"]
+        cls, summary, text = facts.docstring(name, "task")
+        first = described.setdefault(cls, name)
+        again = f"The task [`{first}`](#{first}) with other keys."
+        parts += [f"## `{name}`", f"**{summary}**"]
+        parts += [f"```text\n{text}\n```" if first == name else again]
         parts += [f"```yaml\n{facts.keys(name, 'task').strip()}\n```"]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -16,31 +16,38 @@ DIGITS = "0123456789"
 class Addition(Task):
     """Add two numbers, digit by digit.
 
-    The number of digits of each is uniform from min_digits to max_digits, and they are uniform;
-    the first is not 0, but for a number of one digit. With pad, zeros in front make the two
-    equally long and the sum one digit longer. With reverse, the sum begins with its last digit, so
-    that a carry is known where it is needed. Scored: the sum, which the model can also generate;
-    the error by sequence is that of whole sums. (Cho 2024, position coupling, arXiv 2405.20671:
-    padded, reversed, base 10.)
-
-    Vocabulary: the digits, + = and <pad>. 3 digits, base 10, pad, reverse, tokens over scored
-    targets:
+    3 digits, base 10, pad, reverse, tokens over scored targets:
 
         4 0 7 + 0 9 5 = 2 0 5
                       2 0 5 0
 
-    hints n: a symbol out of n in front of each digit, the same one for digits of one place, from
-    the units on one after another; the first is drawn (index hints of Zhou 2023, arXiv 2310.16028).
-    2 digits, hints 5:
+    The number of digits of each is uniform from min_digits to max_digits. Digits are uniform; the
+    first is not 0, except in a number of one digit. With pad, zeros in front make the numbers
+    equally long and the sum one digit longer. With reverse, the sum begins with its last digit, so
+    a carry is known where it is needed. Scored: the sum, which the model can also generate. The
+    error by sequence is that of whole sums.
+
+    hints n puts a symbol out of n in front of each digit. Digits of one place have the same one.
+    They follow one another from the units on, and the first is drawn. 2 digits, hints 5:
 
         h3 1 h2 7 + h3 6 h2 8 =  h2 5  h3 8  h4
                               h2 5  h3 8  h4 0
 
-    Position ids (``positions=coupled``): digits of one place have one id, as the published code has
-    them: 1 for the first place of the sum, growing to the units, then + and =. A shorter sequence
-    is padded on the right. Errors are also broken down by the place, 1 for the units. Splits:
-    long_x2 has from max_digits + 1 to twice as many digits, long_x3 from there to three times.
-    Metric: share of wrong digits.
+    Position ids (``positions=coupled``): digits of one place have one id. With units_id largest,
+    ids grow from 1, the first place of the sum, to the units, then to + and =. That is the
+    published code before its commit e35e9de of 2024-10-16. smallest is mirrored, as since then: +
+    and a reversed sum's = have 1, units 2. An = before a sum that is not reversed has the largest:
+
+                  4 0 7 + 0 9 5 = 2 0 5
+        largest   2 3 4 5 2 3 4 5 4 3 2
+        smallest  4 3 2 1 4 3 2 1 2 3 4
+
+    Vocabulary: the digits, + = and <pad>. A shorter sequence is padded on the right. Errors are
+    also broken down by the place, 1 for the units. Splits: long_x2 has from max_digits + 1 to twice
+    as many digits, long_x3 from there to three times. Metric: share of wrong digits.
+
+    Source: position coupling of Cho 2024 (arXiv 2405.20671), padded, reversed, base 10, code
+    HanseulJo/position-coupling; index hints of Zhou 2023 (arXiv 2310.16028).
     """
 
     min_digits: PositiveInt
@@ -49,6 +56,7 @@ class Addition(Task):
     reverse: bool
     pad: bool
     hints: PositiveInt | None
+    units_id: Literal["largest", "smallest"] = "largest"
 
     generates: ClassVar[bool] = True
     separator: ClassVar[str | None] = "="
@@ -77,7 +85,9 @@ class Addition(Task):
 
     @property
     def position_axes(self) -> Mapping[str, int]:
-        return {"place": self.max_digits + 3}
+        # An = before a sum that is not reversed has an id beyond all digits.
+        last = self.units_id == "smallest" and not self.reverse
+        return {"place": self.max_digits + 3 + last}
 
     @property
     def _per_digit(self) -> int:
@@ -119,6 +129,10 @@ class Addition(Task):
             inside = (offset >= 0) & (nth < shown[number])
             sequences = np.where(inside, words, sequences)
             place = np.where(inside, at + 1, place)
+        # Place 0 are the signs.
+        ids = longest + 2 - place if self.units_id == "largest" else place + 1
+        if self.units_id == "smallest" and not self.reverse:
+            ids = np.where(index == begins[2] - 1, shown[2] + 2, ids)
         for sign in (1, 2):
             sequences[index == begins[sign] - 1] = plus + sign - 1
         tokens, targets = sequences[:, :-1], sequences[:, 1:].copy()
@@ -132,7 +146,7 @@ class Addition(Task):
             scored,
             None if always else end[:, 0],
             {"place": place[:, 1:] * scored},
-            {"place": (longest + 2 - place[:, :-1]) * read},
+            {"place": ids[:, :-1] * read},
         )
 
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:

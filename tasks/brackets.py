@@ -21,34 +21,36 @@ ENOUGH = 0.8
 class Brackets(Task):
     """Sentences of nested brackets: close the right one, or recall the first of a sentence.
 
-    Dyck-(k, m): k types of brackets, at most m open at once. Outside all brackets the next
-    token opens one or ends the sentence (.), inside it opens or closes, each with 1/2; with m
-    open it closes; types are uniform. Sentences are concatenated and cut at length. An
-    outermost pair whose distance, opening to closing, exceeds max_gap is drawn again, so that
-    no pair is wider (null: no limit).
-    (Hewitt 2020, arXiv 2010.07515, whose code scores every prefix with an open bracket, here only
-    those before a closing one; Yao 2021, arXiv 2105.11115.)
-
-    mode close. Scored: where a closing bracket is next, also by distance and depth (1 is
-    outermost); with beyond_gap only those farther from their opening than that (meant for
-    splits: in training a batch may have none). Right where the correct one has more than 80 %
-    of the probability on closing brackets.
-    Vocabulary: the brackets and the end. k 2, m 3, length 16, tokens over scored targets:
+    mode close, k 2, m 3, length 16, tokens over scored targets:
 
         . . [ ] ( ) [ ( ) ] [ ] . ( )
             ]   )     ) ]   ]     )
 
-    mode sentence. No sentence is empty, tokens after the last end are cut off, and a query ?n,
-    n uniform from 1 to n_back or the number of sentences, asks for the first bracket of the
-    n-th sentence from the end. Scored: the answer, one token. A text without a whole sentence
-    is drawn again; shorter ones are padded on the right. Vocabulary: also ?1 .. and <pad>.
+    mode sentence:
 
         ( [ ] ) . [ ] . ( ) [ ] . ?2
                                   [
 
-    Splits: long_x2 and long_x4 change the length, deep allows two more open brackets,
-    wide_gap (mode close) lifts max_gap and scores only closings beyond it. Metric: share of
-    wrong answers.
+    Dyck-(k, m): k types of brackets, at most m open at once. Outside all brackets the next token
+    opens one or ends the sentence (.); inside it opens or closes, each with 1/2. With m open it
+    closes. Types are uniform. Sentences are concatenated and cut at length. An outermost pair wider
+    than max_gap is drawn again (null: no limit).
+
+    - close. Scored: where a closing bracket is next, also by distance and depth (1 is outermost).
+      An answer is right where the correct bracket has more than 80 % of the probability of closing
+      brackets. beyond_gap scores only those farther from their opening than that, and is meant for
+      splits.
+    - sentence. No sentence is empty, and tokens after the last end are cut off. A query ?n asks for
+      the first bracket of the n-th sentence from the end. n is uniform from 1 to n_back or the
+      number of sentences. A text without a whole sentence is drawn again. Shorter ones are padded
+      on the right.
+
+    Vocabulary: the brackets and the end; in mode sentence also ?1 .. and <pad>. Splits: long_x2 and
+    long_x4 change the length, deep allows two more open brackets. wide_gap (mode close) lifts
+    max_gap and scores only closings beyond it. Metric: share of wrong answers.
+
+    Source: Hewitt 2020 (arXiv 2010.07515), whose code scores every prefix with an open bracket,
+    here only those before a closing one; Yao 2021 (arXiv 2105.11115).
     """
 
     mode: Literal["close", "sentence"]

@@ -13,29 +13,32 @@ from pe_lab.tasks.letters import Letters
 class Copy(Letters):  # type: ignore[misc]
     """Copy letters, in the same order.
 
-    The number of letters is uniform from min_letters to max_letters in every sequence. The same
-    letters follow a separator. Scored: the copy, which the model can also generate. (After
-    Duplicate String of Deletang 2023, arXiv 2207.02098, and Ruoss 2023, arXiv 2305.16843: there
-    the answer to s is s s, of two symbols, with 1 to 40 letters in training and 41 to 500 in the
-    test, and the model reads a special token in the place of each answer.)
-
-    Letters: free, each uniform over n_symbols; unique, no letter twice (Huang 2025, arXiv
-    2410.02140, whose repeat copy is free with two symbols); imbalanced, the first symbol with
-    probability p, the others share the rest; repeat, each letter repeats the one before it with
-    probability p, else it is one of the others.
-
-    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. 5 letters,
-    n_symbols 16, tokens over scored targets:
+    5 letters, n_symbols 16, tokens over scored targets:
 
         b p o b c | b p o b
                   b p o b c
 
-    With bos_eos, <bos> is read first, and <eos> follows the answer and is scored with it. A
-    sequence shorter than max_letters allows is padded on the right.
+    The number of letters is uniform from min_letters to max_letters. Scored: the copy, which the
+    model can also generate. With bos_eos, <bos> is read first, and <eos> follows the answer and is
+    scored with it. A shorter sequence is padded on the right.
 
-    Splits: longer sequences: with letters free, long_x2 and long_x4 have exactly twice and four
-    times max_letters; of copy_unique and copy_repeat, long_x2 has from max_letters + 1 to twice
-    as many, long_x3 from there to three times. Metric: share of wrong letters.
+    letters:
+
+    - free: each is uniform over n_symbols.
+    - unique: no letter twice.
+    - imbalanced: the first symbol has probability p, the others share the rest.
+    - repeat: each letter repeats the one before it with probability p, else it is one of the
+      others.
+
+    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. Splits: with
+    letters free, long_x2 and long_x4 have exactly twice and four times max_letters. Of copy_unique
+    and copy_repeat, long_x2 has from max_letters + 1 to twice as many, long_x3 from there to three
+    times. Metric: share of wrong letters.
+
+    Source: after Duplicate String of Deletang 2023 (arXiv 2207.02098) and Ruoss 2023 (arXiv
+    2305.16843). There the answer to s is s s, of two symbols. Training has 1 to 40 letters, the
+    test 41 to 500, and a special token stands in the place of each answer. unique and repeat: Huang
+    2025 (arXiv 2410.02140), whose repeat copy is free with two symbols.
     """
 
     letters: Literal["free", "unique", "imbalanced", "repeat"] = "free"

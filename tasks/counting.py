@@ -21,24 +21,24 @@ _NOTHING, _PASS = 0, 1  # the first of ``_operations``
 class Counting(Task):
     """The value of a variable after a program that sets and increments variables.
 
-    A program is a number of operations, uniform from min_ops to max_ops, each drawn by weight:
-    set one of the n_vars variables to 0, increment one that has been set, or pass. An invalid
-    operation (increment beyond 10, or before any variable is set) is drawn again, a
-    program that sets nothing is drawn again whole. Then one of the set variables is printed.
-    Scored: its value. (Golovneva 2024, arXiv 2405.18719, section 5.3; word for word as the
-    published generator, facebookresearch/RAM projects/cope/scripts/count_data_gen.py.)
-
-    Vocabulary: <pad>, the words, the variables, 0 to 10. Here n_vars 2, 6 operations with
-    weights 1 : 1 : 1, tokens over scored targets:
+    n_vars 2, 6 operations with weights 1 : 1 : 1, tokens over scored targets:
 
         b = 0 ; pass; pass; b ++; b ++; pass; print b
                                                     2
 
-    A program of more than max_tokens tokens, answer included, is cut on the left (null:
-    never); a shorter one is padded on the right.
+    The number of operations is uniform from min_ops to max_ops. Each is drawn by weight: set one of
+    the n_vars variables to 0, increment one that has been set, or pass. An invalid operation
+    (increment beyond 10, or before any variable is set) is drawn again. A program that sets nothing
+    is drawn again whole. Then one of the set variables is printed. Scored: its value.
 
-    Splits: longer and shorter change pass_weight and so the distance between operations that
-    matter, long_x2 doubles the operations. Metric: share of wrong values.
+    Vocabulary: <pad>, the words, the variables, 0 to 10. A program of more than max_tokens tokens,
+    answer included, is cut on the left (null: never); a shorter one is padded on the right.
+
+    Splits: longer and shorter change pass_weight, so the distance between operations that matter;
+    long_x2 doubles the operations. Metric: share of wrong values.
+
+    Source: Golovneva 2024 (arXiv 2405.18719), section 5.3, word for word as the published
+    generator, facebookresearch/RAM projects/cope/scripts/count_data_gen.py.
     """
 
     n_vars: Annotated[int, Field(ge=1, le=len(VARIABLES))]

@@ -12,18 +12,18 @@ from pe_lab.tasks.question import Question
 class EvenPairs(Question):  # type: ignore[misc]
     """Whether the number of ab and ba in a string is even.
 
-    That is so where its first and its last letter are the same. The length of the string is
-    uniform from min_length to max_length, its letters a and b are uniform. (Deletang 2023, arXiv
-    2207.02098.)
-
-    Vocabulary: a b even odd = <pad>. 6 letters, tokens over scored targets:
+    6 letters, tokens over scored targets:
 
         a a b b a b =
                     odd
 
-    A shorter sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and
-    four times max_length. Errors are also broken down by the number of tokens read. Metric: share
-    of wrong answers.
+    The answer is even where the first and the last letter are the same. The length of the string is
+    uniform from min_length to max_length, its letters a and b are uniform. Vocabulary: a b even odd
+    = <pad>. A shorter sequence is padded on the right. Splits: long_x2 and long_x4 have exactly
+    twice and four times max_length. Errors are also broken down by the number of tokens read.
+    Metric: share of wrong answers.
+
+    Source: Deletang 2023 (arXiv 2207.02098).
     """
 
     @property

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Stored, Task
+from pe_lab.core.task_file import SUFFIX
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
@@ -18,24 +19,25 @@ WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
 class FlipFlop(Task):
     """One bit of memory: recall the last written bit across instructions to ignore.
 
-    A sequence is pairs of an instruction and a bit. The first instruction is w (write), the
-    last r (read); each of the others is i (ignore) with probability p_ignore, else w or r
-    with equal chances. The bits after w and i are uniform; the bit after r repeats the last
-    written one. Scored: the bits after r. (Liu 2023, arXiv 2306.00946.)
-
-    Vocabulary: w r i 0 1. length 12, p_ignore 0.5, tokens over scored targets:
+    length 12, p_ignore 0.5, tokens over scored targets:
 
         w 1 r 1 i 0 i 0 i 0 r
             1               1
 
-    Splits: sparse and dense change p_ignore, long_x2 and long_x4 the length, sparse_x4 and
-    dense_x4 both. Metric: share of wrong bits.
+    A sequence is pairs of an instruction and a bit. The first instruction is w (write), the last r
+    (read). Each of the others is i (ignore) with probability p_ignore, else w or r with equal
+    chances. The bits after w and i are uniform; the bit after r repeats the last written one.
+    Scored: the bits after r.
 
-    ``files`` names text files to read instead of drawing: split (train, in_domain or one of
-    the splits) -> path, relative to the current folder, one sequence per row like
-    ``w1i0i1r1`` as in the official data set (Hugging Face synthseq/flipflop). Such a split has
-    the length of its file; the files of train and in_domain must have ``length``. A .txt of
-    ``pe-lab data`` has this form; a .jsonl or .npz is read as in every task.
+    Vocabulary: w r i 0 1. Splits: sparse and dense change p_ignore, long_x2 and long_x4 the length,
+    sparse_x4 and dense_x4 both. Metric: share of wrong bits.
+
+    ``files`` names text files to read instead of drawing: split (train, in_domain or one of the
+    splits) -> path, relative to the current folder. Each row is one sequence like ``w1i0i1r1``, as
+    in the official data set (Hugging Face synthseq/flipflop). Such a split has the length of its
+    file; the files of train and in_domain must have ``length``. A .jsonl is read as in every task.
+
+    Source: Liu 2023 (arXiv 2306.00946).
     """
 
     length: Annotated[int, Field(ge=4)]
@@ -105,7 +107,7 @@ class FlipFlop(Task):
         return {name: FlipFlopText(f"task.files.{name}", path) for name, path in texts.items()}
 
     def _ours(self, path: str) -> bool:
-        return path.endswith((".jsonl", ".npz"))
+        return path.endswith(SUFFIX)
 
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """The bit last written, and the bits read since."""
@@ -116,10 +118,6 @@ class FlipFlop(Task):
         after = np.roll((tokens == WRITE) | (tokens == READ), 1, axis=1)
         held: Bools = before & after & (index > last[:, None]) & (index % 2 == 1)
         return held
-
-    def published_text(self, batch: Batch) -> str:
-        whole = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
-        return "".join("".join(self.vocab[token] for token in row) + "\n" for row in whole)
 
 
 class _Sequences:

@@ -22,39 +22,33 @@ Generators = Literal["all", "swaps", "cycles3", "neighbours"]
 class GroupWord(Task):
     """The product of the elements of a group read so far: state tracking.
 
-    A word is a number of elements of ``group``, uniform from min_steps to max_steps, each of
-    them uniform over the generators. The target is the product of all elements so far; of
-    permutations, the one read first is applied first. (The word problem of
-    Merrill 2024, arXiv 2404.08819, as in Grazzi 2025, arXiv 2411.12537, appendix E.2. With S2 it is
-    parity; with Z_5, neighbours and score=last the cycle navigation of Deletang 2023, arXiv
-    2207.02098.)
-
-    group: Z_m (addition modulo m, elements 0 to m - 1), or the permutations S2 to S5 and the even
-    ones A3 to A5. 231 is the permutation that sends 1 to 2, 2 to 3 and 3 to 1.
-
-    generators: all elements; swaps: the identity and the permutations that exchange two
-    (Grazzi); cycles3: the permutations that move at most three, the identity too (Grazzi);
-    neighbours: 0, 1 and m - 1 of Z_m, to stay or move on a cycle. All of them generate the
-    group, so that every element is an answer.
-
-    Scored: the product at every step, or at the last. Vocabulary: the elements, the identity
-    first, _, <s> and <pad>. group S3, generators swaps, 5 steps, tokens over scored targets:
+    group S3, generators swaps, 5 steps, tokens over scored targets:
 
         213 321 123 132 213
         213 231 231 321 312
 
-    With tokens_per_step k each element is followed by k - 1 times _, and scored at the last of
-    these. At the others the target, which only loss_on=all trains on, is the product of the steps
-    completed, as in the source. A shorter sequence is padded on the right.
+    A word is a number of elements of ``group``, uniform from min_steps to max_steps, each uniform
+    over the generators. The target is the product of all elements so far, at every step or at the
+    last. Of permutations, the one read first is applied first. 231 sends 1 to 2, 2 to 3 and 3 to 1.
 
-    start true puts <s> before the first element. Without it, attention that knows no absolute
-    position cannot tell 21 21 from 21: while all tokens are the same, all it averages is the same.
-    Of S2 such a model is wrong in at least a quarter of the words, those that begin with 21 21: at
-    each place up to which all are 21 and their number is even (or at each where it is odd, which
-    are twice as many), 1/3 of a place a word on average.
+    - group: Z_m (addition modulo m), the permutations S2 to S5, or the even ones A3 to A5. S2 is
+      parity.
+    - generators: all elements. swaps: the identity and the permutations that exchange two. cycles3:
+      those that move at most three. neighbours: 0, 1 and m - 1 of Z_m, to stay or move on a cycle.
+      All of them generate the group, so every element is an answer.
+    - tokens_per_step k: each element is followed by k - 1 times _, and scored at the last of these.
+      At the others the target is the product of the steps completed; only loss_on=all trains on it.
+    - start true puts <s> before the first element. Without it, attention that knows no absolute
+      position cannot distinguish 21 21 from 21, because it averages equal tokens. On S2 such a
+      model is then wrong in at least a quarter of the words, those that begin with 21 21.
 
-    Splits: long_x2, long_x4 and long_x8 have exactly so many times max_steps. Errors are broken
-    down by the number of tokens read, too. Metric: share of wrong elements.
+    Vocabulary: the elements, the identity first, _, <s> and <pad>. A shorter sequence is padded on
+    the right. Splits: long_x2, long_x4 and long_x8 have exactly so many times max_steps. Errors are
+    also broken down by the number of tokens read. Metric: share of wrong elements.
+
+    Source: the word problem of Merrill 2024 (arXiv 2404.08819), as in Grazzi 2025 (arXiv
+    2411.12537), appendix E.2. Z_5, neighbours and score=last are the cycle navigation of Deletang
+    2023 (arXiv 2207.02098).
     """
 
     group: str

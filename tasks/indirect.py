@@ -19,24 +19,25 @@ AROUND = 6  # tokens of a question but for its digits, the answer included
 class Indirect(Task):
     """Find a letter, go some places from there, and say the letter that stands there.
 
-    A number of different letters, uniform from min_letters to max_letters, then one of them and a
-    shift, uniform from -max_shift to max_shift among those of min_shift places or more. The letter
-    is uniform among those from which the shift stays inside. Scored: the letter at the shifted
-    place, one token. What to find (a letter) and where to go from it (a distance) are separate
-    questions. (Indirect indexing of Gopalakrishnan 2025, arXiv 2509.10534: 20 to 40 letters, shifts
-    to 15; digits and signs are tokens.)
-
-    Vocabulary: the letters (x0, x1, .. if more than 52), comma, signs, digits and <pad>. 10
-    letters, max_shift 4, tokens over scored targets:
+    10 letters, max_shift 4, tokens over scored targets:
 
         N Z T U I G W k X F , N , + 4 ,
                                       I
 
-    A shorter sequence is padded on the right. Errors are also broken down by the shift's size and
-    by the distance in tokens from the comma to the letter asked for.
+    The letters are different; their number is uniform from min_letters to max_letters. One of them
+    and a shift follow. The shift is uniform from -max_shift to max_shift among those of min_shift
+    places or more. The letter is uniform among those from which the shift stays inside. Scored: the
+    letter at the shifted place. What to find (a letter) and where to go from it (a distance) are
+    separate questions.
 
-    Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from there to three
-    times, with the same shifts. Metric: share of wrong letters.
+    Vocabulary: the letters (x0, x1, .. if more than 52), comma, signs, digits and <pad>. A shorter
+    sequence is padded on the right. Errors are also broken down by the shift's size and by the
+    distance in tokens from the comma to the letter asked for. Splits: long_x2 has from max_letters
+    + 1 to twice as many letters, long_x3 from there to three times, with the same shifts. Metric:
+    share of wrong letters.
+
+    Source: indirect indexing of Gopalakrishnan 2025 (arXiv 2509.10534), with 20 to 40 letters and
+    shifts to 15; digits and signs are tokens.
     """
 
     min_letters: PositiveInt

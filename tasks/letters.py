@@ -17,9 +17,9 @@ MOST_SYMBOLS = 10_000
 class Letters(Task):
     """Some letters, a separator, and letters that answer them.
 
-    The number of letters is uniform from min_letters to max_letters in every sequence. A subclass
-    draws the letters and says the answer. With bos_eos, <bos> is read first, and <eos> follows the
-    answer and is scored with it.
+    The number of letters is uniform from min_letters to max_letters. A subclass draws the letters
+    and says the answer. With bos_eos, <bos> is read first, and <eos> follows the answer and is
+    scored with it.
     """
 
     min_letters: PositiveInt

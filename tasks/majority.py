@@ -14,24 +14,25 @@ from pe_lab.tasks.letters import Letters
 class Majority(Letters):  # type: ignore[misc]
     """The commonest of some letters, or of each of several interleaved sequences.
 
-    The number of letters is uniform from min_letters to max_letters in every sequence. With two
-    symbols, how many of them are the first is uniform, but for a tie, and they are in random
-    order; with more, each letter is uniform, and letters without a single commonest one are drawn
-    again. With interleaved k, k such sequences of one length take turns, and the number of letters
-    is rounded to a multiple of k; the answers come in their order. Scored: the answers. (Binary
-    majority, majority of 26 letters and interleaved majority of Huang 2025, arXiv 2410.02140.)
-
-    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. 8 letters,
-    n_symbols 3, interleaved 2 (the sequences b b a b and c a c b), tokens over scored targets:
+    8 letters, n_symbols 3, interleaved 2 (the sequences b b a b and c a c b), tokens over scored
+    targets:
 
         b c b a a c b b | b
                         b c
 
-    With bos_eos, <bos> is read first, and <eos> follows the answer and is scored with it. A
-    sequence shorter than max_letters allows is padded on the right.
+    The number of letters is uniform from min_letters to max_letters. With two symbols, the number
+    of the first is uniform, without a tie, and the order is random. With more, each letter is
+    uniform, and letters without a single commonest one are drawn again. With interleaved k, k
+    sequences of one length take turns, and the number of letters is rounded to a multiple of k. The
+    answers come in their order. Scored: the answers.
 
-    Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from there to three
-    times. Metric: share of wrong answers.
+    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. With bos_eos, <bos>
+    is read first, and <eos> follows the answer and is scored with it. A shorter sequence is padded
+    on the right. Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from
+    there to three times. Metric: share of wrong answers.
+
+    Source: binary majority, majority of 26 letters and interleaved majority of Huang 2025 (arXiv
+    2410.02140).
     """
 
     interleaved: PositiveInt = 1

@@ -12,24 +12,24 @@ from pe_lab.tasks.question import Question
 class MissingDuplicate(Question):  # type: ignore[misc]
     """The letter that is missing in a string written twice.
 
-    A string of uniform letters a and b is followed by itself, and a letter of the two, drawn
-    uniformly, is replaced by _. The length of both together is uniform over the even numbers from
-    min_length to max_length; an odd limit stands for the even one below. (Deletang 2023, arXiv
-    2207.02098, where an odd length is padded.)
-
-    Vocabulary: a b _ = <pad>. length 8, tokens over scored targets:
+    length 8, tokens over scored targets:
 
         a b b a a _ b a =
                         b
 
-    A shorter sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and
-    four times max_length. Errors are also broken down by the number of tokens read. Metric: share
-    of wrong letters.
+    A string of uniform letters a and b is followed by itself, and a uniform letter of the two is
+    replaced by _. The length of both together is uniform over the even numbers from min_length to
+    max_length; an odd limit stands for the even one below. Vocabulary: a b _ = <pad>. A shorter
+    sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and four times
+    max_length. Errors are also broken down by the number of tokens read. Metric: share of wrong
+    letters.
 
     Small transformers learn it slowly, and faster with loss_on all, which trains on the second half
-    too. Two layers of width 64 with rope, one seed, lr 3e-3: 7.2 % wrong in domain after 3 000
-    steps at max_length 12 and 10.8 % after 2 000 at 16; with loss_on scored 26.4 % after 4 000 at
-    16; longer strings are guessed.
+    too. Two layers of width 64 with rope, one seed and lr 3e-3 have an in-domain error of 7.2 %
+    after 3,000 steps at max_length 12. At 16 it is 10.8 % after 2,000 steps. With loss_on scored it
+    is 26.4 % after 4,000 steps. Longer strings are guessed.
+
+    Source: Deletang 2023 (arXiv 2207.02098), where an odd length is padded.
     """
 
     @property

@@ -17,32 +17,34 @@ PLUS, MINUS, TIMES = range(3)
 class Modular(Question):  # type: ignore[misc]
     """The value of an arithmetic expression modulo m.
 
-    Digits are uniform from 0 to m - 1, operators uniform over ``operators``. The length of an
-    expression, in tokens, is uniform from min_length to max_length. (Two tasks of Deletang 2023,
-    arXiv 2207.02098, as in Grazzi 2025, arXiv 2411.12537, table 5.)
-
-    brackets false: digits and operators alternate, * before + and -. Lengths are odd: an even
-    limit stands for the odd one below. m 5, length 7, tokens over scored targets:
+    brackets false, m 5, length 7, tokens over scored targets:
 
         2 - 3 - 3 * 2 =
                       3
 
-    brackets true: an expression of at least 5 tokens is (left operator right), the length of left
-    uniform; shorter ones are d, -d, (d) and (-d) for 1 to 4 tokens, with the minus whatever the
-    operators. m 5, length 12, tokens over scored targets:
+    brackets true, m 5, length 12:
 
         ( ( 4 ) * ( - 2 - 0 ) ) =
                                 2
 
+    Digits are uniform from 0 to m - 1, operators uniform over ``operators``. The length of an
+    expression, in tokens, is uniform from min_length to max_length. Without brackets digits and
+    operators alternate, * before + and -. Lengths are odd: an even limit stands for the odd one
+    below. With brackets an expression of at least 5 tokens is (left operator right), the length of
+    left uniform. Shorter ones are d, -d, (d) and (-d), with the minus whatever the operators.
+
     Vocabulary: the digits, + - * ( ) = and <pad>. A shorter sequence is padded on the right.
-
     Splits: long_x2 and long_x4 have exactly twice and four times max_length. Errors are also broken
-    down by the number of tokens read. Metric: share of wrong values; a scaled accuracy of others
-    is (1 - error - 1/m) / (1 - 1/m) here.
+    down by the number of tokens read. Metric: share of wrong values. A scaled accuracy elsewhere is
+    (1 - error - 1/m) / (1 - 1/m) here.
 
-    Small transformers do not learn the default size in minutes. Two layers of width 64 with rope,
-    m 3, operators +-, one seed, lr 3e-3: max_length 5 is learned in 2 000 steps (0.6 % wrong in
-    domain), max_length 7 not in 3 000 (19.8 %, guessing 64.6); longer expressions are guessed.
+    Small transformers do not learn the default size in minutes. Two layers of width 64 with rope, m
+    3, operators +-, one seed and lr 3e-3 learn max_length 5 in 2,000 steps (0.6 % wrong in domain).
+    They do not learn max_length 7 in 3,000 (19.8 %, guessing 64.6 %). Longer expressions are
+    guessed.
+
+    Source: two tasks of Deletang 2023 (arXiv 2207.02098), as in Grazzi 2025 (arXiv 2411.12537),
+    table 5.
     """
 
     m: Annotated[int, Field(ge=2, le=1000)]

@@ -16,25 +16,26 @@ OBJECTS = "abcdefghijklmnopqrstuvw"
 class Navigation(Task):
     """What there is at a place visited before, on a grid explored step by step.
 
-    A sequence alternates an action and the observation at the place where it leads: a step to
-    either side along one of ``dims`` axes of a grid of ``size`` places a side, whose ends are
-    joined. A direction is drawn uniformly and kept for 1 to max_run steps, uniformly. A place is
-    empty with probability p_empty, else it holds one of n_objects, uniformly, and always the
-    same. Scored: the objects at places visited before, with score_empty also that a place visited
-    before is empty; the start was not observed. Which tokens are actions, and that +x undoes -x, is
-    for the model to find out. (Rambaud 2025, MapFormer, section 5.2 and B.3. That the ends are
-    joined, and that empty places do not count, are our readings: always answering "empty" would
-    have an accuracy of .8 on its sparse set, where most models have less.)
-
-    Vocabulary: the actions, the objects and _ (empty). dims 1, size 4, 8 steps, tokens over scored
-    targets:
+    dims 1, size 4, 8 steps, tokens over scored targets:
 
         +x b +x _ -x b -x c +x b +x _ +x a +x
                   b         b              c
 
-    Errors are also broken down by the distance in tokens from the last observation of the place to
-    the query. Splits: dense halves steps and size and empties fewer places, sparse doubles both and
-    empties more, long_x4 has four times the steps. Metric: share of wrong observations.
+    A sequence alternates an action and the observation at the place where it leads. An action is a
+    step to either side along one of ``dims`` axes of a grid of ``size`` places a side, whose ends
+    are joined. A direction is drawn uniformly and kept for 1 to max_run steps. A place is empty
+    with probability p_empty, else it holds one of n_objects, always the same. Scored: the objects
+    at places visited before, with score_empty also that a place visited before is empty. The start
+    was not observed. The model must find out which tokens are actions, and that +x undoes -x.
+
+    Vocabulary: the actions, the objects and _ (empty). Errors are also broken down by the distance
+    in tokens from the last observation of the place to the query. Splits: dense halves steps and
+    size and empties fewer places, sparse doubles both and empties more, long_x4 has four times the
+    steps. Metric: share of wrong observations.
+
+    Source: Rambaud 2025, MapFormer, section 5.2 and B.3. That the ends are joined and that empty
+    places do not count are our readings. Always answering "empty" would have an accuracy of .8 on
+    its sparse set, where most models have less.
     """
 
     dims: Annotated[int, Field(ge=1, le=3)]

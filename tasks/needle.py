@@ -18,22 +18,23 @@ TENTHS = 10
 class Needle(Task):
     """Recall variables assigned somewhere in filler: a small needle in a haystack.
 
-    n_variables different names, each with its value behind it, are in places drawn uniformly
-    without replacement among filler words, which are uniform. Then each of them is asked for, in
-    random order, and answered. Names are drawn without replacement, values are uniform. Scored:
-    the values. (After the needle in a haystack and the variable tracking of RULER, Hsieh 2024,
-    arXiv 2404.06654, whose filler and questions are sentences; the size and the form are ours.)
-
-    Vocabulary: filler words f0 .., names x0 .., values 0 .. and ?. length 15, 2 variables,
-    tokens over scored targets:
+    length 15, 2 variables, tokens over scored targets:
 
         f1 f6 x3 5 f0 f2 f2 f7 x1 0 ? x1 0 ? x3
                                       0      5
 
-    Errors are also broken down by depth, in tenths of the text: 0 is its beginning, 9 just before
-    the questions; and by the distance in tokens from the value to the question. Splits: long_x4,
-    long_x8 and long_x16 have as many variables in longer text, for changes of an encoding at test
-    time (``pe-lab extrapolate task=needle``). Metric: share of wrong values.
+    n_variables different names, each with its value behind it, are in uniform places among uniform
+    filler words. Then each of them is asked for, in random order, and answered. Names are drawn
+    without replacement, values are uniform. Scored: the values.
+
+    Vocabulary: filler words f0 .., names x0 .., values 0 .. and ?. Errors are also broken down by
+    depth in tenths of the text: 0 is its beginning, 9 just before the questions. They are broken
+    down by the distance in tokens from the value to the question, too. Splits: long_x4, long_x8 and
+    long_x16 have as many variables in longer text, for changes of an encoding at test time
+    (``pe-lab extrapolate task=needle``). Metric: share of wrong values.
+
+    Source: after the needle in a haystack and the variable tracking of RULER, Hsieh 2024 (arXiv
+    2404.06654), whose filler and questions are sentences; the size and the form are ours.
     """
 
     length: Annotated[int, Field(ge=4)]

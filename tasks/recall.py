@@ -15,34 +15,35 @@ BLANK = "_"
 class Recall(Task):
     """Recall the value of a key, or the value that it had n assignments ago.
 
-    reassigned null, multi-query associative recall (MQAR): n_pairs pairs of a key and its value,
-    then each key once more in a place of its own, at which its value is the answer. Keys and
-    values are drawn without replacement. After the pairs come (length - 2 n_pairs) / 2 places of
-    two tokens; the keys' places are drawn without replacement with weights i^(power - 1), i
-    counted from 1: a gap follows a power law. The other tokens there are filling: _ or, random,
-    keys without a pair in this sequence, so that no key has another value than its own after it.
-    (Arora 2024, arXiv 2312.04927. Their code, HazyResearch/zoology, fills with any token of the
-    vocabulary, which can assign a key again: its issue 29.)
-
-    Vocabulary: n_keys keys, n_values values and _. n_pairs 2, length 10, filling blank, tokens
-    over scored targets:
+    reassigned null, n_pairs 2, length 10, filling blank, tokens over scored targets:
 
         k4 v8 k2 v7 k4 _ _ _ k2 _
                     v8       v7
 
-    reassigned n, repeated recall (MQRAR n-back): nothing but pairs, first one of each key, then of
-    keys drawn uniformly, each with a value drawn uniformly. At a key that was assigned at least n
-    times before, the answer is the value of its n-th last assignment. (Yang 2025, arXiv 2505.16381,
-    after Tan 2025, arXiv 2410.17980; how the keys are drawn is our reading of their example.)
-
-    n_pairs 2, length 14, reassigned 2, tokens over scored targets:
+    reassigned 2, n_pairs 2, length 14:
 
         k3 v1 k5 v2 k3 v6 k5 v4 k3 v7 k3 v0 k5 v9
                                 v1    v6    v2
 
-    Errors are also broken down by the distance in tokens from the value to the query. Splits:
-    long_x2 and long_x4 change the length and the number of pairs, more_pairs doubles the pairs.
-    Metric: share of wrong values.
+    reassigned null is multi-query associative recall (MQAR): n_pairs pairs of a key and its value,
+    then each key once more, at which its value is the answer. Keys and values are drawn without
+    replacement. After the pairs come (length - 2 n_pairs) / 2 places of two tokens. The keys'
+    places are drawn without replacement with weights i^(power - 1), i counted from 1, so a gap
+    follows a power law. The other tokens there are _ or, with filling random, keys without a pair
+    in this sequence.
+
+    reassigned n is repeated recall (MQRAR n-back): nothing but pairs, first one of each key, then
+    of uniform keys, each with a uniform value. At a key that was assigned at least n times before,
+    the answer is the value of its n-th last assignment.
+
+    Vocabulary: n_keys keys, n_values values and _. Errors are also broken down by the distance in
+    tokens from the value to the query. Splits: long_x2 and long_x4 change the length and the number
+    of pairs, more_pairs doubles the pairs. Metric: share of wrong values.
+
+    Source: Arora 2024 (arXiv 2312.04927), whose code, HazyResearch/zoology, fills with any token of
+    the vocabulary, which can assign a key again (its issue 29). n-back: Yang 2025 (arXiv
+    2505.16381) after Tan 2025 (arXiv 2410.17980); how the keys are drawn is our reading of their
+    example.
     """
 
     n_pairs: PositiveInt

@@ -12,18 +12,16 @@ from pe_lab.tasks.copy import Copy
 class Reverse(Copy):  # type: ignore[misc]
     """Copy letters in reverse order.
 
-    As copy, with its keys, but for the order of the answer: each letter is two tokens farther back
-    than the one before it. (Reverse String of Deletang 2023,
-    arXiv 2207.02098, and Ruoss 2023, arXiv 2305.16843.)
-
-    Vocabulary: the letters, | (separator) and <pad>. 5 letters, n_symbols 16, tokens over
-    scored targets:
+    5 letters, n_symbols 16, tokens over scored targets:
 
         b p o b c | c b o p
                   c b o p b
 
-    Splits: long_x2 and long_x4 have exactly twice and four times max_letters. Metric: share of
-    wrong letters.
+    As copy, with its keys, except for the order of the answer: each letter is two tokens farther
+    back than the one before it. Vocabulary: the letters, | (separator) and <pad>. Splits: long_x2
+    and long_x4 have exactly twice and four times max_letters. Metric: share of wrong letters.
+
+    Source: Reverse String of Deletang 2023 (arXiv 2207.02098) and Ruoss 2023 (arXiv 2305.16843).
     """
 
     def answer(self, letters: Ints, n_letters: Ints) -> Ints:

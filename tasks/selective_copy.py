@@ -15,19 +15,18 @@ SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 class SelectiveCopy(Task):
     """Copy the letters in order, without the blanks scattered among them.
 
-    n_copy letters, uniform over n_symbols, are in order at positions drawn uniformly among
-    n_copy + n_blank; the other positions are blank. A separator and the letters without the
-    blanks follow. Scored: the copy, which the model can also generate.
-    (Golovneva 2024, arXiv 2405.18719, section 5.2.)
-
-    Vocabulary: the letters, _ (blank) and | (separator). n_copy 4, n_blank 4, n_symbols 16,
-    tokens over scored targets:
+    n_copy 4, n_blank 4, n_symbols 16, tokens over scored targets:
 
         _ _ b _ p o b _ | b p o
                         b p o b
 
-    Splits: dense halves the blanks, sparse doubles them, long_x2 doubles letters and blanks.
-    Metric: share of wrong letters.
+    n_copy letters, uniform over n_symbols, are in order at uniform positions among n_copy +
+    n_blank; the other positions are blank. A separator and the letters without the blanks follow.
+    Scored: the copy, which the model can also generate. Vocabulary: the letters, _ (blank) and |
+    (separator). Splits: dense halves the blanks, sparse doubles them, long_x2 doubles letters and
+    blanks. Metric: share of wrong letters.
+
+    Source: Golovneva 2024 (arXiv 2405.18719), section 5.2.
     """
 
     n_copy: PositiveInt

@@ -12,19 +12,18 @@ from pe_lab.tasks.copy import Copy
 class Sort(Copy):  # type: ignore[misc]
     """Sort letters, in the order of the vocabulary.
 
-    As copy, with its keys, but for the order of the answer: with unique letters, each one of the
-    answer is the smallest that is larger than the one before it, wherever it is. Scored: the
-    sorted letters, which the model can also generate. (Huang 2025, arXiv 2410.02140, whose letters
-    are unique numbers, with <bos> and <eos>.)
-
-    Vocabulary: the letters (numbers, if more than 26), | (separator) and <pad>. 5 letters,
-    n_symbols 16, without bos_eos, tokens over scored targets:
+    5 letters, n_symbols 16, without bos_eos, tokens over scored targets:
 
         b p o a c | a b c o
                   a b c o p
 
-    Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from there to three
-    times. Metric: share of wrong letters.
+    As copy, with its keys, except for the order of the answer. With unique letters, each one of the
+    answer is the smallest that is larger than the one before it, wherever it is. Scored: the sorted
+    letters, which the model can also generate. Vocabulary: the letters (numbers, if more than 26),
+    | (separator) and <pad>. Splits: long_x2 has from max_letters + 1 to twice as many letters,
+    long_x3 from there to three times. Metric: share of wrong letters.
+
+    Source: Huang 2025 (arXiv 2410.02140), whose letters are unique numbers, with <bos> and <eos>.
     """
 
     def answer(self, letters: Ints, n_letters: Ints) -> Ints:

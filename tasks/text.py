@@ -18,25 +18,27 @@ from pe_lab.tasks.text_file import TextFile, Unit, called, read_text
 class Text(Task):
     """The next character, or byte, of a text file.
 
-    The file's first part is for training, the last ``test_share`` of it for evaluation: windows of
-    ``length`` tokens, each with the token after it, drawn anywhere in the training part and side
-    by side, without overlap, in the test part (fewer where it has no more).
-    Scored: every token, also by the number of tokens read.
-
-    Vocabulary: the characters or bytes that occur in the file, ␣ for a space, escapes for what
-    cannot be seen. length 14, tokens over scored targets:
+    length 14, tokens over scored targets:
 
         T h e ␣ m i l l e r ␣ o f ␣
         h e ␣ m i l l e r ␣ o f ␣ H
 
-    Splits, after Su's table of length extrapolation (blogs 9603, 9708): long_x2, long_x4 and
-    long_x8 are longer windows of the test part ("not repeated"), repeated_x2 .. repeated_x8 are
-    windows of the training length, tiled up to the same lengths ("repeated": copying from so far
-    back is right from the second tile on; the source tiles texts of any length up to that).
-    Metric: share of wrong tokens.
+    The file's first part is for training, the last ``test_share`` of it for evaluation. A sequence
+    is a window of ``length`` tokens with the token after it. Windows are drawn anywhere in the
+    training part. In the test part they are side by side, without overlap (fewer where it has no
+    more). Scored: every token, also by the number of tokens read.
 
-    The file is never held in memory. Without one, the included sample is read (tasks/sample.py
-    has its grammar).
+    Vocabulary: the characters or bytes that occur in the file, ␣ for a space, escapes for what
+    cannot be seen. Splits: long_x2, long_x4 and long_x8 are longer windows of the test part ("not
+    repeated"). repeated_x2 .. repeated_x8 are windows of the training length, tiled up to the same
+    lengths ("repeated"): from the second tile on, copying from so far back is right. Metric: share
+    of wrong tokens.
+
+    The file is never held in memory. Without one, the included sample is read (tasks/sample.py has
+    its grammar).
+
+    Source: the splits are those of Su's table of length extrapolation (blogs 9603, 9708), which
+    tiles texts of any length.
     """
 
     file: Annotated[str, Field(min_length=1)] | None

@@ -192,12 +192,16 @@ BAD = {
         ["task.texts={train: F} is not a key of task", "choose from "],
     ),
     "a file that is not there": (
-        ["task=counting", "task.files={train: none.npz}"],
-        ["task.files.train names none.npz", "No such file", "that pe-lab data wrote"],
+        ["task=counting", "task.files={train: none.jsonl}"],
+        ["task.files.train names none.jsonl", "No such file", "that pe-lab data wrote"],
     ),
     "a file of another kind": (
         ["task=counting", "task.files={train: bad.txt}"],
-        ["task.files.train: bad.txt is not a file of pe-lab data", "first line", "write it again"],
+        [
+            "task.files.train: bad.txt is not a file of pe-lab data",
+            "line 1 is not",
+            "write it again",
+        ],
     ),
     "a file of a split that is not there": (
         ["task=counting", "task.files={trian: bad.txt}"],

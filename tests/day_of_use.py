@@ -21,6 +21,7 @@ from made import evaluate
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_names, metric_prefix, wilson
+from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
@@ -143,24 +144,28 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
         numbers = _numbers(error, 1000, rng)
         metrics |= metric_names(split, {**numbers, "n_seq": 1000, "guess": 0.5})
     size = resolved["model"]["d_model"] ** 2 * 12 * resolved["model"]["n_layers"]
-    run.write_json(
+    run.write_text(
         "summary.json",
-        {
-            "task": task,
-            "pe": pe,
-            "seed": seed,
-            "run_id": run.run_id,
-            "steps": steps,
-            "names": names,
-            "overrides": [f"task={task}", *shlex.split(words), f"seed={seed}"],
-            "splits": {split: metric_prefix(split) for split in planned.splits},
-            "too_long": {},
-            "metrics": {**metrics, "params/total": size, "time/train_s": steps * 0.02},
-            "by": {split: _breakdown(metrics, split) for split in planned.splits},
-            "config": resolved,
-            "null_keys": sorted(planned.null_values),
-            "contents": contents,
-        },
+        sealed(
+            {
+                "task": task,
+                "pe": pe,
+                "seed": seed,
+                "run_id": run.run_id,
+                "identity": run.identity,
+                "digests": {},
+                "steps": steps,
+                "names": names,
+                "overrides": [f"task={task}", *shlex.split(words), f"seed={seed}"],
+                "splits": {split: metric_prefix(split) for split in planned.splits},
+                "too_long": {},
+                "metrics": {**metrics, "params/total": size, "time/train_s": steps * 0.02},
+                "by": {split: _breakdown(metrics, split) for split in planned.splits},
+                "config": resolved,
+                "null_keys": sorted(planned.null_values),
+                "contents": contents,
+            }
+        ),
     )
     return run
 

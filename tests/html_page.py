@@ -36,10 +36,19 @@ class Page(HTMLParser):
     def all(self, *names: str) -> list[dict[str, Any]]:
         return [e for e in self.elements if e["name"] in names]
 
-    def data(self) -> Any:
-        """What the scripts read, by the title of the section."""
-        (text,) = (e["text"] for e in self.elements if e["attributes"].get("id") == "data")
-        return {
-            ", ".join(filter(None, (section["task"], section["split"]))): section
-            for section in json.loads(text)
-        }
+    def specs(self) -> list[Any]:
+        """The specifications of all charts."""
+        json_type = ("type", "application/json")
+        scripts = (e for e in self.all("script") if json_type in e["attributes"].items())
+        return [json.loads(e["text"]) for e in scripts]
+
+    def inside(self, id: str) -> str:
+        """The text of the element of this id."""
+        (text,) = (e["text"] for e in self.elements if e["attributes"].get("id") == id)
+        return " ".join(text.split())
+
+
+def values(spec: Any) -> list[dict[str, Any]]:
+    """The rows of a chart."""
+    found: list[dict[str, Any]] = spec["data"]["values"]
+    return found

@@ -57,7 +57,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser: Any, address: str) -> Iterator[Open]:
-    """``show(hash, width, scheme)``: the page, drawn; at the end it must have logged nothing and
+    """``show(hash, width, scheme)``: the page; at the end it must have logged nothing and
     requested nothing but itself."""
     messages: list[str] = []
     contexts = []
@@ -81,7 +81,6 @@ def show(browser: Any, address: str) -> Iterator[Open]:
             ),
         )
         page.goto(address + hash)
-        drawn(page)
         return page
 
     yield open_page
@@ -90,27 +89,20 @@ def show(browser: Any, address: str) -> Iterator[Open]:
     assert messages == []
 
 
-def drawn(page: Any) -> None:
-    """Wait until every chart stands as the filters have it."""
-    page.wait_for_selector("html[data-drawn=true]", timeout=20_000)
+def open_task(page: Any, number: int = 1) -> Any:
+    """Unfold a task and draw all of its charts."""
+    task = page.locator(f"#task-{number}")
+    task.evaluate("e => { e.open = true; }")
+    for chart in task.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator("svg").first.wait_for()
+    return task
 
 
 def screenshot(page: Any, name: str) -> None:
     page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
 
 
-def rows(page: Any, task: int = 1) -> list[str]:
-    """The visible settings of the table of results."""
-    heads = page.locator(f"#task-{task} .results tbody tr:visible th").all_inner_texts()
-    return [head.split()[0] for head in heads]
-
-
-def series(page: Any, group: str, task: int = 1) -> list[int]:
-    """How many coloured lines each visible panel of a group has."""
-    panels = page.locator(f"#task-{task} .panels.{group} > .panel:visible").all()
-    return [
-        panel.locator(
-            ".mark-line path[stroke^='var(--c'][stroke$=')']:not([stroke='var(--context)'])"
-        ).count()
-        for panel in panels
-    ]
+def rows(table: Any) -> list[str]:
+    """The first word of each visible row of a table."""
+    return [text.split()[0] for text in table.locator("tbody tr:visible th").all_inner_texts()]

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from pe_lab.evaluation.record import Evaluations, Measurement
+from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 
@@ -89,29 +90,33 @@ def made(
             metrics |= {f"{places[split]}/{kind}": value for kind, value in numbers.items()}
     folder.make()
     folder.set_status("finished", 400, 400)
-    folder.write_json(
+    folder.write_text(
         "summary.json",
-        {
-            "task": task,
-            "pe": pe,
-            "seed": seed,
-            "run_id": folder.run_id,
-            "steps": resolved["train"]["steps"],
-            "names": {
+        sealed(
+            {
                 "task": task,
                 "pe": pe,
-                "positions": "sequential",
-                "model": "transformer",
-                "preset": task,
-            },
-            "overrides": [],
-            "splits": {s: None if errors[s] is None else places[s] for s in errors},
-            "too_long": {s: 99 for s in errors if errors[s] is None},
-            "metrics": {**metrics, "params/total": 1000, "time/train_s": 1.5},
-            "by": {"in_domain": {"length": {"1": {"error": 0.25, "n": 4}}}},
-            "config": resolved,
-            "contents": contents or {},
-        },
+                "seed": seed,
+                "run_id": folder.run_id,
+                "identity": folder.identity,
+                "digests": {},
+                "steps": resolved["train"]["steps"],
+                "names": {
+                    "task": task,
+                    "pe": pe,
+                    "positions": "sequential",
+                    "model": "transformer",
+                    "preset": task,
+                },
+                "overrides": [],
+                "splits": {s: None if errors[s] is None else places[s] for s in errors},
+                "too_long": {s: 99 for s in errors if errors[s] is None},
+                "metrics": {**metrics, "params/total": 1000, "time/train_s": 1.5},
+                "by": {"in_domain": {"length": {"1": {"error": 0.25, "n": 4}}}},
+                "config": resolved,
+                "contents": contents or {},
+            }
+        ),
     )
     return folder
 

@@ -12,6 +12,7 @@ from program import command, the_run, tiny, working_in
 
 from pe_lab.cli.main import main
 from pe_lab.store.digests import sealed
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
@@ -46,8 +47,7 @@ def make_runs(folder: Path) -> Path:
             _copy(real, runs, number, pe, seed)
     failed = runs / "flipflop" / "enc_0" / "seed9-00000000"
     failed.mkdir()
-    status = {"state": "failed", "step": 3, "steps": 20, "error": f"no good: {EVIL}"}
-    (failed / "status.json").write_text(json.dumps(status))
+    RunFolder(failed).set_status("failed", 3, 20, f"no good: {EVIL}")
     (runs / "flipflop" / "enc_0" / "seed8-00000000").mkdir()
     return runs
 
@@ -63,8 +63,9 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
         for name in ("error", "error_low", "error_high"):
             summary["metrics"][f"{place}/{name}"] = error
     summary["metrics"]["params/total"] += 1000 * number
-    del summary["identity"], summary["digest"]
-    path = runs / "flipflop" / pe / f"seed{seed}-{identity(summary['config'])}"
+    del summary["digest"]
+    summary["identity"] = identity(summary["config"])
+    path = runs / "flipflop" / pe / f"seed{seed}-{summary['identity']}"
     path.mkdir(parents=True)
     (path / "summary.json").write_text(sealed(summary))
     for name in ("metrics.jsonl", "environment.json"):

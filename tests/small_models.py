@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from docs import facts
-from pe_lab.evaluation.contract import tiny_models
+from pe_lab.evaluation.contract import models
 from pe_lab.evaluation.contract.tiny import Section
 from pe_lab.models.base import ModelConfig
 from pe_lab.tasks.flipflop import FlipFlop
@@ -24,9 +24,9 @@ def small(name: str) -> Section:
 
 
 def config(name: str, **changes: Any) -> ModelConfig:
-    return tiny_models.config(small(name), **changes)
+    return models.config(small(name), **changes)
 
 
 def two_parts(name: str) -> bool:
     """Whether the model is for tasks with an input and an output part."""
-    return tiny_models.two_parts(small(name))
+    return models.two_parts(small(name))

@@ -72,7 +72,7 @@ def suite_of_made(folder: Path, name: str = "mine", **protocol: Any) -> Path:
         },
         "encodings": ["none", "rope"],
         "controls": {},
-        "model": [],
+        "model": ["model=transformer"],
         "common": [],
         "tasks": {"flipflop": task},
     }

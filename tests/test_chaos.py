@@ -7,15 +7,14 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from program import ROOT
 
-from tests.chaos import campaign
+from tests.chaos import corruption
 from tests.chaos.case import Case, Violation, check
-from tests.chaos.damage import DAMAGES
-from tests.chaos.mutations import change
 from tests.chaos.preload import build
 from tests.chaos.warm import FAULTS, Ended
 
@@ -61,17 +60,6 @@ def test_a_case_follows_from_its_name(tmp_path: Path) -> None:
     assert one == again != other
 
 
-def test_damage_and_edits_follow_from_the_seed() -> None:
-    for damage in set(DAMAGES):
-        found = [bytearray(b'{"a": 12}\n' * 99) for _ in range(2)]
-        for content in found:
-            damage(content, random.Random(5))
-        assert found[0] == found[1]
-    edited = [{"a": {"b": [1, 2]}, "c": 3} for _ in range(2)]
-    assert len({change(value, random.Random(5)) for value in edited}) == 1
-    assert edited[0] == edited[1]
-
-
 @pytest.mark.parametrize(
     ("status", "output", "orphans", "message"),
     [
@@ -93,23 +81,33 @@ def test_what_is_no_violation() -> None:
     check(Ended((), 2, "pe-lab: seed=x is not allowed: set it to a number", 0.0, 0, ()), (0, 1, 2))
 
 
-def test_the_page_has_the_newest_campaign_first(
+def test_corrupted_files_are_named_refused_or_without_effect(tmp_path: Path) -> None:
+    found = corruption.campaign(2 * len(corruption.KINDS), 3, tmp_path)
+    assert {kind for kind, _, _ in found} == {*corruption.KINDS}
+    assert [done for _, done, outcome in found if outcome == "violation"] == []
+    assert sum(outcome == "named" for _, _, outcome in found) >= len(corruption.KINDS)
+
+
+def test_the_corruption_run_sees_what_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "reliability.md"
-    page.write_text("before\n<!-- make test-chaos -->\n<!-- end -->\nafter\n")
-    monkeypatch.setattr(campaign, "PAGE", page)
-    for n in range(campaign.KEPT + 3):
-        campaign.write_page([str(n)] * (len(campaign.KINDS) + 4))
-    lines = page.read_text().splitlines()
-    rows = [line for line in lines if line.startswith("| 20")]
-    assert [int(row.split("|")[3]) for row in rows] == list(range(14, 2, -1))
-    assert (lines[0], lines[-1]) == ("before", "after")
+    monkeypatch.setattr("pe_lab.results.reader.misplaced_folders", lambda runs_dir: [])
+    world = corruption.make_world(tmp_path / "world")
+
+    def moved(runs: Sequence[Path], rng: random.Random) -> tuple[list[Path], str]:
+        return [runs[1], runs[1].rename(runs[1].with_name("mine"))], "renamed"
+
+    monkeypatch.setitem(corruption.KINDS, "folders renamed", moved)
+    done, outcome = corruption.attack(
+        world, tmp_path / "place", "folders renamed", random.Random(0)
+    )
+    assert outcome == "violation"
+    assert "results shows other numbers or none for cope 0, without a word" in done
 
 
 @pytest.mark.extended
 def test_half_a_minute_without_a_violation(library: Path) -> None:
-    words = ["minutes=0.5", "seed=0", "jobs=1", "page=false"]
+    words = ["minutes=0.5", "seed=0", "jobs=1"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *words], cwd=ROOT, capture_output=True, text=True
     )

@@ -9,7 +9,7 @@ import torch
 from program import Here
 
 from pe_lab.evaluation.contract import cost
-from pe_lab.evaluation.contract.memory import peak
+from pe_lab.evaluation.contract.cost import peak
 
 BUGS = '''
 import torch
@@ -103,7 +103,7 @@ class Drawn(PositionalEncoding):
 
     def __init__(self, dims):
         super().__init__()
-        self.register_buffer("table", torch.randn(128, dims.d_model), persistent=False)
+        self.register_buffer("table", torch.randn(256, dims.d_model), persistent=False)
 
     def embed(self, x, tokens, pos):
         return x + self.table[pos].to(x)
@@ -131,24 +131,141 @@ class Mixed(Plain):
 
     def embed(self, x, tokens, pos):
         return x + x.mean(0) * pos[..., None]
+
+
+class Gated(Plain):
+    """Adds the sum of the gates between a query and a key."""
+
+    shift_invariant, reads_positions = True, False
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.gate = nn.Linear(dims.d_model, dims.n_heads)
+
+    def gates(self, x):
+        return self.gate(x).sigmoid()
+
+    def logits(self, content, q, k, inputs):
+        gates = self.gates(inputs.x_BSE)
+        total = gates.cumsum(1, dtype=gates.dtype).transpose(1, 2)
+        return content - 0.3 * (total[:, :, -q.shape[2]:, None] - total[:, :, None])
+
+
+class HalfSum(Gated):
+    """The running sum is in bfloat16 where gates are."""
+
+
+class Detached(Gated):
+    """No gradient from the gates to the states."""
+
+    def gates(self, x):
+        x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        return self.gate(x).to(x.dtype).sigmoid()
+
+
+class DetachedContent(Plain):
+    """No gradient from the gates to queries and keys."""
+
+    shift_invariant, reads_positions = True, False
+
+    def logits(self, content, q, k, inputs):
+        return content + content.detach().sigmoid()
+
+
+class FarAhead(Plain):
+    """Reads later keys in sequences of more than 100."""
+
+    shift_invariant, reads_positions = True, False
+
+    def logits(self, content, q, k, inputs):
+        return content * content.mean(-1, keepdim=True) if content.shape[-1] > 100 else content
+
+
+class OneRate(Plain):
+    """All heads decay at the rate of the first."""
+
+    shift_invariant = True
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.rate = nn.Parameter(torch.ones(dims.n_heads))
+
+    @by_distance
+    def bias(self, pos_q, pos_k):
+        distance = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return (-self.rate[0] * distance).expand(-1, self.heads, -1, -1)
+
+
+class Infinite(Plain):
+    """Masks in its bias."""
+
+    shift_invariant = True
+
+    @by_distance
+    def bias(self, pos_q, pos_k):
+        far = (pos_q[:, None, :, None] - pos_k[:, None, None, :]) > 4
+        return torch.zeros(far.shape).masked_fill(far, -torch.inf).expand(-1, self.heads, -1, -1)
+
+
+class Flat(Plain):
+    """A bias without the axis of the batch."""
+
+    shift_invariant = True
+
+    def bias(self, pos_q, pos_k):
+        return -(pos_q[0, :, None] - pos_k[0]).abs().double().expand(self.heads, -1, -1)
+
+
+class Dropped(Plain):
+    """Drops a share of its bias, by itself."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.drop = nn.Dropout(0.1)
+
+    def bias(self, pos_q, pos_k):
+        distance = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return self.drop(-distance.double()).expand(-1, self.heads, -1, -1)
 '''
 ROPE_KEYS = "base: 10000\npairing: interleaved\nlogn: none\nlogn_clip: null\n"
 PLANTED = {
     "HeadAxis": (ROPE_KEYS, "reads positions", "differs from none"),
-    "CountedRows": (ROPE_KEYS, "reads positions", "cached equals uncached"),
+    "CountedRows": (ROPE_KEYS, "bias and marks"),
     "OffByOne": ("max_len: 48\n", "cached equals uncached"),
     "LooksAhead": ("", "no look at the future", "cached equals uncached"),
     "NotRead": (
         "slope: 0.5\nkind: a\n",
         *("keys of yaml and class", "every key changes something", "gradient to every parameter"),
     ),
-    "Overflows": ("", "finite far out", "shift invariance"),
-    "Wrong": ("", "fast equals plain"),
+    "Overflows": ("", "bias and marks"),
+    "Wrong": ("", "bias and marks"),
     "Drawn": ("", "state_dict round trip"),
     "Crashes": ("", "small and odd sizes"),
     "Mixed": ("", "each sequence by itself"),
     "Ordered": ("", "positions in any order"),
+    "HalfSum": ("", "float32 and bfloat16"),
+    "Detached": ("", "gradient by differences"),
+    "DetachedContent": ("", "gradient by differences"),
+    "FarAhead": ("", "no look at the future"),
+    "OneRate": ("", "gradient to every parameter"),
+    "Infinite": ("", "bias and marks"),
+    "Flat": ("", "bias and marks"),
+    "Dropped": ("", "deterministic"),
 }
+FOUND = {
+    "CountedRows": "rotate is marked @by_position (read positions as passed",
+    "Overflows": "bias is inf at head 0, query 0, key",
+    "Wrong": "bias is marked @by_distance, but at head 0 keys at the distance 0 get",
+    "HalfSum": "in bfloat16 autocast attention weights of 130 keys differ from float64 by",
+    "Detached": "the derivative by x is 0 by backward and",
+    "DetachedContent": "by finite differences: detach()",
+    "FarAhead": "in a sequence of 130 tokens the states of tokens 0 to 65 change by",
+    "OneRate": "rate has no gradient at 1 of axis 0, which has one entry a head",
+    "Infinite": "bias is -inf at head 0, query",
+    "Flat": "bias has the shape (2, 12, 48), not (1 or B, H, T, S) =",
+    "Dropped": "an encoding draws nothing itself (nn.Dropout",
+}
+"""What the finding of the first expected point says."""
 
 
 @pytest.fixture
@@ -186,6 +303,7 @@ def test_a_planted_bug_is_found(here: Here, mine: Path, no_cost: None, name: str
     found = failed(ended.out)
     _, *expected = PLANTED[name]
     assert set(expected) <= found.keys(), ended.out
+    assert FOUND.get(name, "") in found[expected[0]]
     # Not because it cannot be built.
     assert not any("_target_" in sentence for sentence in found.values())
     assert ended.status == 1
@@ -210,7 +328,7 @@ def test_one_that_keeps_it_passes(here: Here) -> None:
     assert (ended.status, ended.err) == (0, "")
     assert failed(ended.out) == {}
     rows = [line.split("  ")[0] for line in ended.out.splitlines()[2:]]
-    assert (rows.count("pass"), rows.count("measured")) == (13, 1)
+    assert (rows.count("pass"), rows.count("measured")) == (16, 1)
     assert re.search(r"\d\.\d times rope's step .* \d\.\d times its memory", ended.out)
 
 

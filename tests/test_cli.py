@@ -75,6 +75,18 @@ def test_help_anywhere_on_the_line(here: Here) -> None:
         assert "did you mean results?" in ended.err
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_help_is_as_wide_as_the_terminal(
+    here: Here, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in ([], *([verb] for verb in VERBS)):
+        lines = here(*words, "--help").out.splitlines()
+        assert 50 < max(map(len, lines)) <= min(width, 100), words
+    # A description stays beside or below its command.
+    assert "\n    pe-lab show task=flipflop task.length=16" in here("show", "--help").out
+
+
 @pytest.mark.parametrize(
     "words", [["list"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
 )
@@ -159,11 +171,10 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert ended.returncode == 0, out
     plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out)
     assert len(re.findall(r" \d+/300 loss \d\.\d{4}  \d+\.\d steps/s \d:\d\d:\d\d", plain)) >= 2
-    screen = Screen(out)
-    # The bar is gone, and what stays can be read.
-    assert "steps/s" not in screen.text
-    assert "loss" not in screen.text
-    found = table(screen.text, "flipflop, none, seed 0: error in %")
+    # The bar is erased, and what follows can be read.
+    last = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out[out.rindex("\x1b[2K") :])
+    assert "/300" not in last
+    found = table(last, "flipflop, none, seed 0: error in %")
     result = summary(the_run(tmp_path / "runs"))["metrics"]
     assert list(found) == ["in_domain", "sparse", "dense", "long_x2", "long_x4", "sparse_x4",
                            "dense_x4"]  # fmt: skip
@@ -172,41 +183,8 @@ def test_on_a_terminal(tmp_path: Path) -> None:
         assert float(row["error"]) == pytest.approx(100 * result[f"{where}/error"], abs=0.051)
         assert float(row["guessing"]) == pytest.approx(100 * result[f"{where}/guess"], abs=0.051)
         assert int(row["scored"]) == result[f"{where}/n"]
-    assert f"written to  runs/flipflop/none/{the_run(tmp_path / 'runs').name}" in screen.text
+    assert f"written to  runs/flipflop/none/{the_run(tmp_path / 'runs').name}" in last
     assert ESCAPE in out
     for name in ("log.txt", "metrics.jsonl", "status.json"):
         path = the_run(tmp_path / "runs") / name
         assert not path.exists() or ESCAPE not in path.read_text()
-
-
-class Screen:
-    """What a terminal shows after this output: enough of one for rich's progress bar."""
-
-    def __init__(self, out: str) -> None:
-        self.lines, self.row, self.column = [[]], 0, 0
-        for piece in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\s\S]", out):
-            self._take(piece)
-
-    @property
-    def text(self) -> str:
-        return "\n".join("".join(line).rstrip() for line in self.lines)
-
-    def _take(self, piece: str) -> None:
-        if piece == "\n":
-            self.row += 1
-            if self.row == len(self.lines):
-                self.lines.append([])
-        elif piece == "\r":
-            self.column = 0
-        elif not piece.startswith(ESCAPE):
-            line = self.lines[self.row]
-            line.extend(" " * (self.column + 1 - len(line)))
-            line[self.column] = piece
-            self.column += 1
-        elif piece.endswith("A"):
-            self.row -= int(piece[2:-1] or 1)
-        elif piece.endswith("K"):
-            assert piece[2:-1] == "2"
-            self.lines[self.row] = []
-        else:
-            assert piece[-1] in "mhl", f"unknown escape {piece!r}"

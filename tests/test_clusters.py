@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,24 +90,23 @@ def test_without_accounts(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
-def test_without_the_plugin(tmp_path: Path, launcher: str, package: str) -> None:
+def test_without_the_plugin(tmp_path: Path) -> None:
     """In a process in which the plugin cannot be found."""
-    code = f"""
+    code = """
 import pkgutil, sys
 from importlib.machinery import PathFinder
-plugin, find, walk = "hydra_{package}_launcher", PathFinder.find_spec, pkgutil.walk_packages
+plugin, find, walk = "hydra_submitit_launcher", PathFinder.find_spec, pkgutil.walk_packages
 PathFinder.find_spec = lambda name, *a: None if plugin in name else find(name, *a)
 pkgutil.walk_packages = lambda *a, **k: (m for m in walk(*a, **k) if plugin not in m.name)
 from pe_lab.cli.main import main
-sys.exit(main(["-m", "hydra/launcher={launcher}", "seed=0,1"]))
+sys.exit(main(["-m", "hydra/launcher=slurm", "seed=0,1"]))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert f"hydra/launcher={launcher} needs hydra-{package}-launcher, which is not" in done.stderr
+    assert "hydra/launcher=slurm needs hydra-submitit-launcher, which is not" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -256,7 +254,8 @@ def test_what_slurm_refuses_of_a_suite(here: Here, tmp_path: Path, fake: Fake) -
     assert not list(tmp_path.glob("runs/flipflop/*/*"))
 
 
-def assert_a_suite_runs(here: Here, tmp_path: Path, launcher: str) -> None:
+@pytest.mark.extended
+def test_a_suite_through_submitit(here: Here, tmp_path: Path) -> None:
     """A suite without one tuning run and its score, finished through the launcher: jobs of two
     launches, the second at the rate that the first one chose."""
     line = suite_on("basic", tmp_path)
@@ -266,31 +265,6 @@ def assert_a_suite_runs(here: Here, tmp_path: Path, launcher: str) -> None:
     assert (len(tuned), len(scored)) == (4, 2)
     for folder in (tuned[0], *scored):
         shutil.rmtree(folder)
-    done = here(*(word.replace("=basic", f"={launcher}") for word in line))
+    done = here(*(word.replace("=basic", "=submitit_local") for word in line))
     assert done.status == 0, done.err
     equal(Path(), Path("alone"))
-
-
-@pytest.mark.extended
-def test_a_suite_through_submitit(here: Here, tmp_path: Path) -> None:
-    assert_a_suite_runs(here, tmp_path, "submitit_local")
-
-
-@pytest.mark.skipif(
-    find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
-)
-def test_through_ray(here: Here) -> None:
-    """In workers that Ray starts on this machine."""
-    words = tiny("seed=0,1")
-    done = here("-m", "hydra/launcher=ray", *words)
-    assert done.status == 0, done.err
-    folders = sorted(Path("runs").glob("*/*/seed*"))
-    assert [state(folder)["state"] for folder in folders] == ["finished"] * 2
-
-
-@pytest.mark.extended
-@pytest.mark.skipif(
-    find_spec("ray") is None, reason="Ray is not installed: pip install pe-lab[ray]"
-)
-def test_a_suite_through_ray(here: Here, tmp_path: Path) -> None:
-    assert_a_suite_runs(here, tmp_path, "ray")

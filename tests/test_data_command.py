@@ -10,13 +10,11 @@ from program import ROOT, Here, assert_refused, summary, the_run, tiny
 
 from pe_lab.cli.train import checked
 from pe_lab.core import task_file
-from pe_lab.core.sequences import Sequences
 from pe_lab.core.task import Batch, Task
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
-SUFFIXES = [suffix.removeprefix(".") for suffix in task_file.SUFFIXES]
 
 
 def task_of(*words: str) -> Task:
@@ -39,35 +37,29 @@ def write(here: Here, *words: str) -> None:
     assert "read it with task.files={" in done.out
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", TASKS)
-def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str, suffix: str) -> None:
+def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     task = task_of(f"task={name}")
     batch = evaluation_set(task, "in_domain", 5)
     header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
-    parts = (batch.tokens, batch.targets, batch.scored, batch.lengths, batch.tags, batch.positions)
-    path = tmp_path / f"x.{suffix}"
-    path.write_bytes(task_file.encoded(Sequences(header, *parts), path.suffix))
-    found, digest = task_file.read("key", str(path))
-    assert digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
-    assert dict(found.header) == header
-    assert_equal(Batch(*parts), Batch(*(getattr(found, n) for n in (
-        "tokens", "targets", "scored", "lengths", "tags", "positions"))))  # fmt: skip
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(task_file.encoded(header, batch))
+    found = task_file.read("key", str(path))
+    assert found.digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
+    assert (found.header, found.in_order, len(found)) == (header, False, 5)
+    assert_equal(batch, found.batch)
 
 
-@pytest.mark.parametrize(
-    "suffix", ["npz", *(pytest.param(s, marks=pytest.mark.extended) for s in ("jsonl", "txt"))]
-)
-def test_a_run_reads_the_same_from_files(here: Here, suffix: str) -> None:
+def test_a_run_reads_the_same_from_files(here: Here) -> None:
     """All its splits and the batches that it is trained on: the same numbers and weights."""
     task = ["task=brackets", "task.length=24", "seed=3", "train.batch_size=8"]
     task += ["task.splits={long_x2: {length: 48}, deep: {m: 5}}"]
     words = [word for word in tiny(*task) if not word.startswith("tracker")]
     splits = ["in_domain", "long_x2", "deep"]
     for split in splits:
-        write(here, *words, f"split={split}", f"to={split}.{suffix}")
-    write(here, *words, "split=train", "n=160", f"to=train.{suffix}")
-    drawn, files = task_of(*task), ", ".join(f"{s}: {s}.{suffix}" for s in ["train", *splits])
+        write(here, *words, f"split={split}", f"to={split}.jsonl")
+    write(here, *words, "split=train", "n=160", "to=train.jsonl")
+    drawn, files = task_of(*task), ", ".join(f"{s}: {s}.jsonl" for s in ["train", *splits])
     read = task_of(*task, f"task.files={{{files}}}")
     streams = [TrainData(one, 3, 8) for one in (drawn, read)]
     for number in range(20):
@@ -100,45 +92,30 @@ def test_the_header_makes_the_file_again(here: Here) -> None:
 
 def test_a_training_set_is_written_whole_and_shuffled_alike(here: Here) -> None:
     task = ["task=selective_copy", "task.train_sequences=20"]
-    write(here, *task, "split=train", "to=set.npz")
-    read = task_of("task=selective_copy", "task.files={train: set.npz}")
+    write(here, *task, "split=train", "to=set.jsonl")
+    read = task_of("task=selective_copy", "task.files={train: set.jsonl}")
     streams = [TrainData(one, 0, 8) for one in (task_of(*task), read)]
     for number in range(6):
         assert_equal(*(stream.batch(number) for stream in streams))
     assert_refused(
-        here("data", *task, "split=train", "n=21", "to=x.npz"), "n=21", "has 20 sequences"
+        here("data", *task, "split=train", "n=21", "to=x.jsonl"), "n=21", "has 20 sequences"
     )
 
 
-def test_flipflop_in_the_form_of_its_published_files(here: Here) -> None:
-    words = ["task=flipflop", "task.length=16"]
-    write(here, *words, "split=sparse", "n=50", "to=sparse.txt")
-    lines = Path("sparse.txt").read_text().splitlines()
-    assert len(lines) == 50
-    assert all(len(line) == 16 and line[0] == "w" and line[-2] == "r" for line in lines)
-    drawn, read = task_of(*words), task_of(*words, "task.files={sparse: sparse.txt}")
-    assert_equal(*(evaluation_set(one, "sparse", 50) for one in (drawn, read)))
-    write(here, *words, "task.files={sparse: sparse.txt}", "split=sparse", "n=50", "to=again.txt")
-    assert Path("again.txt").read_bytes() == Path("sparse.txt").read_bytes()
-    write(here, *words, "split=sparse", "n=50", "to=sparse.npz")
-    ours = task_of(*words, "task.files={sparse: sparse.npz}")
-    assert_equal(*(evaluation_set(one, "sparse", 50) for one in (drawn, ours)))
-
-
 def test_what_is_refused(here: Here) -> None:
-    Path("there.npz").write_bytes(b"mine")
+    Path("there.jsonl").write_bytes(b"mine")
     for words, parts in {
         (): ("data needs", "to=FILE.jsonl"),
-        ("to=x.csv",): ("to=x.csv", ".jsonl, .npz, .txt"),
-        ("to=there.npz",): ("there.npz is there already", "name another"),
-        ("to=no/x.npz",): ("no folder no", "make it"),
-        ("to=x.npz", "split=sparze"): ("split=sparze", "did you mean sparse"),
-        ("to=x.npz", "n=0"): ("n=0", "at least 1"),
-        ("to=x.npz", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
-        ("to=x.npz", "task.lenght=8"): ("task.lenght", "did you mean length"),
+        ("to=x.csv",): ("the format is JSON Lines, give to=x.jsonl",),
+        ("to=there.jsonl",): ("there.jsonl is there already", "name another"),
+        ("to=no/x.jsonl",): ("no folder no", "make it"),
+        ("to=x.jsonl", "task=flipflop", "split=sparze"): ("split=sparze", "did you mean sparse"),
+        ("to=x.jsonl", "n=0"): ("n=0", "at least 1"),
+        ("to=x.jsonl", "task=copy", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
+        ("to=x.jsonl", "task.lenght=8"): ("task.lenght", "did you mean length"),
     }.items():
         assert_refused(here("data", *words), *parts)
-    assert Path("there.npz").read_bytes() == b"mine"
+    assert Path("there.jsonl").read_bytes() == b"mine"
 
 
 GOOD = {"tokens": [0, 1], "targets": [1, 0], "scored": [1]}
@@ -172,12 +149,10 @@ def test_a_damaged_file_is_one_sentence(
         task_file.read("task.files.train", str(path))
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_no_damage_is_read_or_crashes(tmp_path: Path, suffix: str) -> None:
+def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
     """Bytes cut, changed, and none: a ValueError, or a file that still fits."""
-    sequences = Sequences(HEADER, *(np.array([[0, 1], [1, 1]]) for _ in range(2)),
-                          np.array([[False, True]] * 2))  # fmt: skip
-    content, path = task_file.encoded(sequences, f".{suffix}"), tmp_path / f"x.{suffix}"
+    batch = Batch(*(np.array([[0, 1], [1, 1]]) for _ in range(2)), np.array([[False, True]] * 2))
+    content, path = task_file.encoded(HEADER, batch), tmp_path / "x.jsonl"
     rng, refused = np.random.default_rng(0), 0
     for trial in range(120):
         damaged = bytearray(content[: rng.integers(len(content))] if trial % 2 else content)
@@ -185,26 +160,26 @@ def test_no_damage_is_read_or_crashes(tmp_path: Path, suffix: str) -> None:
             damaged[rng.integers(len(damaged))] = rng.integers(256)
         path.write_bytes(damaged)
         try:
-            found, _ = task_file.read("key", str(path))
+            found = task_file.read("key", str(path)).batch
         except ValueError:
             refused += 1
         else:
-            assert max(found.tokens.max(), found.targets.max()) < len(found.header["vocab"])
+            assert max(found.tokens.max(), found.targets.max()) < 2
     assert refused > 60
 
 
 def test_files_that_do_not_fit_the_task(here: Here) -> None:
-    write(here, "task=copy", "task.max_letters=20", "n=4", "to=copy.npz")
+    write(here, "task=copy", "task.max_letters=20", "n=4", "to=copy.jsonl")
     assert_refused(
-        here(*tiny("task=copy", "task.files={in_domain: copy.npz}")),
-        "task.files.in_domain: copy.npz holds sequences of 40 tokens", "at most 32",
+        here(*tiny("task=copy", "task.files={in_domain: copy.jsonl}")),
+        "task.files.in_domain: copy.jsonl holds sequences of 40 tokens", "at most 32",
     )  # fmt: skip
     assert_refused(
-        here(*tiny("task=selective_copy", "task.files={in_domain: copy.npz}")),
-        "copy.npz has the vocabulary a b c", "| <pad>", "the task",
+        here(*tiny("task=selective_copy", "task.files={in_domain: copy.jsonl}")),
+        "copy.jsonl has the vocabulary a b c", "| <pad>", "the task",
     )  # fmt: skip
     assert_refused(
-        here(*tiny("task=copy", "task.train_sequences=4", "task.files={train: copy.npz}")),
+        here(*tiny("task=copy", "task.train_sequences=4", "task.files={train: copy.jsonl}")),
         "task.train_sequences=4 is not allowed with task.files.train",
     )
 
@@ -212,9 +187,9 @@ def test_files_that_do_not_fit_the_task(here: Here) -> None:
 def test_what_is_measured_is_no_training_set(here: Here) -> None:
     """A file of a measured split holds the very sequences that the run answers at the end."""
     for split in ("in_domain", "long_x2"):
-        write(here, "task=copy", f"split={split}", "n=4", f"to={split}.npz")
+        write(here, "task=copy", f"split={split}", "n=4", f"to={split}.jsonl")
         assert_refused(
-            here(*tiny("task=copy", f"task.files={{train: {split}.npz}}")),
-            f"task.files.train: {split}.npz holds split={split}", "that a run measures",
+            here(*tiny("task=copy", f"task.files={{train: {split}.jsonl}}")),
+            f"task.files.train: {split}.jsonl holds split={split}", "that a run measures",
             "pe-lab data split=train",
         )  # fmt: skip

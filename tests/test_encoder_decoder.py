@@ -1,55 +1,24 @@
 """The encoder-decoder transformer: what test_input_output.py does not hold of it."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from input_output import MAX_LEN, SEPARATOR, VOCAB, sequences
-from naive_encoder_decoder import LAYERS, WIDTH, built, config
-from program import Here, assert_refused, summary, the_run, tiny
+from input_output import MAX_LEN, SEPARATOR, VOCAB
+from naive_encoder_decoder import LAYERS, config
+from program import Here, assert_refused, tiny
 
 from docs import facts
 from pe_lab.common.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.encoder_decoder_layers import FullAttention
-from pe_lab.models.input_output import Parts
+from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.pe.none import NoPE
 from pe_lab.training.encodings import build_encodings
 from pe_lab.training.plan import build_task
 
 pytestmark = pytest.mark.usefixtures("float64")
-
-
-def test_the_encoder_attends_to_later_tokens() -> None:
-    layer, (_, pos) = built("rope").encoder[0], sequences([5], 6)
-    x = torch.randn(1, 6, WIDTH)
-    changed = x.clone()
-    changed[:, 4] = torch.randn(WIDTH)
-    first, second = (layer(states, pos, None, None) for states in (x, changed))
-    assert not torch.isclose(first[:, 0], second[:, 0]).any()
-
-
-def test_a_shift_of_all_positions_changes_nothing() -> None:
-    model = built("rope")
-    tokens, pos = sequences([4, 2, 3], 9)
-    torch.testing.assert_close(model(tokens, pos + 7), model(tokens, pos), rtol=1e-9, atol=1e-9)
-    model = built("sinusoidal")
-    assert not torch.allclose(model(tokens, pos + 7), model(tokens, pos))
-
-
-def test_parts_of_rows_with_separators_at_different_places() -> None:
-    s, pos = SEPARATOR, torch.tensor([[2, 3, 5, 9, 11, 12], [0, 4, 5, 6, 7, 20]])
-    tokens = torch.tensor([[1, s, 2, 3, s, 4], [1, 2, 3, s, 5, 6]])
-    parts = Parts.of(tokens, pos, s)
-    assert parts.input_BP.tolist() == [[1, s, s, s], [1, 2, 3, s]]
-    assert parts.pos_input_BP.tolist() == [[2, 3, 3, 3], [0, 4, 5, 6]]
-    assert parts.seen_BP is not None
-    assert parts.seen_BP.int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert parts.output_BU.tolist() == [[s, 2, 3, s, 4], [s, 5, 6, 6, 6]]
-    assert parts.pos_output_BU.tolist() == [[2, 4, 8, 10, 11], [0, 1, 14, 14, 14]]
 
 
 REFUSED = {
@@ -132,11 +101,3 @@ def test_which_encodings_are_accepted() -> None:
     assert not accepts_together("learned", {"pe": "cope", "layers": [3]})
     with pytest.raises(UsageError):
         accepts_together({"pe": "rope", "layers": [4]})
-
-
-def test_a_run_generates_its_answers(here: Here) -> None:
-    words = tiny("model=encoder_decoder", "task=reverse", "pe=rope", "eval.generate=true")
-    outcome = here(*words, "task.max_letters=4", "model.dropout=0.1", "train.precision=bfloat16")
-    assert outcome.status == 0, outcome.err
-    metrics = summary(the_run(Path("runs")))["metrics"]
-    assert 0 < metrics["ood/long_x2/error_generated"] <= 1

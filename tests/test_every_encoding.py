@@ -47,11 +47,3 @@ def test_stopped_and_resumed_alone_as_in_the_sweep(
     same = swept / "flipflop" / pe / alone.name
     assert rows(alone) == rows(same)
     assert summary(alone) == summary(same)
-
-
-@pytest.mark.parametrize(("pe", "reported"), [("cope", True), ("rope", False)])
-def test_positions_that_nothing_reads_are_reported(here: Here, pe: str, reported: bool) -> None:
-    ended = here(*tiny(f"pe={pe}", "positions=randomized", "train.steps=2", "train.warmup=1"))
-    assert ended.status == 0
-    assert (f"positions=randomized has no effect on pe={pe}" in ended.out) == reported
-    assert "no effect" not in here(*tiny(f"pe={pe}", "train.steps=2", "train.warmup=1")).out

@@ -1,4 +1,4 @@
-"""An encoding, a task, an optimizer and a tracker from outside: each is one file and one yaml."""
+"""Classes from outside, each one file and one yaml; encodings, tasks and models: test_new.py."""
 
 import json
 import platform
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, command, rows, summary, the_run, tiny
+from program import Here, rows, summary, the_run, tiny
 
 from pe_lab.config.schema import validated
 from pe_lab.training.optimizer import state_per_weight
@@ -43,27 +43,6 @@ class Waves(PositionalEncoding):
         return x + self.table[pos % self.period]
 '''
 
-PARITY = '''
-from dataclasses import dataclass
-import numpy as np
-from pydantic import PositiveInt
-from pe_lab.core.task import Batch, Task
-
-@dataclass(frozen=True, kw_only=True)
-class Parity(Task):
-    """The parity of the bits read so far."""
-    length: PositiveInt
-    @property
-    def vocab(self):
-        return "0", "1"
-    @property
-    def n_tokens(self):
-        return self.length
-    def sample(self, rng, n):
-        tokens = rng.integers(0, 2, (n, self.length))
-        return Batch(tokens, tokens.cumsum(1) % 2, np.ones((n, self.length), bool))
-'''
-
 LION = '''
 from typing import Annotated
 import torch
@@ -80,18 +59,6 @@ class Lion(Optimizer):
         mean = self.state["mean"].lerp_(self.gradient, 1 - self.beta)
         self.values.sub_(lr * mean.sign())
 '''
-
-
-def test_an_encoding(add: Add, here: Here, tmp_path: Path) -> None:
-    add("waves", WAVES, "pe/waves", "_target_: waves.Waves\nperiod: 3\n")
-    words = ["--config-dir", "mine", *tiny("pe=waves", "train.steps=2")]
-    assert here(*words, "pe.period=4").status == 0
-    folder = the_run(tmp_path / "runs")
-    assert folder.parts[-3:-1] == ("flipflop", "waves")
-    assert summary(folder)["metrics"]["params/encoding"] == 4 * 16
-    wrong = here(*words, "pe.period=0")
-    assert (wrong.status, wrong.err.count("\n")) == (2, 1)
-    assert "pe.period=0" in wrong.err
 
 
 def test_a_run_from_before_a_change_of_the_class_says_so(
@@ -134,19 +101,6 @@ def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
     add("bare", text, "pe/bare", "_target_: bare.Bare\n")
     ended = here("--config-dir", "mine", *tiny("pe=bare", "train.steps=2"))
     assert ended.status == 0, ended.err
-
-
-def test_a_task(add: Add, tmp_path: Path) -> None:
-    text = "_target_: parity.Parity\nlength: 6\nsplits: {longer: {length: 9}}\n"
-    add("parity", PARITY, "task/parity", text)
-    words = ["--config-dir", "mine", *tiny("task=parity", "train.steps=2")]
-    ended = command(*words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "lib")})
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
-    assert list(summary(the_run(tmp_path / "runs"))["splits"]) == ["in_domain", "longer"]
-    # Piped: tables without escapes.
-    assert "│ longer " in ended.stdout
-    assert "\x1b" not in ended.stdout
 
 
 def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 from program import Here
 
-from pe_lab.results.extrapolation import ORDER, TEXT, extrapolation_tables, published_accuracy
+from pe_lab.results.presentation.extrapolation import (
+    ORDER,
+    TEXT,
+    extrapolation_tables,
+    published_accuracy,
+)
 from pe_lab.results.published import extrapolated
 
 TINY = [
@@ -145,19 +150,18 @@ def test_with_gated_attention_units(here: Here) -> None:
     ("words", "complaint"),
     [
         (["task=flipflop"], "task=flipflop: it is for task=text and task=needle; pe-lab eval"),
-        (["pe=cope"], "extrapolate pe=cope: its table has a fixed list of encodings"),
-        (["pe.base=5"], "extrapolate pe.base=5: its table has a fixed list of encodings"),
-        (["experiment=small/flipflop"], "its table has a fixed list of encodings"),
+        (["pe=cope"], "extrapolate pe=cope: its encodings and splits are fixed; leave pe out"),
+        (["pe.base=5"], "extrapolate pe.base=5: its encodings and splits are fixed"),
+        (["experiment=small/flipflop"], "leave experiment out, pe-lab eval measures other ones"),
         (["-m"], "extrapolate -m: keys have no dashes"),
         (["format=pdf"], "format=pdf"),
-        (["task.splits={}"], "extrapolate measures the split long_x8, which task.splits"),
+        (["task.splits={}"], "extrapolate task.splits={}: its encodings and splits are fixed"),
         (["train.step=3"], "train.step"),
         (["train.steps=2,3"], "of one setting over its seeds, and these words have several"),
-        (["task.splits.long_x8.length=64"], "long_x8, 8 x, not repeated, and here it is of length"),
-        (["task.splits.repeated_x8.period=9"], "repeated_x8, 8 x, repeated, and here it is of"),
-        (["eval.skip_too_long=true"], "needs the longest splits, which eval.skip_too_long may"),
-        (["task=needle", "task.splits.long_x8.length=99"], "long_x8, 8 x, and here it is of"),
-        (["task.period=64"], "length 1024 and period 64: leave task.splits and task.period"),
+        (["task.splits.long_x8.length=64"], "leave task.splits.long_x8.length out"),
+        (["++task.splits.repeated_x8.period=9"], "its encodings and splits are fixed"),
+        (["eval.skip_too_long=true"], "leave eval.skip_too_long out"),
+        (["task.period=64"], "leave task.period out"),
         (["task.file=nowhere.txt"], "task.file=nowhere.txt cannot be read"),
     ],
 )

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from edited import edit_summary
 from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
 from program import Here
 
 from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
-from pe_lab.results.runs_file import read_file_of_runs
+from pe_lab.results.selection import read_file_of_runs
+from pe_lab.store.digests import sealed
 from pe_lab.store.run_id import identity
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -61,16 +63,12 @@ def test_a_key_may_hold_another_kind_in_every_run() -> None:
     assert read_runs(**{"pe.base": "true"})["seed"].to_list() == [2]
 
 
-@pytest.mark.parametrize("layout", ["ours", "one line", "sorted", "unicode"])
-def test_a_summary_may_be_laid_out_in_any_way(layout: str) -> None:
+def test_a_summary_may_hold_what_looks_like_its_keys() -> None:
+    """Its parts are found by the beginnings of lines."""
     runs = [made("rope", seed, errors={"in_domain": seed / 8}) for seed in (0, 1)]
     before = read_runs()
     for run in runs:
-        path = run.path / "summary.json"
-        summary = json.loads(path.read_text())
-        summary["overrides"] = ['\n "by": {', '\n "config": {']
-        ways = {"one line": {}, "sorted": {"indent": 1, "sort_keys": True}}
-        path.write_text(json.dumps(summary, **ways.get(layout, {"indent": 1})))
+        edit_summary(run.path, lambda s: s.update(overrides=['\n "by": {', '\n "config": {']))
     assert read_runs().select(before.columns).equals(before)
     assert before["setting"].n_unique() == 1
     assert before["in_domain/error"].to_list() == [0.0, 0.125]
@@ -123,6 +121,23 @@ def test_an_odd_configuration_is_reported() -> None:
     assert all("config.yaml" in message for message in read_runs()["message"])
 
 
+def test_a_folder_that_was_renamed_or_moved_is_named(here: Here) -> None:
+    """It was no more in any table, without a word; a link to itself stopped every command."""
+    kept, renamed, moved, aside = (made("rope", seed).path for seed in range(4))
+    renamed.rename(renamed.with_name("best"))
+    moved.rename(Path("runs") / moved.name)
+    aside.rename(aside.with_name(f"{aside.name}.replaced-1"))
+    kept.with_name("loop").symlink_to("loop")
+    found = read_runs()
+    assert found["state"].to_list() == ["finished", "broken", "broken"]
+    paths = [f"runs/{moved.name}", f"{renamed.with_name('best')}"]
+    for path, message in zip(paths, found["message"].to_list()[1:], strict=True):
+        assert message.startswith(f"{path} is not counted: a run is in runs/TASK/ENCODING")
+    ended = here("verify", "format=csv")
+    assert ended.status == 1
+    assert all(f"{path} is not counted" in ended.out for path in paths)
+
+
 def test_metrics_stay_with_their_runs() -> None:
     for number, pe in enumerate("abcd"):
         errors = {"in_domain": number / 8, **({"sparse": 0.5} if number % 2 else {})}
@@ -145,9 +160,7 @@ def test_splits_curves_and_breakdowns() -> None:
     assert breakdowns(read_runs()).select(columns).rows() == [
         ("in_domain", "length", "1", 0.25, None, 4)
     ]
-    summary = json.loads((run.path / "summary.json").read_text())
-    summary["by"]["in_domain"]["length"]["1"]["loss"] = 0.5
-    (run.path / "summary.json").write_text(json.dumps(summary))
+    edit_summary(run.path, lambda s: s["by"]["in_domain"]["length"]["1"].update(loss=0.5))
     assert breakdowns(read_runs())["loss"].to_list() == [0.5]
 
 
@@ -189,16 +202,14 @@ def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
 
 def test_odd_files_are_reported_and_hide_nothing(here: Here) -> None:
     made("a")
-    crlf = made("b").path / "summary.json"
-    crlf.write_bytes(crlf.read_bytes().replace(b"\n", b"\r\n"))
     for seed in (2, 3, 2**63):
         Path(f"runs/flipflop/c/seed{seed}-01234567").mkdir(parents=True)
     Path("runs/flipflop/c/seed2-01234567/summary.json").mkdir()
-    odd = {"state": 5, "step": "x", "steps": None}
-    Path("runs/flipflop/c/seed3-01234567/status.json").write_text(json.dumps(odd))
+    odd = {"run": "01234567", "state": 5, "step": "x", "steps": None}
+    Path("runs/flipflop/c/seed3-01234567/status.json").write_text(sealed(odd))
     runs = read_runs()
-    assert runs["state"].to_list() == ["finished"] * 2 + ["broken"] * 3
-    assert runs["message"].to_list()[2:] == [
+    assert runs["state"].to_list() == ["finished"] + ["broken"] * 3
+    assert runs["message"].to_list()[1:] == [
         "runs/flipflop/c/seed2-01234567 cannot be read (Is a directory): make it readable",
         "runs/flipflop/c/seed3-01234567/status.json is not as pe-lab writes it (state=5: Input "
         "should be 'running', 'interrupted', 'failed' or 'finished'): put back a copy, or make the "

@@ -40,8 +40,23 @@ HINTS = {
     "show sequnces=2": "did you mean sequences? (choices: sequences, splits; of a run: debug, ",
     "show spits=sparse": "did you mean splits?",
     "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
-    "data spilt=train to=x.npz": "did you mean split? (choices: n, split, to; of a run: debug, ",
-    "data xyz=3 to=x.npz": "choose from n, split, to; of a run: debug, ",
+    "data spilt=train to=x.jsonl": "did you mean split? (choices: n, split, to; of a run: debug, ",
+    "data xyz=3 to=x.jsonl": "choose from n, split, to; of a run: debug, ",
+    "train.schedule=cosin": "did you mean cosine? (choices: constant, cosine, linear)",
+    "list encoding": "did you mean pe?",
+    # Names of the field or of other commands.
+    "encoding=cope": "did you mean pe?",
+    "task=copy layers=3": "did you mean model.n_layers?",
+    "model.layers=2": "set it to a mapping: {KEY: VALUE}, or give model.n_layers=2",
+    "compare to=x.csv": "leave to out, and give format=csv > x.csv",
+    # Of one run and of a sweep alike, the name of a launcher comes first.
+    "hydra/launcher=slrum": "did you mean slurm?",
+    "-m hydra/launcher=slrum": "did you mean slurm?",
+    "hydra/launcher=joblib": "has no effect on one run: add -m",
+    "hydra/launchr=joblib": "did you mean hydra/launcher?",
+    # Another task than the default is shown only where it is named.
+    "show pe=cope": "show needs a task: give task=NAME",
+    "data to=x.jsonl": "data needs a task: give task=NAME",
     "inspect runs/x": "did you mean run=runs/x?",
     "results .": "did you mean runs_dir=.?",
 }
@@ -63,6 +78,7 @@ def test_no_hint_leads_astray(here: Here, line: str) -> None:
 def test_a_long_list_of_choices_is_cut_and_says_how_to_see_all(here: Here) -> None:
     """A mistyped key of ``where`` named up to sixty."""
     errors_of("rope", [0.1])
+    assert "did you mean pe?" in here("results", "where=encoding=rope").err
     ended = here("results", "where=train.stpes>3")
     assert (ended.status, ended.err.count("\n")) == (2, 1)
     assert "did you mean train.steps? (choices: " in ended.err

@@ -1,5 +1,5 @@
 """Models with an input and an output part, encoder-decoder and seq2seq: equality with a formula in
-loops, causality, key cache, scored positions, dropout masks, refused sequences."""
+loops, causality, scored positions, dropout masks, refused sequences."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +14,9 @@ from torch import Tensor
 
 from docs import facts
 from pe_lab.core.dropout import Drop
+from pe_lab.models.base import ScoredPositions
 from pe_lab.models.input_output import InputOutput
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.training.encodings import build_encodings, refused
-from pe_lab.training.generate import generate
 
 pytestmark = pytest.mark.usefixtures("float64")
 Build = Callable[..., InputOutput]
@@ -108,42 +107,6 @@ def test_causality(build: Build, pe: str) -> None:
         assert not torch.isclose(model(other, pos[:1])[0, 4], after[0, 4]).any()
 
 
-@pytest.mark.parametrize(("build", "pe"), CASES)
-def test_a_key_cache_changes_nothing(build: Build, pe: str) -> None:
-    model = build(pe, n_layers=2)
-    if any(encoding.whole_sequence for encoding in model.encodings):
-        with pytest.raises(ValueError, match="a key cache cannot be used"):
-            model.empty_cache()
-        return
-    tokens, pos = sequences([3, 3], 9)
-    expected = model(tokens, pos)
-    for prompt in (4, 6):
-        cache = model.empty_cache()
-        steps = [model(tokens[:, :prompt], pos[:, :prompt], cache)]
-        for end in range(prompt + 1, 10):
-            steps.append(model(tokens[:, end - 1 : end], pos[:, :end], cache))
-        torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(("build", "pe", "scale"), [(encoder_decoder, "sinusoidal", 1),
-                                                    (seq2seq, "none", 2)])  # fmt: skip
-def test_generates_what_a_forward_pass_predicts(build: Build, pe: str, scale: float) -> None:
-    """Token by token; of several separators the first one counts."""
-    model = build(pe)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(scale)
-        if build is encoder_decoder:
-            model.head.weight[SEPARATOR] *= 5
-    tokens, _ = sequences([4] * 16, 5)
-    answers = generate(model, tokens, torch.arange(12)[None], 8)
-    assert build is not encoder_decoder or (answers == SEPARATOR).any()
-    assert len(answers.unique()) > 2
-    read = torch.cat([tokens, answers[:, :-1]], 1)
-    likeliest = model.unembed(model(read, torch.arange(12)[None])[:, 4:]).argmax(-1)
-    assert torch.equal(likeliest, answers)
-
-
 @pytest.mark.parametrize(
     ("build", "pe", "dropout"),
     [
@@ -176,18 +139,12 @@ def test_states_at_scored_positions_are_those_of_all(build: Build, pe: str, drop
         pytest.param(seq2seq, "none", 2 + 1 + 7 + 1, 2 + 1 + 1 + 1, id="s2s"),
     ],
 )
-def test_dropout_follows_its_key(
+def test_dropout_masks_differ(
     build: Build, pe: str, masks: int, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fast and the plain model draw one mask, other places others; evaluation draws none."""
-    built = partial(build, pe, n_layers=2)
-    model, plain = built(dropout=0.3), built(fast=False, dropout=0.3)
+    """Each place of the model draws another mask."""
     tokens, pos = sequences([4, 2, 3], 9)
-    first = model(tokens, pos, key=5)
-    assert torch.equal(first, model(tokens, pos, key=5))
-    assert not torch.allclose(first, model(tokens, pos, key=6))
-    torch.testing.assert_close(plain(tokens, pos, key=5), first, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(model.eval()(tokens, pos), built()(tokens, pos), rtol=0, atol=0)
+    plain = build(pe, False, n_layers=2, dropout=0.3)
     drawn: list[tuple[Any, bytes]] = []
     kept = Drop.kept
 

@@ -20,8 +20,9 @@ from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
-from pe_lab.inspection.page import page
+from pe_lab.inspection.page import fragment
 from pe_lab.inspection.text import lines
+from pe_lab.store.run_folder import RunFolder
 
 __all__ = ["fake", "run"]
 
@@ -49,7 +50,7 @@ def test_every_encoding_is_inspected(name: str, fake: Fake) -> None:
         text.plain for text in lines(inspection, inspection.heads[0], None, 100, False)
     )
     assert "attention" in printed
-    assert len(page(inspection, alone=False)) < 100_000
+    assert len(fragment(inspection)) < 100_000
 
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -168,13 +169,12 @@ def test_other_than_a_finished_run_is_refused(run: Path, here: Here, tmp_path: P
     half = tmp_path / "half"
     shutil.copytree(run, half)
     (half / "summary.json").unlink()
-    status = json.loads((half / "status.json").read_text()) | {"state": "interrupted", "step": 7}
-    (half / "status.json").write_text(json.dumps(status))
+    RunFolder(half).set_status("interrupted", 7, 20)
     assert "half is not finished (interrupted, step 7 of 20)" in refusal(here, "run=half")
     (half / "status.json").unlink()
     assert "half is not finished (not begun" in refusal(here, "run=half")
     (half / "summary.json").write_text("{")
-    assert "summary.json cannot be read" in refusal(here, "run=half", status=1)
+    assert "summary.json does not fit its digest" in refusal(here, "run=half", status=1)
 
 
 def test_a_model_that_cannot_be_loaded_is_refused(

@@ -1,15 +1,14 @@
 """An inspection in the terminal and as a page."""
 
 import io
-import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from edited import edit_checkpoint
+from html_page import Page
 from inspections import Fake, fake, made, run
 from rich.console import Console
 
@@ -17,7 +16,7 @@ from docs.facts import section
 from pe_lab.cli.inspect import show
 from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.inspection.data import Answer, Head
-from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, page
+from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment
 from pe_lab.inspection.text import lines
 
 __all__ = ["fake", "run"]
@@ -94,46 +93,20 @@ def test_a_long_row_is_folded_and_its_gates_summed() -> None:
     assert whole == 400
 
 
-class Parsed(HTMLParser):
-    """Elements that are closed in order, their ids, and the JSON that they hold."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.data: list[Any] = []
-        self.text = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append("json" if ("type", "application/json") in attrs else tag)
-        self.ids += [str(value) for name, value in attrs if name == "id"]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() in (tag, "json")
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "json":
-            self.data.append(json.loads(data))
-        elif not self.open or self.open[-1] not in ("style", "script"):
-            self.text += data
-
-
-def chart_in(text: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def chart_in(text: str) -> tuple[Page, dict[str, Any], dict[str, Any]]:
     """The parsed page, and the values of its chart's data and signals."""
-    parsed = Parsed(text)
-    (spec,) = parsed.data
+    page = Page(text)
+    (spec,) = page.specs()
     data = {source["name"]: source.get("values") for source in spec["data"]}
-    return parsed, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
+    return page, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
 
 
 def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
     inspection = inspect_run(run, "long_x4", 1)
-    parsed, data, signals = chart_in(page(inspection, alone=False))
-    assert parsed.ids == []
+    parsed, data, signals = chart_in(fragment(inspection))
+    assert not any("id" in e["attributes"] for e in parsed.elements)
     assert [row["token"] for row in data["tokens"]] == inspection.tokens
-    assert inspection.summary in parsed.text
+    assert parsed.all("p")[0]["text"] == inspection.summary
     rows = {(row["head"], row["query"]): row for row in data["rows"]}
     assert len(rows) == len(data["rows"])
     assert rows.keys() == {(h.name, q) for h in inspection.heads for q in inspection.queries}
@@ -171,7 +144,7 @@ def test_a_page_of_paper_size_is_small() -> None:
     queries = list(range(0, 512, 4))
     answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
     inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
-    text = page(inspection, alone=False)
+    text = fragment(inspection)
     _, _, signals = chart_in(text)
     assert len(text.encode()) < 300_000
     assert len(signals["heads"]) == 8
@@ -182,7 +155,7 @@ def test_a_page_of_paper_size_is_small() -> None:
 def test_a_token_cannot_end_the_page() -> None:
     evil = "</script><b>&amp;"
     inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], pe=evil)
-    text = page(inspection, alone=False)
+    text = fragment(inspection)
     _, data, _ = chart_in(text)
     assert data["tokens"][0]["token"] == evil
     assert evil not in text
@@ -194,7 +167,7 @@ def test_nan_outputs_are_shown_as_such(fake: Fake) -> None:
     edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
-    _, data, _ = chart_in(page(inspection, alone=False))
+    _, data, _ = chart_in(fragment(inspection))
     answers = [row["answer"] for row in data["rows"] if row["answer"]]
     assert all("(probability not a number): wrong" in answer for answer in answers)
     assert answers

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pe_lab.results.intervals import over_seeds
-from pe_lab.results.statistics.proportions import two_clusters
+from pe_lab.results.statistics.seeds import over_seeds, two_clusters
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

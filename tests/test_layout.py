@@ -1,5 +1,6 @@
 """The layout of the code: packages, imports and the length of files."""
 
+import ast
 import re
 import subprocess
 from graphlib import TopologicalSorter
@@ -9,6 +10,13 @@ import pytest
 from program import ROOT
 
 LONGEST = 400
+"""Lines of a file."""
+LONGEST_FUNCTION = 50
+"""Lines of a function without its docstring."""
+LONGER = {
+    "sweeps/suite/phases.py: phases",
+}
+"""Functions that would lose by being split: a table of small functions."""
 
 
 def files(*patterns: str) -> list[str]:
@@ -30,6 +38,20 @@ def test_no_file_is_long() -> None:
     ]
     lengths = {name: len((ROOT / name).read_text().splitlines()) for name in names}
     assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_no_function_is_long() -> None:
+    found = {}
+    for name in files("pe_lab/*.py", "tasks/*.py", "docs/*.py", "benchmarks/*.py"):
+        for node in ast.walk(ast.parse((ROOT / name).read_text())):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                first = node.body[0]
+                text = first if ast.get_docstring(node) is not None else None
+                said = (text.end_lineno or 0) - text.lineno + 1 if text else 0
+                lines = node.end_lineno - node.lineno + 1 - said
+                if lines > LONGEST_FUNCTION:
+                    found[f"{name.removeprefix('pe_lab/')}: {node.name}"] = lines
+    assert {name: n for name, n in found.items() if name not in LONGER} == {}
 
 
 def test_packages_and_nothing_loose() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from formulas import rotated
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.kernels.attention import FastLinearAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.transformer_config import LayerConfig
@@ -35,11 +35,9 @@ def encoding(pe: str, **keys: Any) -> PositionalEncoding:
     return build_encodings(section, config().dims(VOCAB, 8, MAX_LEN))[0]
 
 
-def attention(pe: str = "none", fast: bool = True, **keys: Any) -> LinearAttention:
+def attention(pe: str = "none", **keys: Any) -> LinearAttention:
     torch.manual_seed(0)
     made = LinearAttention(config(), encoding(pe, **keys))
-    if fast:
-        made.__class__ = FastLinearAttention
     # Otherwise queries and keys are all near 0, and phi near 1.
     made.qkv.weight.data.mul_(3)
     return made
@@ -56,15 +54,8 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
     def feature(v: Tensor) -> Tensor:
         return torch.stack([1 + a if a > 0 else a.exp() for a in v])
 
-    def rotated(v: Tensor, position: Tensor) -> Tensor:
-        if not slowed:
-            return v
-        out = list(v)
-        for m in range(0, WIDTH, 2):
-            angle = float(position) / slowed * 10000 ** (-m / WIDTH)
-            out[m] = v[m] * math.cos(angle) - v[m + 1] * math.sin(angle)
-            out[m + 1] = v[m] * math.sin(angle) + v[m + 1] * math.cos(angle)
-        return torch.stack(out)
+    def turned(v: Tensor, position: Tensor) -> Tensor:
+        return rotated(v, float(position) / slowed) if slowed else v
 
     rows = []
     for x, pos in zip(x_BTE, pos_BT, strict=True):
@@ -77,7 +68,7 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
                 above, below = torch.zeros(WIDTH), torch.zeros(())
                 for j in range(i + 1):
                     key = feature(k[j, head])
-                    above = above + rotated(query, pos[i]) @ rotated(key, pos[j]) * v[j, head]
+                    above = above + turned(query, pos[i]) @ turned(key, pos[j]) * v[j, head]
                     below = below + query @ key
                 mixed.append(above / below)
             rows.append(made.out(torch.cat(mixed)))
@@ -87,14 +78,14 @@ def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -
 @pytest.mark.parametrize(
     ("pe", "keys", "slowed"), [("none", {}, 0), ("rope", {}, 1), ("pi", {"k": 2.5}, 2.5)]
 )
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("chunk", [4, 64])
 @pytest.mark.parametrize("length", [1, 3, 4, 9])
 def test_equals_the_formula_in_value_and_gradient(
-    pe: str, keys: dict[str, Any], slowed: float, fast: bool, length: int,
+    pe: str, keys: dict[str, Any], slowed: float, chunk: int, length: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(FastLinearAttention, "chunk", 4)
-    made = attention(pe, fast, **keys)
+    monkeypatch.setattr(LinearAttention, "chunk", chunk)
+    made = attention(pe, **keys)
     x = torch.randn(2, length, HEADS * WIDTH, requires_grad=True)
     pos = scattered(2, length)
     outs = [made(x, pos)[0], naive(made, x, pos, slowed)]
@@ -107,10 +98,10 @@ def test_equals_the_formula_in_value_and_gradient(
 
 @pytest.mark.parametrize("pe", ["none", "rope"])
 def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FastLinearAttention, "chunk", 4)
     x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21)
-    for fast in (True, False):
-        made = attention(pe, fast)
+    for chunk in (4, 64):
+        monkeypatch.setattr(LinearAttention, "chunk", chunk)
+        made = attention(pe)
         whole, _ = made(x, pos)
         cache, sizes, parts = made.empty_cache(), set(), []
         for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):

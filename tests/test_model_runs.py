@@ -4,13 +4,11 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from program import Here, rows, state, the_run, tiny
-from small_models import FLIPFLOP, config, every_model, two_parts
+from small_models import every_model, two_parts
 
 from docs import facts
 from pe_lab.cli.train import checked_jobs
@@ -20,9 +18,7 @@ from pe_lab.experiment.inspect_run import inspect_run
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_alone
 from pe_lab.models.attention import Attention
-from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.plan import plan
-from pe_lab.training.trainer import Trainer
 
 
 def words(name: str, *more: str) -> list[str]:
@@ -80,6 +76,7 @@ def test_refused_on_the_command_line(here: Here) -> None:
         ): "pe=xpos cannot be used with linear attention.* rope, sinusoidal",
         ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
         ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
+        ("seq2seq", "task=copy", "pe=floater", "pe.blocks=all"): "pe=floater acts .*sinusoidal",
         ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",
     }
     for (name, *given), told in lines.items():
@@ -88,52 +85,3 @@ def test_refused_on_the_command_line(here: Here) -> None:
         assert (refusal.status, refusal.err.count("\n")) == (2, 1)
         assert re.search(told, refusal.err), refusal.err
     assert not Path("runs").exists()
-
-
-@every_model
-def test_a_task_without_parts_is_refused_by_models_for_two(name: str) -> None:
-    if two_parts(name):
-        told = config(name).refuses_task(FLIPFLOP)
-        assert told is not None
-        assert "\n" not in told
-        assert "choose a task that has one (" in told
-        assert "selective_copy" in told
-
-
-class Kept:
-    """Rows that are written nowhere."""
-
-    mark = (0, "")
-
-    def write(self, row: dict[str, Any]) -> None: ...
-
-    def sync(self) -> None: ...
-
-
-def trainer(name: str, folder: Path, seed: int = 0) -> Trainer:
-    planned = plan(replace(job(name), seed=seed))
-    made = Trainer(planned, torch.device("cpu"), RunFolder(folder), {}, lambda: None)
-    made.log = Kept()
-    return made
-
-
-@every_model
-def test_a_run_that_goes_on_comes_to_the_same_weights(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["pe-lab"])
-    whole, begun = (trainer(name, tmp_path) for _ in range(2))
-    for _ in range(4):
-        whole.train_step()
-    for _ in range(2):
-        begun.train_step()
-    begun.save()
-    torch.rand(1)
-    resumed = trainer(name, tmp_path)
-    assert resumed.resume()
-    for _ in range(2):
-        resumed.train_step()
-    expected, found = whole.model.state_dict(), resumed.model.state_dict()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
-    assert float(resumed.loss_sum) == float(whole.loss_sum)
-    assert not torch.equal(*(next(t.model.parameters()) for t in (begun, resumed)))

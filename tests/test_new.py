@@ -84,7 +84,7 @@ def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
     (tmp_path / "mine" / file).write_text("mine")
     ended = here("new", "encoding", "fading", "to=mine")
     assert ended.status == 2
-    assert f"mine/{file} exists and is not written over" in ended.err
+    assert f"mine/{file} exists and is not overwritten" in ended.err
     assert [p.name for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [Path(file).name]
     assert (tmp_path / "mine" / file).read_text() == "mine"
 
@@ -99,7 +99,7 @@ def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
         (["encoding", "my-own"], "letters, digits and _"),
         (["encoding", "class"], "letters, digits and _"),
         (["encoding", "../up"], "letters, digits and _"),
-        (["encoding", "Mine"], "names are in small letters: mine"),
+        (["encoding", "Mine"], "give a name in small letters, mine"),
         (["encodings", "mine"], "new encodings: did you mean encoding?"),
         (["encoding"], "give one name"),
         ([], "choose from encoding, model, task"),

@@ -7,18 +7,13 @@ import pytest
 import torch
 import yaml
 from program import ROOT, Here, summary, the_run, tiny
+from trainers import planned
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.check import check
 from pe_lab.config.schema import plain
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
-from pe_lab.training.plan import Plan, plan
-
-
-def planned(*words: str) -> Plan:
-    (config,) = checked_jobs(tiny(*words))
-    return plan(config)
+from pe_lab.training.plan import plan
 
 
 def with_null(kind: str) -> list[str]:

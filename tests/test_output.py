@@ -28,8 +28,8 @@ def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> Non
     assert "written to  m[/b]x[y]/flipflop/none/seed0-" in ended.out
     (path,) = Path("m[/b]x[y]").glob("*/*/seed*/status.json")
     path.with_name("summary.json").unlink()
-    path.write_text(path.read_text().replace('"finished"', '"failed"').replace(
-        '"error": null', '"error": "[red]x\\u001b[31m\\u009b2J\\u202e"'))  # fmt: skip
+    error = "[red]x\x1b[31m\x9b2J\u202e"
+    RunFolder(path.parent).set_status("failed", 1, 2, error)
     shown = here("results", "runs_dir=m[/b]x[y]").out
     assert "[red]x\\x1b[31m\\x9b2J\\u202e" in shown
     assert not set(shown) & set("\x1b\x9b\u202e")
@@ -145,8 +145,7 @@ def test_a_read_only_folder_shows_a_killed_run_as_killed(
     assert here(*tiny("train.steps=2", f"runs_dir={mounted}/runs")).status == 0
     folder = the_run(mounted / "runs")
     (folder / "summary.json").unlink()
-    recorded = (folder / "status.json").read_text()
-    (folder / "status.json").write_text(recorded.replace('"finished"', '"running"'))
+    RunFolder(folder).set_status("running", 2, 2)
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     assert "killed" in here("results", f"runs_dir={mounted}/runs").out
 
@@ -167,9 +166,8 @@ def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
     (folder,) = (tmp_path / "a,b").glob("*/*/seed*")
     assert here("eval", f"run={folder}", "sequences=2", "runs_dir=a,b").status == 0
     lock = folder.with_name(f".{folder.name}.lock")
-    recorded = (folder / "status.json").read_text()
     (folder / "summary.json").unlink()
-    (folder / "status.json").write_text(recorded.replace('"finished"', '"running"'))
+    RunFolder(folder).set_status("running", 2, 2)
     lock.unlink(missing_ok=True)
     assert "killed" in here("results", "runs_dir=a,b").out
     assert not lock.exists()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from program import Here, rows, tiny
+from program import Here, assert_refused, rows, tiny
 
 FILE = '''
 """The mean of the tokens so far, through a linear map."""
@@ -65,5 +65,4 @@ def test_a_model_is_added_by_a_file_and_a_yaml(
     (folder,) = (path.parent for path in (tmp_path / "runs").rglob("metrics.jsonl"))
     assert [row["step"] for row in rows(folder) if "train/loss" in row][-1] == 3
     refused = here("--config-dir", "conf", "model=mean", "model.sharp=2", *words)
-    assert refused.status == 2
-    assert "model.sharp=2 is not allowed: set it to true or false" in refused.err
+    assert_refused(refused, "model.sharp=2 is not allowed: set it to true or false")

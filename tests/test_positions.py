@@ -1,7 +1,6 @@
 """Sources of positions: what each draws, its limit, what it refuses.
 
-``randomized`` itself is in test_train.py, what follows from tokens or tasks in
-test_task_positions.py.
+What follows from tokens or tasks is in test_task_positions.py.
 """
 
 import math
@@ -9,19 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from program import ROOT, Here, assert_refused, tiny
+from program import Here, assert_refused, tiny
 from scipy.stats import chisquare
 
-from pe_lab.cli.train import checked_jobs
-from pe_lab.common.instantiate import instantiate
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Ints
-from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Positions, Randomized, Sequential
-from pe_lab.store.run_folder import RunFolder
-from pe_lab.training import trainer as train
-from pe_lab.training.plan import plan
-from pe_lab.training.trainer import Trainer
+from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Randomized, Sequential
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
@@ -43,11 +35,6 @@ def is_uniform(values: Ints, low: int, high: int) -> bool:
     assert values.min() == low
     assert values.max() == high
     return low == high or bool(chisquare(np.bincount(values)[low:]).pvalue > 1e-4)
-
-
-def test_every_yaml_has_a_test() -> None:
-    names = {path.stem for path in Path(ROOT, "conf", "positions").glob("*.yaml")}
-    assert names == {"sequential", *DRAWN, "abacus", "coupled", "rows"}
 
 
 @drawn
@@ -125,6 +112,13 @@ def test_pose_is_two_chunks(length: int, longest: int) -> None:
         assert abs(correlation) < 4 / math.sqrt(moved.sum())
 
 
+def test_randomized_is_every_position_equally_often() -> None:
+    """But not independently: within a row they differ."""
+    rows = sample(Randomized(64, False), 200, 15)
+    # 200 * 15 / 64 = 46.9, five deviations.
+    assert abs(np.bincount(rows.ravel(), minlength=64) - 46.9).max() < 5 * math.sqrt(46.9)
+
+
 def test_offset_is_one_chunk() -> None:
     rows = sample(Offset(30, False), 20000, 12)
     assert (np.diff(rows, axis=1) == 1).all()
@@ -157,32 +151,3 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
         ended = here(*tiny(*words, f"positions.evaluation={flag}"))
         assert ended.status == 0, ended.err
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2
-
-
-def test_by_name() -> None:
-    section = {"_target_": "pe_lab.pe.positions.Pose", "max": 9, "evaluation": True}
-    source = instantiate(section, "positions", Positions)
-    assert isinstance(source, Pose)
-    assert (source.max, source.evaluation) == (9, True)
-
-
-@pytest.mark.parametrize("words", [(), ("positions=offset", "positions.max=40")])
-def test_a_step_draws_positions_from_a_separate_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    (config,) = checked_jobs(tiny("pe=learned", *words))
-    trainer = Trainer(plan(config), torch.device("cpu"), RunFolder(tmp_path), {}, lambda: None)
-    made: list[tuple[object, ...]] = []
-
-    def noted(seed: int, *path: str | int) -> np.random.Generator:
-        made.append(path)
-        return generator(seed, *path)
-
-    monkeypatch.setattr(train, "generator", noted)
-    for trainer.step in (7, 3):
-        (part,) = trainer.microbatches()
-        stream = generator(0, "train positions", trainer.step)
-        expected = trainer.plan.positions.of_batch(stream, part.batch, training=True)
-        np.testing.assert_array_equal(part.pos, expected)
-    # To make one costs as much as all the rest of a step's reading.
-    assert made == [("train positions", step) for step in (7, 3) if words]

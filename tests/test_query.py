@@ -153,7 +153,11 @@ def test_where_keeps_words(word: str) -> None:
         ("pe in (rope", "a closing parenthesis is missing"),
         ("seed>nan", "> compares numbers, and seed>nan has none"),
         ("pe in ()", "character 8: a value is missing"),
-        ("pe='rope", "character 4: ' is out of place"),
+        ("pe='rope", "character 4: the quote does not end"),
+        ("'pe=rope", "character 1: ' is out of place"),
+        ("()", "character 2: a key is missing"),
+        ("pe=rope not seed=1", "character 9: not is out of place: join conditions by and, or"),
+        ("(" * 999 + "pe=rope" + ")" * 999, "it is nested too deep"),
         (
             "train.stps=3",
             r"character 1: none of the runs has a key train.stps: did you mean",

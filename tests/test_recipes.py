@@ -117,11 +117,6 @@ def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
     summary = folder.summary()
     assert summary is not None
     assert summary["names"]["experiment"] == recipe
-    written: dict[str, Any] = yaml.safe_load(text(recipe))
-    for group in ("task", "model"):
-        for key, value in written.get(group, {}).items():
-            if not isinstance(value, dict) and f"{group}.{key}" not in {*params(recipe), *smaller}:
-                assert summary["config"][group][key] == value
 
 
 @pytest.mark.parametrize(
@@ -192,7 +187,7 @@ def test_without_m_a_recipe_is_one_run_and_says_so(here: Here) -> None:
 
 def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
     both = "experiment=small/flipflop_yang,small/brackets"
-    with pytest.raises(UsageError, match=r"flipflop_yang varies seed: give each recipe a line"):
+    with pytest.raises(UsageError, match=r"flipflop_yang varies seed: run each recipe by itself"):
         jobs(both, "pe=rope")
     assert len(jobs(both, "pe=rope", "seed=0")) == 2
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from fast import accelerated
 from formulas import sigmoid
 from torch import Tensor
 
@@ -21,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("float64")
 every_kind = pytest.mark.parametrize("kind", CONFIGS)
 
 
-def built(kind: str, pe: str = "none", fast: bool = True, **changes: Any) -> Recurrent:
+def built(kind: str, pe: str = "none", **changes: Any) -> Recurrent:
     sizes = {"n_layers": 2, "d_model": WIDTH, "dropout": 0.0, "tied_embeddings": False}
     cfg = CONFIGS[kind](**{**sizes, **changes})
     encodings = build_encodings(facts.section(pe), cfg.dims(VOCAB, LENGTH, 64))
     torch.manual_seed(0)
-    return accelerated(cfg.build(Vocabulary(VOCAB), encodings), fast)
+    return cfg.build(Vocabulary(VOCAB), encodings)
 
 
 def tokens(length: int = LENGTH) -> Tensor:
@@ -65,10 +64,9 @@ def naive_layer(kind: str, cells: Any, x: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("fast", [True, False])
 @every_kind
-def test_equals_the_formula(kind: str, fast: bool, tied: bool) -> None:
-    model = built(kind, fast=fast, tied_embeddings=tied)
+def test_equals_the_formula(kind: str, tied: bool) -> None:
+    model = built(kind, tied_embeddings=tied)
     seen, slow = tokens(), list[Tensor]()
     for row in seen:
         x = [model.tokens.weight[token] * (math.sqrt(WIDTH) if tied else 1) for token in row]

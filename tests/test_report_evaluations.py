@@ -1,8 +1,6 @@
 """The report's sections of what runs were evaluated on."""
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from html_page import Page
@@ -10,10 +8,10 @@ from made import evaluate, made
 from program import Here
 
 from pe_lab.evaluation.record import NAME
-from pe_lab.report.evaluation_files import chart
-from pe_lab.report.pictures import drawn
-from pe_lab.results.evaluations import recorded
+from pe_lab.report.data import Section, evaluated
+from pe_lab.report.tables import table
 from pe_lab.results.frame import read_runs
+from pe_lab.store.digests import sealed_lines
 
 
 @pytest.fixture
@@ -28,90 +26,43 @@ def runs(here: Here) -> None:
     made("none", task="brackets")
 
 
-def page(here: Here, *words: str) -> tuple[str, dict[str, Any]]:
-    """The page, and the data of its sections."""
-    ended = here("report", *words)
-    assert ended.status == 0, ended.err
-    text = Path("runs/report/index.html").read_text()
-    return text, Page(text).data()
+def found(**equal: str) -> list[Section]:
+    return evaluated(read_runs(**equal))[0]
 
 
-def test_a_section_for_each_task_and_split(here: Here, runs: None) -> None:
-    text, sections = page(here)
-    assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain", "flipflop, sparse"]
-    titles = re.findall(r"<h2 id=\"task-\d+-title\">(.*?)</h2>", text)
-    assert titles == [*sections]
-    assert text.count("Scale k of pi: 1 at 64, 4 at 256.") == 1
-    assert text.count("Encoding by length") == text.count("Measured by pe-lab eval") == 2
-    # The title is of the tasks, and what they are trained with stands under them alone.
-    assert "<title>Positional encodings on brackets, flipflop</title>" in text
-    assert text.count("<h3>Settings</h3>") == 2
+@pytest.mark.usefixtures("runs")
+def test_lines_are_encodings_at_test_time() -> None:
+    section, sparse = found()
+    assert section.splits == ("64", "256", "1024")
+    rows = [(row.name, row.below, [cell.text for cell in row.cells]) for row in table(section).rows]
+    assert rows == [
+        ("pi", "in place of rope", ["2", "25.0", "50.0", "", "n/a"]),
+        ("rope", "as trained", ["2", "25.0", "", "87.5", "n/a"]),
+    ]
+    assert section.guess["64"] == 0.5
+    assert section.note == "Scale k of pi: 1 at 64, 4 at 256."
+    (learned,) = sparse.settings
+    assert learned.ood is not None
+    assert learned.ood.mean == 0.125
 
 
-def test_lines_are_encodings_at_test_time(here: Here, runs: None) -> None:
-    _, sections = page(here)
-    section = sections["flipflop, in_domain"]
-    assert section["splits"] == ["64", "256", "1024"]
-    named = [(setting["pe"], setting["label"]) for setting in section["settings"]]
-    assert named == [("pi", "pi in place of rope"), ("rope", "rope as trained")]
-    (group,) = section["groups"]
-    (panel,) = group["panels"]
-    assert panel["points"] == [[0, 64, "64"], [0, 256, "256"], [1, 64, "64"], [1, 1024, "1024"]]
-    # Mean and n, a column for each length.
-    cells = [setting["cells"]["error"] for setting in section["settings"]]
-    assert [[band and (band[0], band[5]) for band in row] for row in cells] == [
-        [(0.25, 2), (0.5, 2), None], [(0.25, 2), None, (0.875, 2)],
-    ]  # fmt: skip
-    assert panel["guess"] == 0.5
-    assert section["settings"][0]["cells"]["loss"][1][0] == 1.5
-    # Neither was measured at all lengths.
-    assert [setting["ood"]["error"] for setting in section["settings"]] == [None, None]
-    assert sections["flipflop, sparse"]["settings"][0]["ood"]["error"][0] == 0.125
-    assert sections["flipflop"]["splits"] == ["in_domain", "sparse"]
-
-
-@pytest.mark.extended
-def test_filters_choose_among_them_too(here: Here, runs: None) -> None:
-    _, sections = page(here, "pe=learned,none")
-    assert [*sections] == ["brackets", "flipflop", "flipflop, sparse"]
+@pytest.mark.usefixtures("runs")
+def test_filters_choose_among_them_too() -> None:
+    assert [section.title for section in found(pe="learned,none")] == ["flipflop, sparse"]
     for path in Path("runs").rglob(NAME):
         path.unlink()
-    assert [*page(here)[1]] == ["brackets", "flipflop"]
+    assert found() == []
 
 
-def test_a_record_that_cannot_be_read_is_listed(here: Here, runs: None) -> None:
+@pytest.mark.usefixtures("runs")
+def test_they_are_shown_with_their_task_and_a_damaged_record_is_named(here: Here) -> None:
     (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
-    path.write_text("[]\n")
-    text, sections = page(here)
-    assert [*sections] == ["brackets", "flipflop", "flipflop, in_domain"]
-    assert f"{path}: line 1 is not as pe-lab writes it" in text
-
-
-def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> None:
-    """With the number of runs, a caption and a white ground."""
-    for steps, error in ((100, 0.5), (400, 0.125)):
-        for seed in range(2):
-            evaluate(made("cope", seed, **{"train.steps": steps}), "trained", {64: 0.0, 256: error})
-    spec = chart(recorded(read_runs("runs"))[0], "error")
-    (panel,) = spec["concat"][0]["vconcat"][0]["concat"]
-    rows = [(row["label"], row["x"], row["y"], row["n"]) for row in panel["data"]["values"]]
-    assert rows == [
-        ("cope as trained", 64, 0, 2), ("cope as trained", 256, 12.5, 2),
-        ("cope as trained steps=100", 64, 0, 2), ("cope as trained steps=100", 256, 50, 2),
-    ]  # fmt: skip
-    image = drawn(spec, "svg").decode()
-    texts = " ".join(re.findall(r">([^<>]+)</t", image))
-    for text in ("cope as trained steps=100 (n = 2)", "the range of the seeds", "error (%)"):
-        assert text in texts
-    assert 'fill="#fff"' in image.partition("<g")[0]
-
-
-def test_a_mean_without_one_of_its_splits_is_no_mean(here: Here) -> None:
-    """Else an encoding that cannot read the longest split would seem to be the best."""
-    made("learned", errors={"in_domain": 0.0, "sparse": 0.0, "long_x4": None})
-    made("rope", errors={"in_domain": 0.0, "sparse": 0.25, "long_x4": 0.5})
-    _, sections = page(here)
-    found = {setting["pe"]: setting["ood"]["error"] for setting in sections["flipflop"]["settings"]}
-    assert [*found] == ["rope", "learned"]
-    assert found["learned"] is None
-    assert found["rope"][0] == 0.375
+    path.write_bytes(sealed_lines(b"[]\n"))
+    assert here("report").status == 0
+    page = Page(Path("runs/report/index.html").read_text())
+    assert page.all("h1")[0]["text"] == "Positional encodings on brackets, flipflop"
+    title = "Evaluated on in_domain after training, by length"
+    assert title in page.inside("task-2")
+    assert title not in page.inside("task-1")
+    assert "Evaluated on sparse" not in page.inside("main")
+    assert f"{path}: line 1 is not as pe-lab writes it" in page.inside("main")

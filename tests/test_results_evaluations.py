@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ from program import Here
 from scipy import stats
 
 from pe_lab.common.errors import RunError
-from pe_lab.evaluation.record import NAME, Evaluations, row_digest
+from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.store.digests import sealed_lines
+from pe_lab.store.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -131,6 +135,12 @@ def test_filters_and_metrics(here: Here, runs: None) -> None:
         assert sign in here("results", "evaluations=true", f"format={form}").out
 
 
+def test_the_trained_encoding_is_a_column_beside_that_at_test_time(here: Here, runs: None) -> None:
+    head, *body = cells(here, "by=pe,encoding", "splits=in_domain")
+    assert head[:3] == ["encoding", "in place of", "pe"]
+    assert ["pi", "rope", "rope"] in [line[:3] for line in body]
+
+
 def test_rows_of_other_keys(here: Here) -> None:
     for width in (64, 128):
         for lr in (0.1, 0.2):
@@ -194,8 +204,9 @@ ROW = {
 def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> None:
     evaluate(made("rope"), "pi", {64: 0.25})
     path = made("cope").path / NAME
-    lines = f"{json.dumps(ROW)}\n{broken}\n{json.dumps(ROW)}\n"
-    path.write_text(lines, errors="surrogateescape")
+    row = json.dumps(ROW | {"run": RunFolder(path.parent).identity})
+    lines = f"{row}\n{broken}\n{row}\n".encode(errors="surrogateescape")
+    path.write_bytes(sealed_lines(lines))
     ended = here("results", "evaluations=true", "format=csv")
     assert (ended.status, ended.err.count("\n")) == (0, 1)
     assert f"{path}: line 2 is no" in ended.err
@@ -212,12 +223,69 @@ def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> No
     assert f"{path}: line 2 is no" in alone.out
 
 
-def test_a_row_that_was_cut_off_is_none(here: Here) -> None:
+def one_sentence(here: Here, path: Path, part: str) -> None:
+    """Each command names the file with this reason, and shows the other runs."""
+    ended = here("results", "evaluations=true", "format=csv")
+    assert (ended.status, ended.err.count("\n"), "0.25" in ended.out) == (0, 1, True)
+    assert f"{path}{part}" in ended.err
+    assert "cope" not in ended.out
+    assert here("results").status == 0
+    ended = here("verify", "format=csv")
+    assert (ended.status, f"{path}{part}" in ended.out) == (1, True)
+    assert here("report", "inspect=none").status == 0
+    assert f"{path}{part}" in Path("runs/report/index.html").read_text()
+    with pytest.raises(RunError, match=re.escape(f"{path}{part}")):
+        Evaluations(path.parent)
+
+
+def test_evaluations_of_another_run_are_refused(here: Here) -> None:
+    evaluate(made("rope"), "pi", {64: 0.25})
+    evaluate(made("rope", 1), "pi", {64: 0.75})
     path = made("cope").path / NAME
-    row = ROW | {"digest": row_digest(ROW)}
-    path.write_text(f"{json.dumps(row)}\n{json.dumps(ROW | {'error': 1})[:40]}")
-    (one,) = rows(here)
-    assert (one["encoding"], one["mean"], one["k"]) == ("pi", "0.5", "")
+    theirs = made("rope", 1)
+    shutil.copy(theirs.path / NAME, path)
+    mine = path.parent.name[-8:]
+    one_sentence(here, path, f" is of the run {theirs.identity}, not of {mine}: remove it")
+    # A row of it among those of the run.
+    path.unlink()
+    evaluate(RunFolder(path.parent), "pi", {64: 0.5})
+    row = (theirs.path / NAME).read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(row + path.read_bytes())
+    one_sentence(here, path, " does not fit its digest in its last line")
+
+
+def test_evaluations_without_an_identity_are_refused(here: Here) -> None:
+    """As they were written before rows had one."""
+    evaluate(made("rope"), "pi", {64: 0.25})
+    path = made("cope").path / NAME
+    path.write_bytes(sealed_lines(json.dumps(ROW).encode() + b"\n"))
+    part = ": line 1 is not as pe-lab writes it (run: Field required): remove it, and pe-lab eval"
+    one_sentence(here, path, part)
+
+
+@pytest.mark.parametrize("torn", ["[" * 200_000, '{"a":' * 100_000, '{"trained"', "\0"])
+def test_a_torn_last_line_is_one_sentence(here: Here, torn: str) -> None:
+    """Deep nesting raised RecursionError in results, verify, report and eval of every run."""
+    evaluate(made("rope"), "pi", {64: 0.25})
+    run = made("cope")
+    evaluate(run, "pi", {64: 0.5})
+    with (run.path / NAME).open("a") as file:
+        file.write(torn)
+    one_sentence(here, run.path / NAME, " does not fit its digest in its last line")
+    with (run.path / NAME).open("w") as file:
+        file.write(torn)
+    one_sentence(here, run.path / NAME, " does not fit its digest in its last line")
+
+
+@pytest.mark.parametrize("lines", [[1, 2], [0, 2], [0, 1], [1, 0, 2], [0, 0, 1, 2], [], [2]])
+def test_dropped_and_reordered_rows_are_named(here: Here, lines: list[int]) -> None:
+    evaluate(made("rope"), "pi", {64: 0.25})
+    run = made("cope")
+    evaluate(run, "pi", {64: 0.5, 128: 0.625})
+    path = run.path / NAME
+    written = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(written[n] for n in lines))
+    one_sentence(here, path, " does not fit its digest in its last line")
 
 
 def test_each_seed_by_itself(here: Here, runs: None) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from edited import edit_summary
 from program import Here, tiny
 
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
+from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
 
@@ -95,7 +95,7 @@ def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> N
     assert folder.summary() is None
     assert folder.status() == {}
     folder.make()
-    (folder.path / "summary.json").write_text(json.dumps({"task": "flipflop"}))
+    (folder.path / "summary.json").write_text(sealed({"task": "flipflop"}))
     with pytest.raises(
         DamagedError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
     ):
@@ -149,20 +149,6 @@ def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:
     for fast in ("true", "false"):
         assert "finished already" not in here(*tiny("train.steps=2", f"train.fast={fast}")).out
     assert len(run_folders(tmp_path / "runs")) == 2
-
-
-def test_a_run_of_before_a_key_existed_is_named(here: Here) -> None:
-    """It has another identity, and these settings were trained again without a word."""
-    words = tiny("train.steps=1", "train.warmup=0")
-    assert here(*words).status == 0
-    first = only_run().path
-    edit_summary(first, lambda s: s["config"]["model"].pop("init"))
-    before = first.rename(first.with_name("seed0-00000000"))
-    part = f"{before} is a run of these settings from before model.init existed"
-    assert part not in here(*words, "train.lr=0.5").out
-    assert part in " ".join(here(*words, "threads=2", "eval.batch_tokens=999").out.split())
-    # Found finished.
-    assert part not in here(*words).out
 
 
 def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(

@@ -10,6 +10,7 @@ import yaml
 from program import Here, tiny
 
 import pe_lab
+from pe_lab.store.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -19,9 +20,7 @@ def runs(here: Here, tmp_path: Path) -> list[Path]:
         assert here(*tiny("train.steps=2", *words)).status == 0
     found = sorted((tmp_path / "runs").glob("*/*/seed*"))
     (found[-1] / "summary.json").unlink()
-    status = json.loads((found[-1] / "status.json").read_text())
-    status |= {"state": "interrupted", "step": 1}
-    (found[-1] / "status.json").write_text(json.dumps(status))
+    RunFolder(found[-1]).set_status("interrupted", 1, 2)
     for path in found[-1].iterdir():
         os.utime(path, (1e9, 1e9))
     return found

@@ -11,6 +11,7 @@ from edited import edit_summary
 from program import Here, Outcome, tiny
 
 from pe_lab.core.metrics import implausible
+from pe_lab.store.run_folder import RunFolder
 
 NESTED = "[" * 200_000
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
@@ -90,9 +91,10 @@ def copies(run: Path, n: int) -> list[Path]:
     made = [run.with_name(f"seed{k}-{k:08x}") for k in range(1, n + 1)]
     for k, path in enumerate(made, start=1):
         shutil.copytree(run, path)
+        RunFolder(path).set_status("finished", 2, 2)
 
         def change(summary: dict[str, Any], k: int = k) -> None:
-            del summary["identity"]
+            summary["identity"] = f"{k:08x}"
             summary["seed"] = summary["config"]["seed"] = k
 
         edit_summary(path, change)
@@ -200,10 +202,10 @@ def test_an_edited_evaluation_is_not_averaged(here: Here, run: Path, edit: tuple
     path = run / "evaluations.jsonl"
     path.write_text(path.read_text().replace(*edit, 1))
     ended = here("results", "evaluations=true")
-    shows(ended, "evaluations.jsonl: line 1")
+    shows(ended, "evaluations.jsonl does not fit its digest")
     ended = here("eval", f"run={run}", "lengths=8")
     assert (ended.status, ended.err.count("\n")) == (1, 1)
-    assert "evaluations.jsonl: line 1" in ended.err
+    assert "evaluations.jsonl does not fit its digest" in ended.err
 
 
 def test_plausible_numbers() -> None:

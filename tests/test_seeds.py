@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import trainers
 from program import Here, assert_refused, summary, tiny
 from sweeps import folders
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain, validated
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
@@ -16,15 +16,14 @@ from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import labels
 from pe_lab.store.run_id import identity
 from pe_lab.training.batches import TrainData
-from pe_lab.training.plan import Plan, plan
+from pe_lab.training.plan import Plan
 
 PLAIN = "seed3-633ea752"
 """Of a run before ``seed.init`` and ``seed.data`` existed."""
 
 
 def planned(*words: str) -> Plan:
-    (config,) = checked_jobs(tiny("pe=rope", *words))
-    return plan(config)
+    return trainers.planned("pe=rope", *words)
 
 
 def weights(of: Plan) -> dict[str, torch.Tensor]:
@@ -80,7 +79,7 @@ def test_a_mapping_is_the_same_as_two_words() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["seed=1", "seed.init=2", "seed.data=3"], "seed=1 has no effect beside seed.init and"),
+        (["seed=1", "seed.init=2", "seed.data=3"], "seed=1 has no effect with seed.init and"),
         (["seed.init=-1"], "seed.init=-1 is not allowed: "),
         (["seed.init=true"], "seed.init=true is not allowed: "),
         (["seed.init=abc"], "seed.init=abc is not allowed: "),

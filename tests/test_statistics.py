@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
-from pe_lab.results.statistics import across_tasks, pairs, power, proportions
+from pe_lab.results.statistics import across_tasks, pairs, seeds
 from pe_lab.results.statistics.across_tasks import (
     improvement_interval,
     iqm,
@@ -20,10 +20,8 @@ from pe_lab.results.statistics.across_tasks import (
     probability_of_improvement,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.letters import compact_letters
 from pe_lab.results.statistics.pairs import Pair, exact_test
-from pe_lab.results.statistics.power import smallest_difference
-from pe_lab.results.statistics.proportions import rates, stratified_interval, two_clusters
+from pe_lab.results.statistics.seeds import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], NDArray[np.float64]]
@@ -49,7 +47,7 @@ def suite(rng: Rng, n: int) -> dict[str, NDArray[np.float64]]:
     return {f"{number}": draw(rng, n) for number, draw in enumerate(TASKS)}
 
 
-@pytest.mark.parametrize("module", [across_tasks, pairs, power, proportions])
+@pytest.mark.parametrize("module", [across_tasks, pairs, seeds])
 def test_the_examples_in_the_docstrings(module: object) -> None:
     names = {"pl": pl}
     failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
@@ -64,22 +62,6 @@ def test_wilson_is_scipys_at_any_level(k: int, n: int, level: float) -> None:
 
     theirs = binomtest(k, n).proportion_ci(level, "wilson")
     assert wilson(k, n, level) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
-
-
-@pytest.mark.parametrize(("n", "least"), [(5, 0.85), (8, 0.85), (20, 0.92)])
-def test_wilson_covers_the_rate_in_95_percent_of_samples(n: int, least: float) -> None:
-    """Exactly, over all outcomes; single rates fall to ``least``."""
-    intervals = [wilson(k, n) for k in range(n + 1)]
-    coverage = [
-        sum(
-            math.comb(n, k) * p**k * (1 - p) ** (n - k)
-            for k, (low, high) in enumerate(intervals)
-            if low <= p <= high
-        )
-        for p in np.linspace(0.02, 0.98, 97)
-    ]
-    assert np.mean(coverage) == pytest.approx(0.955, abs=0.005)
-    assert min(coverage) >= least
 
 
 @pytest.mark.parametrize(
@@ -140,13 +122,13 @@ def test_normal_values_lie_on_both_sides_of_the_threshold_as_stated(
     chances = []
     for mean in np.linspace(0.05, 2, 400):
         below = normal_cdf((0.05 / mean - 1) * share)
-        above = 1 - normal_cdf((proportions.FACTOR * 0.05 / mean - 1) * share)
+        above = 1 - normal_cdf((seeds.FACTOR * 0.05 / mean - 1) * share)
         chances.append((below + above) ** n - below**n - above**n)
     assert at_most - 0.011 < max(chances) < at_most
     # The rule itself does so at the worst mean.
     mean = np.linspace(0.05, 2, 400)[int(np.argmax(chances))]
     drawn = np.random.default_rng(0).normal(mean, mean / share, (4000, n))
-    found = np.mean([proportions._apart(sorted(x), 0.05) for x in drawn])
+    found = np.mean([seeds._apart(sorted(x), 0.05) for x in drawn])
     assert found == pytest.approx(max(chances), abs=3 * math.sqrt(max(chances) / 4000))
 
 
@@ -266,7 +248,7 @@ def test_nothing_to_test() -> None:
     assert exact_test({"x": [0.0] * 8}, {"x": [0.0] * 8}) == 1
     found = pairs.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
     assert found == [Pair("a", "b", None, None)]
-    assert compact_letters(["a", "b"], found) == {"a": "", "b": ""}
+    assert not pairs.differing(found)
 
 
 def test_pairs_are_corrected_over_all_pairs() -> None:
@@ -277,26 +259,8 @@ def test_pairs_are_corrected_over_all_pairs() -> None:
     assert [found[pair].p for pair in (("a", "b"), ("a", "c"), ("b", "c"))] == [1, p, p]
     assert found["a", "c"].p_holm == pytest.approx(3 * p)
     assert found["b", "c"].p_holm == pytest.approx(3 * p)
-    letters = compact_letters("abc", list(found.values()))
-    assert letters == {"a": "a", "b": "a", "c": "b"}
-
-
-def test_power_is_that_of_scipys_fisher_test() -> None:
-    from scipy.stats import binom, fisher_exact
-
-    n, p, q = 8, 0.9, 0.2
-    expected = sum(
-        binom.pmf(i, n, p) * binom.pmf(j, n, q)
-        for i, j in itertools.product(range(n + 1), repeat=2)
-        if fisher_exact([[i, n - i], [j, n - j]]).pvalue <= 0.05
-    )
-    assert power.power(n, p, q) == pytest.approx(expected)
-
-
-def test_the_smallest_difference_that_seeds_can_show() -> None:
-    assert smallest_difference(8) == pytest.approx(0.2, abs=0.02)
-    assert smallest_difference(4) is None
-    assert power.power(23, 0.9, 0.5) >= 0.8 > power.power(22, 0.9, 0.5)
+    differ = pairs.differing(list(found.values()))
+    assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
 
 
 def families_in_error(draw: Draw, families: int) -> float:
@@ -306,7 +270,7 @@ def families_in_error(draw: Draw, families: int) -> float:
     wrong = 0
     for _ in range(families):
         entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
-        wrong += any(compact_letters(list(entries), pairs.pairs(entries)).values())
+        wrong += bool(pairs.differing(pairs.pairs(entries)))
     return wrong / families
 
 
@@ -343,34 +307,6 @@ def test_families_of_pairs_are_in_error_as_stated_in_many_draws(draw: Draw) -> N
 @pytest.mark.parametrize(("n", "stated"), [(3, 0.86), (5, 0.9), (8, 0.91), (20, 0.94)])
 def test_the_bootstrap_covers_as_stated_in_many_draws(n: int, stated: float) -> None:
     assert coverage(n, 2000) == pytest.approx(stated, abs=0.02)
-
-
-@pytest.mark.parametrize(("m", "n"), [(1, 3), (2, 2), (3, 2)])
-def test_the_variance_of_an_improvement_is_bounded_with_ties_too(m: int, n: int) -> None:
-    """Over all samples of m and n from distributions on 0, 1, 2: the mean of the estimate is P, and
-    its variance at most P (1 - P) / min(m, n)."""
-    rng = np.random.default_rng(10 * m + n)
-    samples = (
-        list(itertools.product(range(3), repeat=m)),
-        list(itertools.product(range(3), repeat=n)),
-    )
-    found = np.array(
-        [[probability_of_improvement({"x": a}, {"x": b}) for b in samples[1]] for a in samples[0]]
-    )
-    lower = np.array([[0.5, 1, 1], [0, 0.5, 1], [0, 0, 0.5]])
-    ratios = []
-    for _ in range(200):
-        p, q = rng.dirichlet([0.4] * 3, 2)
-        chances = [
-            np.array([math.prod(of[value] for value in one) for one in several])
-            for of, several in zip((p, q), samples, strict=True)
-        ]
-        mean, truth = chances[0] @ found @ chances[1], p @ lower @ q
-        assert mean == pytest.approx(truth)
-        variance = chances[0] @ found**2 @ chances[1] - mean**2
-        ratios.append(variance * min(m, n) / (truth * (1 - truth) + 1e-12))
-    # Nearly reached where one side does not vary.
-    assert 0.9 < max(ratios) <= 1
 
 
 @pytest.mark.extended

@@ -106,3 +106,13 @@ def test_a_digest_without_quotes(here: Here, tmp_path: Path, digest: str, read: 
     ended = here(*line, "suite=list")
     assert_refused(ended, "tasks.flipflop.digest: ")
     assert "write it in quotes" not in ended.err
+
+
+def test_the_shipped_runs_of_fope_are_those_that_v1_composes(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are older than ``pe.fourier_norm``, whose default is another one."""
+    words = ["suite", "v1", "tasks=majority", "pe=fope", "dry=true"]
+    assert "nothing is missing" in here(*words).out
+    monkeypatch.setattr("pe_lab.results.suite.PINNED", {})
+    assert "nothing is missing" not in here(*words).out

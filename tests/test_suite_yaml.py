@@ -58,7 +58,7 @@ def refusal(folder: Path, content: bytes | Change) -> str:
                 for n in range(1, 30)
             )
             + b"protocol: *a29",
-            ": a0 is not a key of a suite: choose from ",
+            ": a0 is no key here: choose from ",
         ),
         (b"protocol: 0x" + b"f" * 6000, ": protocol: a number of more than 64 bits is not allowed"),
     ],
@@ -115,11 +115,11 @@ WORDS = "tasks.flipflop.words"
     ("change", "said"),
     [
         (without_rates, "protocol.rates is missing: add it as in conf/suite/v1.yaml"),
-        (of("protocol", rate=3), "protocol.rate is not a key of a suite: did you mean rates?"),
+        (of("protocol", rate=3), "protocol.rate is no key here: did you mean rates?"),
         (of("suite", model=[[["a"] * 99] * 99]), "model.0: a list of 99 is not allowed: set it to"),
-        (of("suite", taks={}), "taks is not a key of a suite: did you mean tasks?"),
-        (of("suite", times=2), "times is not a key of a suite: choose from common"),
-        (of("task", fit=1), "tasks.flipflop.fit is not a key of a suite: did you mean fits?"),
+        (of("suite", taks={}), "taks is no key here: did you mean tasks?"),
+        (of("suite", times=2), "times is no key here: did you mean "),
+        (of("task", fit=1), "tasks.flipflop.fit is no key here: did you mean fits?"),
         (of("task", fits=2), "tasks.flipflop.fits: 2 is not allowed: set it to a value of at most"),
         (
             of("task", words=["task=flipflop", "train.steps=9", "train.lr=0.1"]),

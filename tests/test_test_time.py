@@ -10,8 +10,8 @@ from program import ROOT, Here, tiny
 
 from docs import facts
 from pe_lab.core.test_time import TEST_TIME
-from pe_lab.report.pictures import heat_map
-from pe_lab.report.sections import sections
+from pe_lab.report.data import sections
+from pe_lab.report.tables import overview, table
 from pe_lab.results.frame import by_split, read_runs
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -58,15 +58,12 @@ def test_the_report_marks_them_and_says_why(here: Here) -> None:
     legend = "† made for a trained rope at test time, trained from scratch here"
     assert here("report", "inspect=none").status == 0
     page = Path("runs/report/index.html").read_text()
-    assert 'title="pi †">pi †</th>' in page
-    assert 'title="rope">rope</th>' in page
-    assert '"label":"pi †"' in page
-    assert page.count(legend) == 1
+    assert '"label":"pi † (n = 2)"' in page
+    assert page.count(f"{legend}.</p>") == 2  # below the overview and the table
     runs = read_runs("runs")
     (section,) = sections(runs, by_split(runs))
-    assert {row["setting"] for row in heat_map(section)["data"]["values"]} == {
-        *("rope (n = 2)", "pi † (n = 2)"),
-    }
-    assert heat_map(section)["title"]["text"][-1].endswith(f"{legend}.")
+    for grid in (table(section), overview([section])):
+        assert {row.name for row in grid.rows} == {"rope", "pi †"}
+        assert grid.caption.endswith(f"{legend}.")
     assert here("report", "inspect=none", "pe=rope").status == 0
     assert legend not in Path("runs/report/index.html").read_text()

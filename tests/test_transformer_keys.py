@@ -1,17 +1,17 @@
 """The choices of initial weights and dropout that published transformers differ in."""
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from fast import accelerated
+from small_models import small
 from torch import nn
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.dropout import Drop
+from pe_lab.evaluation.contract import models
 from pe_lab.models.base import Vocabulary
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.none import NoPE
 
@@ -22,11 +22,11 @@ SMALL: dict[str, Any] = {
 TOKENS = torch.arange(20).view(2, 10) % 7
 
 
-def built(fast: bool = False, **keys: Any) -> Transformer:
+def built(**keys: Any) -> Transformer:
     cfg = TransformerConfig(**{**SMALL, **keys})
     torch.manual_seed(0)
     encodings = [NoPE(cfg.dims(7, 10, 10))] * 2
-    return accelerated(cfg.build(Vocabulary(7), encodings), fast)
+    return cfg.build(Vocabulary(7), encodings)
 
 
 @pytest.mark.parametrize("init", ["scaled", "pytorch"])
@@ -60,16 +60,9 @@ def test_hidden_units_are_dropped() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_hidden_dropout_is_the_same_with_kernels() -> None:
-    keys = {"dropout": 0.3, "hidden_dropout": True}
-    fast, plain = built(True, **keys), built(False, **keys)
-    chosen = np.zeros((2, 10), dtype=bool)
-    chosen[0, [3, 8]] = chosen[1, 9] = True
-    pos, scored = torch.arange(10)[None], ScoredPositions.of(chosen, torch.device("cpu"))
-    expected = plain(TOKENS, pos, key=5)
-    torch.testing.assert_close(fast(TOKENS, pos, key=5), expected, rtol=1e-11, atol=1e-11)
-    some = fast(TOKENS, pos, scored=scored, key=5)
-    torch.testing.assert_close(some, expected[torch.from_numpy(chosen)], rtol=1e-11, atol=1e-11)
+@pytest.mark.parametrize("check", [models.fast_equals_plain, models.scored_positions])
+def test_hidden_dropout_is_the_same_with_kernels(check: Callable[..., str]) -> None:
+    check(small("transformer") | {"dropout": 0.3, "hidden_dropout": True})
 
 
 def test_hidden_dropout_without_dropout_is_refused() -> None:

@@ -16,10 +16,10 @@ from suites import suite_of_made
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
-from pe_lab.results.frame import read_runs, runs_of
+from pe_lab.results.frame import read_runs
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.reader import Record, Setting, flat
-from pe_lab.results.runs_file import read_file_of_runs
+from pe_lab.results.selection import read_file_of_runs
 from pe_lab.results.suite import load_suite
 from pe_lab.results.tuning_runs import tuning_column
 from pe_lab.training.plan import build_task
@@ -115,37 +115,27 @@ def test_the_condition_of_the_note_keeps_that_of_the_user(here: Here, mine: list
     assert read_runs(where=where, config_dir=mine[1])["seed"].to_list() == [0, 0, 1]
 
 
-def test_evaluations_name_them_too(here: Here, mine: list[str]) -> None:
-    for seed in (0, 1000, 1001):
-        evaluate(made("rope", seed), "trained", {64: 0.1})
-    made("rope", 1)
-    out = here("results", "evaluations=true", *mine).out
-    assert f"rows pool 2 runs {NOTE} with others" in out
-
-
 def test_the_report_names_them_where_they_share_a_row(here: Here, mine: list[str]) -> None:
     suite_runs("rope", [0.1, 0.2], tuning=0.0)
     page = Path("runs/report/index.html")
     assert here("report", "where=pe=rope", *mine).status == 0
     where = escape("where='(pe=rope) and tuning_of=null'")
-    note = f"In the table and the charts rows pool 2 runs {NOTE} with others: {where} leaves"
-    assert note in page.read_text()
+    note = f"In the table and the charts rows pool 2 runs {NOTE} with others: "
+    assert f"{note}{where} leaves" in page.read_text()
+    assert note in here("report", "format=svg", *mine).out
     assert here("report", "where=tuning_of=null", *mine).status == 0
     assert "rows pool" not in page.read_text()
-    assert "In the table and the charts rows pool 2 runs" in here("report", "format=svg", *mine).out
-    assert "rows pool" not in here("report", "format=svg", "where=tuning_of=null", *mine).out
 
 
-def test_so_do_its_sections_of_evaluations(here: Here, mine: list[str]) -> None:
-    page = Path("runs/report/index.html")
+def test_evaluations_name_them_too(here: Here, mine: list[str]) -> None:
     for seed in (0, 1000, 1001):
         evaluate(made("rope", seed), "trained", {64: 0.1})
+    out = here("results", "evaluations=true", *mine).out
+    assert f"rows pool 2 runs {NOTE} with others" in out
     assert here("report", *mine).status == 0
+    page = Path("runs/report/index.html").read_text()
     note = f"In the table and the charts rows pool 2 runs {NOTE} with others"
-    assert page.read_text().count(note) == 2, "of the runs, and of what was measured since"
-    evaluate(made("cope", 0), "trained", {64: 0.1})
-    assert here("report", "where=tuning_of=null", *mine).status == 0
-    assert "rows pool" not in page.read_text()
+    assert page.count(note) == 2, "of the runs, and of what was measured since"
 
 
 def test_pairs_are_of_fresh_seeds(here: Here, mine: list[str]) -> None:
@@ -199,11 +189,6 @@ def test_a_file_of_runs_keeps_which_were_of_tuning(here: Here, mine: list[str]) 
     earlier = here("results", "file=earlier.parquet")
     assert (earlier.status, "rows pool" in earlier.out) == (0, False)
     assert read_file_of_runs("earlier.parquet").schema["tuning_of"] == pl.String
-
-
-def test_rows_of_single_folders_have_the_column() -> None:
-    path = made("rope", 1000).path
-    assert runs_of([path])["tuning_of"].to_list() == [None]
 
 
 def numbers(done: Any, pe: str) -> tuple[str, str]:

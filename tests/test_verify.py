@@ -1,23 +1,19 @@
 """``pe-lab verify`` (issue 15, part 4): what is wrong in run folders, and nothing else."""
 
-import json
+import os
 import random
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from edited import edit_summary
 from program import Here, assert_refused, the_run, tiny
 
 from pe_lab.common.errors import RunError
-from pe_lab.evaluation.again import Again, chosen, compared
 from pe_lab.evaluation.evaluate import evaluate
 from pe_lab.evaluation.verify import problems
-from pe_lab.results.evaluation_tables import evaluation_tables
+from pe_lab.results.presentation.evaluations import evaluation_tables
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 
@@ -60,18 +56,6 @@ def test_a_run_as_it_was_written(here: Here, run: Path) -> None:
     assert problems(run) == []
 
 
-def test_a_run_from_before_processors_were_recorded(run: Path) -> None:
-    path = run / "environment.json"
-    (start,) = json.loads(path.read_text())
-    for kept in ("processor", "python"):
-        del start[kept]
-        path.write_text(json.dumps([start]))
-        assert problems(run) == []
-    path.write_text(json.dumps([{**start, "processor": 7}]))
-    (problem,) = problems(run)
-    assert "environment.json is not as" in problem.sentence
-
-
 def test_a_folder_without_a_run_is_refused(here: Here, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     ended = here("verify", "run=notes")
@@ -89,19 +73,9 @@ def test_no_run_to_check_is_no_success(here: Here, run: Path, tmp_path: Path) ->
     """A wrong folder must not pass as one in which nothing is wrong."""
     assert_refused(here("verify", "pe=cope"), "verify: no runs in runs pe=cope: leave out a filter")
     (tmp_path / "empty").mkdir()
-    for words in ((), ("format=json",), ("again=2",), ("set_aside=true",)):
+    for words in ((), ("format=json",), ("set_aside=true",)):
         ended = here("verify", "runs_dir=empty", *words)
         assert_refused(ended, "verify: no runs in empty: give runs_dir=FOLDER", "or make one")
-
-
-def test_a_checkpoint_of_an_earlier_version_is_named_as_such(here: Here, run: Path) -> None:
-    """Those of before there were digests, which nothing is wrong with."""
-    torch.save({"format": 1, "model": {}}, run / "checkpoint.pt")
-    for words in (["inspect"], ["eval", "lengths=8"], ["verify", "format=csv"]):
-        ended = here(*words, f"run={run}")
-        assert ended.status != 0
-        assert "has no digest, as earlier versions" in ended.out + ended.err
-        assert "damaged, cut off" not in ended.out + ended.err
 
 
 NAMES = ("checkpoint.pt", "summary.json", "metrics.jsonl", "evaluations.jsonl")
@@ -138,6 +112,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another checkpoint": (earlier_checkpoint, "not the one that summary.json was measured with"),
     "a row less": (last_line, "metrics.jsonl does not fit its digest in summary.json"),
     "unfinished": (unfinished, "metrics.jsonl does not fit its digest in the checkpoint"),
+    "no metrics": (
+        lambda run: (run / "metrics.jsonl").unlink(),
+        "metrics.jsonl is missing",
+    ),
     "another configuration": (
         lambda run: edit_summary(run, lambda s: s["config"]["train"].update(lr=1.0)),
         "has the configuration of ",
@@ -148,9 +126,18 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "summary.json does not fit its digest",
     ),
-    "status": (lambda run: (run / "status.json").write_text("{}"), "status.json is not as"),
-    "environment": (lambda run: (run / "environment.json").write_text("3"), "environment.json is"),
-    "config": (lambda run: (run / "config.yaml").write_text("a: &a [*a]"), "config.yaml cannot"),
+    "status": (
+        lambda run: (run / "status.json").write_text("{}"),
+        "status.json does not fit its digest",
+    ),
+    "environment": (
+        lambda run: (run / "environment.json").write_text("3"),
+        "environment.json does not fit",
+    ),
+    "config": (
+        lambda run: (run / "config.yaml").write_text("a: &a [*a]"),
+        "config.yaml does not fit",
+    ),
 }
 
 
@@ -181,23 +168,6 @@ def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run:
     assert "checkpoint.pt (" in ended.err
     assert [len(list(run.parent.glob(f"seed{n}-*/evaluations.jsonl"))) for n in (1, 3)] == [1, 1]
     assert not list(run.parent.glob("seed2-*/evaluations.jsonl"))
-
-
-def without_digests(run: Path) -> None:
-    """As earlier versions wrote it."""
-    text = (run / "summary.json").read_text().partition(',\n "digest"')[0]
-    content = json.loads(text + "}")
-    del content["digests"]
-    (run / "summary.json").write_text(json.dumps(content, indent=1))
-
-
-def test_a_run_that_is_only_older_is_not_called_damaged(here: Here, run: Path) -> None:
-    without_digests(run)
-    ended = here("verify", "set_aside=true")
-    assert (ended.status, ended.err) == (1, "pe-lab: 1 of 1 run: older, without digests\n")
-    assert run.exists()
-    assert run.name[-8:] not in here("results", "where=state=broken").out
-    assert "no digest, as earlier versions" in " ".join(here("verify", "format=csv").out.split())
 
 
 @pytest.mark.parametrize("cut", [',\n "digest"', '"digest"'])
@@ -238,8 +208,75 @@ def test_damaged_runs_are_set_aside_and_made_again(here: Here, run: Path) -> Non
 def test_a_damaged_row_of_evaluations_sets_no_model_aside(here: Here, run: Path) -> None:
     flip(run / "evaluations.jsonl", 30)
     ended = here("verify", "set_aside=true")
-    assert ended.err == "pe-lab: 1 of 1 run: with a damaged row of evaluations\n"
+    assert ended.err == "pe-lab: 1 of 1 run: with damaged evaluations\n"
     assert (ended.status, run.exists()) == (1, True)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "status.json", "environment.json", "config.yaml"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to nothing", "link to itself"])
+def test_what_is_no_file_is_named(here: Here, run: Path, name: str, kind: str) -> None:
+    """A pipe in the place of metrics.jsonl was not mentioned."""
+    path = run / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(name if "itself" in kind else "nothing")
+    ended = here("verify", "format=csv")
+    assert (ended.status, f"{name} " in ended.out) == (1, True)
+    assert here("results").status == 0
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "status.json"])
+def test_files_of_another_run_are_named(here: Here, run: Path, name: str) -> None:
+    """Copied into an unfinished run they would be shown as its settings and its state."""
+    assert here(*WORDS, "seed=1", "train.lr=0.1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / name, run)
+    (problem,) = problems(run)
+    assert name in problem.sentence
+    (run / "summary.json").unlink()
+    part = f"{name} is of the run {other.name[-8:]}, not of {run.name[-8:]}"
+    (problem,) = problems(run)
+    assert part in problem.sentence
+    assert part in " ".join(here("results").out.split())
+
+
+def test_the_report_names_the_curves_that_are_missing(here: Here, run: Path) -> None:
+    assert here(*WORDS, "seed=1").status == 0
+    missing = run.relative_to(Path.cwd()) / "metrics.jsonl"
+    missing.unlink()
+    assert here("report", "inspect=none").status == 0
+    text = Path("runs/report/index.html").read_text()
+    assert f"Left out: {missing} is missing" in text
+    next(run.parent.glob("seed1-*/metrics.jsonl")).unlink()
+    assert here("report", "inspect=none").status == 0
+    text = Path("runs/report/index.html").read_text()
+    assert f"Left out: {missing} is missing" in text
+
+
+def test_a_lock_that_is_a_link_is_named(here: Here, run: Path, tmp_path: Path) -> None:
+    """The message told to remove the run's folder."""
+    lock = run.relative_to(Path.cwd()).with_name(f".{run.name}.lock")
+    for spoil, part in (
+        (lambda: lock.symlink_to(tmp_path / "precious"), "is a link, and nothing is written"),
+        (lock.mkdir, "is a folder in the place of a file: remove it"),
+    ):
+        lock.unlink(missing_ok=True)
+        spoil()
+        ended = here(*WORDS)
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert ended.err.startswith(f"pe-lab: {lock} {part}")
+    assert not (tmp_path / "precious").exists()
+    # A pipe can be locked, and nothing waits for its writer.
+    lock.rmdir()
+    os.mkfifo(lock)
+    (run / "summary.json").unlink()
+    RunFolder(run).set_status("running", 2, 4)
+    assert "killed" in here("results").out
+    assert here(*WORDS).status == 0
 
 
 def test_what_a_file_holds_cannot_steer_the_terminal(here: Here, run: Path) -> None:
@@ -273,31 +310,6 @@ def test_the_files_of_an_evaluation_are_in_its_runs_dir(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_done_again_comes_to_the_same_numbers(here: Here, run: Path) -> None:
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    ended = here("verify", "runs/flipflop", "again=2", "format=json")
-    assert (ended.status, ended.err) == (0, "")
-    (row,) = json.loads(ended.out)["rows"]
-    assert (row["verdict"], row["changed"], row["entry"]) == (
-        "equal", "", "none transformer sequential",
-    )  # fmt: skip
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_a_run_that_recorded_other_numbers(here: Here, run: Path) -> None:
-    def edit(summary: dict[str, Any]) -> None:
-        summary["metrics"]["in_domain/loss"] += 1e-9
-
-    edit_summary(run, edit)
-    ended = here("verify", f"{run}", "again=1")
-    assert ended.status == 1
-    assert "1 of 1 run done again does not come to the recorded numbers" in ended.err
-    # The caption has the word too.
-    assert "differs" in ended.out.partition("equal: ")[0]
-    ended = here("verify", f"{run}", "again=1", "set_aside=true")
-    assert_refused(ended, "set_aside=true does nothing with again=1")
-
-
 def test_filters_choose_among_the_runs_of_a_folder(here: Here, run: Path) -> None:
     (run / "metrics.jsonl").write_text("damaged")
     ended = here("verify", "runs/flipflop", "pe=cope", "set_aside=true")
@@ -308,125 +320,53 @@ def test_filters_choose_among_the_runs_of_a_folder(here: Here, run: Path) -> Non
     assert not run.exists()
 
 
-def test_on_another_processor_the_last_digits_may_differ(here: Here, run: Path) -> None:
-    """AVX-512 alone does not decide them."""
-
-    def edit(summary: dict[str, Any]) -> None:
-        summary["metrics"]["in_domain/loss"] += 1e-9
-
-    edit_summary(run, edit)
-    path = run / "environment.json"
-    (start,) = json.loads(path.read_text())
-    path.write_text(json.dumps([{**start, "processor": "another"}]))
-    ended = here("verify", f"{run}", "again=1", "format=json")
-    assert ended.status == 0, ended.err
-    (row,) = json.loads(ended.out)["rows"]
-    assert row["verdict"] == "agrees"
+def refused(here: Here, *words: str, part: str) -> None:
+    ended = here(*words)
+    assert ended.status in (1, 2)
+    assert ended.err.count("\n") == 1, ended.err
+    assert part in ended.err
+    assert "force=true" in ended.err
 
 
-def test_a_run_that_fails_when_it_is_done_again_is_listed(
-    here: Here, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(run, run.with_name(f"seed1-{run.name[-8:]}"))
-    edit_summary(run.with_name(f"seed1-{run.name[-8:]}"), lambda summary: summary.update(seed=1))
-
-    def again(path: Path, folder: Path, limits: dict[str, float]) -> Again:
-        if path.name == run.name:
-            raise ValueError("the encoding's")
-        return Again(path, [], {}, [], "equal")
-
-    monkeypatch.setattr("pe_lab.evaluation.again.again", again)
-    ended = here("verify", "runs/flipflop", "again=2", "format=json")
-    assert ended.status == 1
-    assert "1 of 2 runs done again does not come to the recorded numbers" in ended.err
-    found = {row["verdict"]: row["changed"] for row in json.loads(ended.out)["rows"]}
-    assert found == {"failed": "ValueError: the encoding's", "equal": ""}
-
-
-def test_when_a_repetition_agrees() -> None:
-    """With other versions: near in domain, and each split on its side of the threshold."""
-    limits = {"in_domain": 0.01, "sparse": 0.02}
-    before = {"in_domain/error": 0.0, "ood/sparse/error": 0.01, "time/train_s": 1.0}
-
-    def verdict(inside: float, sparse: float | None, *other: str) -> tuple[str, list[str]]:
-        now = {"in_domain/error": inside, "ood/sparse/error": sparse, "time/train_s": 2.0}
-        found = compared(Path("r"), before, now, list(other), limits)
-        return found.verdict, found.splits
-
-    assert verdict(0.0, 0.01, "torch") == verdict(0.0, 0.01) == ("equal", [])
-    assert verdict(0.005, 0.02, "torch") == ("agrees", [])
-    assert verdict(0.005, 0.02) == ("differs", [])
-    assert verdict(0.0, 0.03, "torch") == ("differs", ["sparse"])
-    assert verdict(0.0, None, "torch") == ("differs", ["sparse"])
-    far = {**before, "in_domain/error": 0.5}, {**before, "in_domain/error": 0.53}
-    assert compared(Path("r"), *far, ["torch"], limits).verdict == "differs"
-
-
-def test_which_runs_are_done_again() -> None:
-    paths = [(entry, Path(f"{entry}/seed{n}-01234567")) for entry in "ab" for n in range(9)]
-    found = chosen(paths, 2, 7)
-    assert [path.parts[0] for path in found] == ["a", "a", "b", "b"]
-    assert len(set(found)) == 4
-    # A seed draws the same, in whichever order and folder they are found, and beside others.
-    assert chosen(reversed(paths), 2, 7) == found[2:] + found[:2]
-    assert chosen(paths[:9], 2, 7) == found[:2]
-    moved = [(entry, Path("x/y/runs/flipflop") / path) for entry, path in paths]
-    here = [(entry, Path("runs/flipflop") / path) for entry, path in paths]
-    of_moved = [path.parts[-2:] for path in chosen(moved, 2, 7)]
-    assert of_moved == [path.parts[-2:] for path in chosen(here, 2, 7)]
-    # Each run is drawn about as often as any other.
-    counts = Counter(path for pick in range(900) for path in chosen(paths[:9], 2, pick))
-    assert all(140 < counts[path] < 260 for _, path in paths[:9])
-    assert len(chosen(paths[:1], 2, 7)) == 1
-
-
-def test_a_false_run_among_others_is_found(
-    here: Here, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No submitter can know which are drawn: over several draws it is the false one."""
-    false = "seed3"
-    for seed in range(1, 6):
-        copied = shutil.copytree(run, run.with_name(f"seed{seed}-{run.name[-8:]}"))
-        edit_summary(copied, lambda summary, seed=seed: summary.update(seed=seed))
-    seen = []
-
-    def again(path: Path, folder: Path, limits: dict[str, float]) -> Again:
-        seen.append(path.name)
-        wrong = path.name.startswith(false)
-        changed = {"in_domain/error": (0.0, 0.5)} if wrong else {}
-        return Again(path, [], changed, [], "differs" if wrong else "equal")
-
-    monkeypatch.setattr("pe_lab.evaluation.again.again", again)
-    picks = set()
-    for _ in range(40):
-        seen.clear()
-        ended = here("verify", "runs/flipflop", "again=2", "format=json")
-        content = json.loads(ended.out)
-        picks.add(content["pick"])
-        drawn = list(seen)
-        assert len(set(drawn)) == 2
-        if ended.status:
-            break
-    else:
-        pytest.fail("forty draws of two of six runs missed one")  # (4 / 6)^40 is 1e-7
-    assert any(name.startswith(false) for name in drawn)
-    assert "differs" in ended.out
-    # The same draw, by its seed.
-    seen.clear()
-    repeated = here("verify", "runs/flipflop", "again=2", f"pick={content['pick']}")
-    assert (repeated.status, seen) == (1, drawn)
-    assert f"2 of 6 finished runs drawn; pick={content['pick']} draws them again" in repeated.out
-    more = here("verify", "runs/flipflop", "again=2", "format=json")
-    assert json.loads(more.out)["pick"] not in picks
-
-
-def test_a_draw_without_runs_to_do_again_is_refused(here: Here, run: Path) -> None:
-    assert_refused(here("verify", "pick=3"), "pick=3", "give again=2 too")
-    assert_refused(here("verify", "again=2", "pick=-1"), "pick=-1", "a whole number from 0")
-
-
-def test_nothing_to_do_again(here: Here, run: Path) -> None:
+def test_a_flipped_bit_in_a_checkpoint_is_not_resumed_from(here: Here, run: Path) -> None:
+    """V1."""
     (run / "summary.json").unlink()
-    ended = here("verify", "again=2")
-    assert (ended.status, ended.err.count("\n")) == (2, 1)
-    assert "none of these runs is finished" in ended.err
+    path = run / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(here, *WORDS, part="does not fit its digest")
+    assert path.read_bytes() == content
+    # Set aside, not destroyed.
+    assert here(*WORDS, "force=true").status == 0
+    aside = run.with_name(f"{run.name}.replaced-1")
+    assert (aside / "checkpoint.pt").read_bytes() == content
+
+
+def test_the_checkpoint_of_another_run_is_refused(here: Here, run: Path) -> None:
+    """V1: the checkpoint of another seed was accepted."""
+    assert here(*WORDS, "seed=1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / "checkpoint.pt", run)
+    refused(here, "inspect", f"run={run}", part=f"of the run {other.name[-8:]}, not of")
+    (run / "summary.json").unlink()
+    refused(here, *WORDS, part=f"of the run {other.name[-8:]}, not of")
+
+
+def test_the_summary_of_another_run_is_refused(here: Here, run: Path) -> None:
+    """V1: a copied file would have ended another run before it began."""
+    assert here(*WORDS, "seed=1").status == 0
+    other = next(run.parent.glob("seed1-*"))
+    shutil.copy(other / "summary.json", run)
+    refused(here, *WORDS, part=f"of the run {other.name[-8:]}, not of")
+
+
+def test_a_changed_digit_in_the_metrics_is_not_resumed_from(here: Here, run: Path) -> None:
+    """V4: it survived the resume."""
+    (run / "summary.json").unlink()
+    path = run / "metrics.jsonl"
+    content = path.read_bytes()
+    digit = next(n for n in range(len(content)) if content[n : n + 1] == b"3")
+    path.write_bytes(content[:digit] + b"4" + content[digit + 1 :])
+    refused(here, *WORDS, part="metrics.jsonl does not fit its digest in the checkpoint")
+    assert path.read_bytes() != content

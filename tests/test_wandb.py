@@ -4,8 +4,6 @@ import json
 import math
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,6 @@ from offline_wandb import (
     SUMMARY,
     files,
     history,
-    inspect,
     records,
     row,
     start,
@@ -53,10 +50,8 @@ def test_an_offline_run_reads_back(
     (file,) = files(tmp_path)
     begun = start(file)
     assert begun["run_id"].startswith(RUN_ID + "-")
-    assert begun["display_name"] == "cope-seed0 task=flipflop model.d_model=128"
     assert (begun["run_group"], begun["job_type"]) == ("sweep-1", "cope")
     assert (begun["project"], begun["tags"]) == ("pe-lab-test", ["flipflop", "cope", "1L-d128"])
-    assert begun["notes"] == "pe-lab task=flipflop model.d_model=128"
     assert begun["git"] == {"commit": "0123abcd" * 5}
     metrics = [record["metric"] for record in records(file) if record["type"] == "metric"]
     assert {"name": "step", "options": {"defined": True, "hidden": True}} in metrics
@@ -73,8 +68,6 @@ def test_an_offline_run_reads_back(
         **{"in_domain/loss": 0.5, "ood/long/error": 0.75, "ood/far/error": 0.25},
     }
 
-    words = [sys.executable, "-m", "wandb", "leet", "inspect", str(file), "--json"]
-    assert subprocess.run(words, check=True, capture_output=True).stdout == inspect(file)
     read = whole(file)
     assert read["config"] == {**CONFIG, "setting": "cope model.d_model=128"}
     assert (read["state"], read["exit_code"]) == ("finished", 0)
@@ -83,14 +76,10 @@ def test_an_offline_run_reads_back(
     # One split was not measured.
     assert "ood/error" not in read["summary"]
     assert read["summary"]["train/loss"] == 1.5
+    # What they hold is in test_wandb_labels.py.
     lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
-    content = json.loads(lengths.read_text())
-    assert content["columns"] == ["split", "length", "error", "n"]
-    assert content["data"] == [["in_domain", 2, 0.5, 2], ["in_domain", 4, 0, 8]]
-    content = json.loads(table.read_text())
-    assert content["columns"] == list(SPLIT_COLUMNS)
-    assert content["data"][0] == ["in_domain", 0.25, 0.2, None, None, 0.5, 10, 0.5]
-    assert content["data"][3] == ["too_long", *[None] * 7]
+    assert json.loads(lengths.read_text())["columns"] == ["split", "length", "error", "n"]
+    assert json.loads(table.read_text())["columns"] == list(SPLIT_COLUMNS)
 
     assert not warnings(caplog)
     assert list(no_wandb_account.iterdir()) == []

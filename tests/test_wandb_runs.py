@@ -1,20 +1,19 @@
-"""What whole runs leave in wandb: several at once, killed ones that go on, synced later."""
+"""What whole runs leave in wandb: several at once, and killed ones that go on.
+
+``test_wandb_server.py`` has what reaches a server.
+"""
 
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from offline_wandb import core_of, files, history, start, whole
-from program import Here, command, rows, state, the_run, tiny
+from program import Here, rows, the_run, tiny
 from program import start as start_process
-from wandb_server import Server, serving
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -98,66 +97,6 @@ def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
     assert {"flipflop", "rope", "1L-d16"} <= set(begun["rope"]["tags"])
 
 
-def environment(server: Server) -> dict[str, str]:
-    return {**os.environ, **server.environment}
-
-
-def sync(server: Server, folder: Path, *which: Path) -> None:
-    words = [sys.executable, "-m", "wandb", "sync", "--yes", *map(str, which)]
-    subprocess.run(words, check=True, cwd=folder, env=environment(server), capture_output=True)
-
-
-@pytest.mark.extended
-def test_a_resumed_offline_run_is_synced_as_one(here: Here, tmp_path: Path) -> None:
-    words = tiny(OFFLINE, "train.steps=60", "pe=rope", "model.d_model=32", "task=flipflop")
-    process = start_process(*words, cwd=tmp_path)
-    process.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/checkpoint.pt")))
-    process.send(signal.SIGINT)
-    assert process.status == 130
-    assert here(*words).status == 0
-    folder = the_run(tmp_path / "runs")
-    with serving() as server:
-        sync(server, tmp_path, *(file.parent for file in files(folder)))
-    ((run_id, run),) = server.runs.items()
-    assert run_id.startswith("flipflop-rope-seed0-")
-    assert (run["jobType"], run["project"]) == ("rope", "pe-lab")
-    assert run["displayName"].startswith("rope-seed0 ")
-    assert {"flipflop", "rope", "1L-d32"} == set(run["tags"])
-    config = json.loads(run["config"])
-    assert config["train"]["value"]["steps"] == 60
-    assert config["setting"]["value"].startswith("rope ")
-    *sent, closing, tables = server.rows[run_id]
-    sent_rows = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent]
-    assert [logged(row) for row in sent_rows] == rows(folder)
-    assert [row["_step"] for row in server.rows[run_id]] == list(range(len(sent) + 2))
-    assert {"in_domain/error", "ood/error"} <= closing.keys()
-    assert {"splits", "lengths"} <= tables.keys()
-    assert any(name.startswith("media/table/splits_") for name in server.files)
-
-
-@pytest.mark.slow
-def test_an_online_run_gets_there_and_goes_on_there(tmp_path: Path) -> None:
-    words = tiny("tracker.wandb.mode=online", "train.steps=40", "train.checkpoint_every=7")
-    with serving() as server:
-        program = [sys.executable, "-m", "pe_lab", *words]
-        with subprocess.Popen(program, cwd=tmp_path, env=environment(server)) as process:
-            while not list(tmp_path.glob("runs/*/*/*/checkpoint.pt")):
-                assert process.poll() is None
-                time.sleep(0.001)
-            process.send_signal(signal.SIGINT)
-        assert process.returncode == 130
-        folder = the_run(tmp_path / "runs")
-        assert state(folder)["state"] == "interrupted"
-        done = command(*words, cwd=tmp_path, env=server.environment)
-        assert done.returncode == 0, done.stderr
-        assert f"wandb: {server.url}/me/pe-lab/runs/flipflop-none-seed0-" in done.stdout
-    (sent,) = server.rows.values()
-    sent_rows = [{k: v for k, v in row.items() if not k.startswith("_")} for row in sent[:-2]]
-    assert [logged(row) for row in sent_rows] == rows(folder)
-    assert "splits" in sent[-1]
-    assert list(server.ended.values()) == [0]
-
-
 @pytest.mark.extended
 def test_pictures_when_asked_for(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +106,7 @@ def test_pictures_when_asked_for(
     pages = sorted(tmp_path.rglob("*.html"))
     assert len(pages) == 2
     assert pages[0].name.startswith("in_domain_")
-    assert all("pe-inspect" in page.read_text() for page in pages)
+    assert all('class="inspection"' in page.read_text() for page in pages)
 
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("one\ntwo")

@@ -1,7 +1,7 @@
 """The command line.
 
-Ctrl-C ends the program at once, without a traceback and also amid an import; a run that is under
-way stops by itself (common.signals). Where SIGINT is ignored it stays so. It is set here, before
+Ctrl-C ends the program at once and without a traceback, also during an import. A run that is being
+trained stops by itself (common.signals). SIGINT stays ignored where it was. It is set here, before
 the imports of ``main``, and for the program only: a library leaves signals alone.
 """
 

@@ -6,11 +6,10 @@
 >>> runs.group_by("pe").agg(pl.mean("ood/error"))
 >>> load("flipflop/cope/seed0").model
 
-Words are those of the command line. A keyword is a key too: ``seed=1``, ``steps=200`` (a key of
-``train``), ``**{"pe.npos": 16}``. Folders, identity and checks are the same: a finished run is
-loaded, an unfinished one resumed. What would end the program with a sentence raises it as
-``pe_lab.common.errors.PeLabError``. Afterwards logging, Hydra, PyTorch's threads and signal
-handlers are as before.
+Words are those of the command line. Keywords are keys: ``seed=1``, ``steps=200`` (a key of
+``train``), ``**{"pe.npos": 16}``. Folders, identities and checks are the same: a finished run is
+loaded, an unfinished one resumed. Errors are raised as ``pe_lab.common.errors.PeLabError``.
+Logging, Hydra, PyTorch's threads and signal handlers are restored afterwards.
 """
 
 import json
@@ -94,7 +93,7 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
     Args:
         words: as on the command line: ``"task=flipflop"``.
         config_dir: a folder with your yamls and classes (``--config-dir``).
-        keys: keys and their values; those of ``train`` without the group.
+        keys: keys and their values; keys of ``train`` need no prefix.
 
     Raises:
         UsageError: the request is wrong, or another thread is at one; nothing was done.
@@ -146,7 +145,7 @@ def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
         name: its folder, or a part of its name or hash below ``runs_dir``.
 
     Raises:
-        UsageError: there is none or more than one, or it is not finished.
+        UsageError: no run or several match, or the run is not finished.
     """
     path = find_run(str(name), Path(runs_dir))
     return Run(path.absolute(), load_run.summary_of(RunFolder(path)))
@@ -231,6 +230,6 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(_text(key, one) for one in value) + "]"
     raise UsageError(
-        f"{key}: a {type(value).__name__} is no value of a key, give a number, text, true or "
-        "false, null, a list or a mapping"
+        f"{key}: a {type(value).__name__} cannot be the value of a key: give a number, text, "
+        "true or false, null, a list or a mapping"
     )

@@ -1,4 +1,4 @@
-"""``pe-lab check``: whether an encoding, a task or a model keeps what each must, with the numbers.
+"""``pe-lab check``: does an encoding, a task or a model keep the contract? Each point with numbers.
 
     pe-lab check pe=cope                         each point: pass, fail or not claimed
     pe-lab check pe=cope pe.gates=values         with other keys
@@ -6,12 +6,12 @@
     pe-lab check pe=rope,cope,fox                a line for each encoding
     pe-lab check task=copy task.max_letters=8    a task; model=gru: a model
     pe-lab check                                 all encodings; with --config-dir FOLDER all in it
-    pe-lab check pe=decay d_model=64 n_heads=4   a larger model than 16 and 2, for all but the cost
+    pe-lab check pe=decay d_model=64 n_heads=4   in a larger model (but for the cost)
 
-Each point of an encoding is held for the keys as they are and for each other choice of a key
-(``pairing=half``) alone, in a small transformer in float64. ``not claimed``: there is nothing to
-hold. It takes seconds; nothing is written. Exit status 1: something fails. The same functions are
-the tests of this repository (pe_lab/evaluation/contract/).
+An encoding is checked in a small transformer in float64, with its keys as they are and with each
+other choice of one key (``pairing=half``). ``not claimed`` means that a point does not apply. A
+check takes seconds and writes nothing. The exit status is 1 if something fails. The tests of this
+repository call the same functions (pe_lab/evaluation/contract/).
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ Names = CommaSeparated[str]
 
 
 class CheckOptions(Options, extra="allow"):
-    """The keys of ``pe-lab check``; those that begin with ``pe.``, .. are what is checked."""
+    """Arguments of ``pe-lab check``; ``pe.KEY=VALUE``, .. are keys of what is checked."""
 
     command = "check"
 
@@ -103,10 +103,10 @@ def show(words: Sequence[str]) -> None:
 
 
 def _keys(options: CheckOptions, pairs: list[tuple[str, str]]) -> list[str]:
-    """The other keys, of the one thing that is checked.
+    """``pe.KEY=VALUE``, .. for the one encoding, task or model that is checked.
 
     Raises:
-        UsageError: a key of something else, or of several things.
+        UsageError: a key of something else, or several things are checked.
     """
     for key, value in options.others.items():
         group = key.partition(".")[0]
@@ -144,7 +144,7 @@ def _all(config_dir: str | None) -> dict[str, list[str]]:
 
 
 def _line(title: str, outcomes: list["Outcome"]) -> Text:
-    """One of several: how many points pass, and its cost; what fails in lines below."""
+    """One of several: counts of points and the cost; each failure on a line below."""
     counts = Counter(one.state for one in outcomes)
     failed = [one for one in outcomes if one.state == "fail"]
     text = Text(f"{title:22}", "bold")

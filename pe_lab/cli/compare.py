@@ -11,7 +11,6 @@ errors.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
@@ -19,16 +18,18 @@ from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse, without_config_dir
-from pe_lab.results.output import Format, print_tables
 from pe_lab.results.paired import paired
-from pe_lab.results.paired_tables import paired_tables
-from pe_lab.results.plan_runs import planned_runs_note
+from pe_lab.results.presentation.comparisons import (
+    VERDICT,
+    commands,
+    comparison_tables,
+    paired_tables,
+)
+from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.notes import left_out_note
 from pe_lab.results.published import Published, published
-from pe_lab.results.published_tables import INTERVAL, commands, comparison_tables
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tuning_notes import left_out_note
-from pe_lab.results.tuning_runs import tuning, without_tuning
-from pe_lab.results.verdicts import RULE
+from pe_lab.results.tuning_runs import tuning
 from pe_lab.results.vs_published import compared
 
 
@@ -63,8 +64,7 @@ def show(words: Sequence[str]) -> None:
             tests = paired(runs, options.a, options.b)
         except UsageError as error:
             raise UsageError("; ".join([str(error), *left])) from None
-        notes = [*left, _planned(options, config_dir, runs, tests)]
-        print_tables(form, paired_tables(tests), tests, runs, notes, {})
+        print_tables(form, paired_tables(tests), tests, runs, left, {})
         return
     filters = {key: options.values(key) for key in ("task", "pe")}
     numbers = [
@@ -82,7 +82,7 @@ def show(words: Sequence[str]) -> None:
     both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
     left = left_out_note(_left_out(runs, numbers, both))
     tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
-    facts: dict[str, Any] = {"verdict": RULE, "interval": INTERVAL}
+    facts: dict[str, Any] = {"verdict": VERDICT, "interval": "95 %, Student's t, of the mean"}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
         none = f"no published number matches {selection}: see pe_lab/results/published.yaml"
@@ -95,23 +95,12 @@ def show(words: Sequence[str]) -> None:
         else:
             tables += paired_tables(tests)
             facts["paired"] = tests.to_dicts()
-            notes.append(_planned(options, config_dir, runs, tests))
     print_tables(form, tables, table, runs, notes, facts)
 
 
 def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str]) -> pl.DataFrame:
-    """The runs of tuning that could stand beside one of these numbers, or be paired."""
+    """The tuning runs that match one of these numbers, or could be paired."""
     beside, left = {(number.task, number.pe) for number in numbers}, tuning(runs)
     pairs = left.select("task", "pe").iter_rows()
     kept = [(task, pe) in beside or pe in both for task, pe in pairs]
     return left.filter(pl.Series(kept, dtype=pl.Boolean))
-
-
-def _planned(
-    options: CompareOptions, config_dir: str | None, runs: pl.DataFrame, tests: pl.DataFrame
-) -> str:
-    """Whether a plan named the runs of the settings that were paired before they began."""
-    settings = [*tests["setting_a"], *tests["setting_b"]]
-    finished = without_tuning(runs.filter(pl.col("state") == "finished"))
-    sides = finished.filter(pl.col("setting").is_in(settings))
-    return planned_runs_note(sides["path"], Path(options.runs_dir), config_dir)

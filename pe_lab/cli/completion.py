@@ -1,24 +1,31 @@
 """Tab completion: ``eval "$(pe-lab -sc install=bash)"``, for bash, zsh and fish.
 
-The shell runs ``pe-lab -sc query=SHELL`` at each Tab, with the line so far in COMP_LINE. Only the
-standard library and yaml are imported: the others take longer than a person waits.
+The shell runs ``pe-lab -sc query=SHELL`` at each Tab, with the line so far in COMP_LINE. The keys
+of a command are those of its options, and the keys of a run are composed as for training.
 """
 
-import ast
 import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import yaml
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.common.config_dir import conf
+from pe_lab.cli.new import KINDS
+from pe_lab.cli.train import arguments, register
 from pe_lab.common.errors import UsageError
+from pe_lab.common.options import Options, choices_of
 from pe_lab.config.choices import CHOICES, choices
+from pe_lab.config.compose import compose, open_hydra
+from pe_lab.config.compose_errors import options_of
+from pe_lab.config.overrides import ALL_GROUPS
+from pe_lab.config.schema import Config
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.selection import RunOptions
 
 BASH = """\
 _pe_lab_completion() {
@@ -36,24 +43,11 @@ SCRIPTS = {
 }
 FLAGS = ("-m", "--cfg", "--config-dir", "--help", "--hydra-help", "--resolve", "--version")
 FLAG_VALUES = {"--cfg": ("job", "hydra", "all"), "-c": ("job", "hydra", "all")}
-GROUPS = (*CHOICES, "train", "tracker", "preset", "hydra/launcher", "hydra/sweeper")
-VALUES = {
-    "Format": ("table", "csv", "json", "markdown", "latex"),
-    "Spread": ("rates", "both", "sd", "interval"),
-    "Test": ("fisher", "mann_whitney"),
-    "Flag": ("true", "false"),
-    "bool": ("true", "false"),
-}
-"""The values of these types in the classes of options."""
-KINDS = ("encoding", "task", "model")
-"""What ``pe-lab new`` makes."""
+GROUPS = (*ALL_GROUPS, "hydra/launcher", "hydra/sweeper")
 PATHS = ("runs_dir", "out", "to", "task.file", "result", "file")
 """Keys whose values are files or folders."""
-RUN_FILTERS = ("runs_dir", "where", "task", "pe", "positions", "model", "seed")
-INHERITED = {"RunOptions": RUN_FILTERS, "FileOptions": ("file", *RUN_FILTERS)}
-"""The keys that commands have from these classes."""
-TRAIN = "train"
-"""As in common.task, which imports numpy."""
+FILTERS = ("task", "pe", "positions", "model", "seed")
+"""The filters of a command over runs that are completed."""
 NO_RUNS = ("report", "evaluations", "dashboard", "plans")
 """Folders in runs_dir that hold no runs."""
 
@@ -71,7 +65,7 @@ def shell_completion(request: str, verbs: Mapping[str, str]) -> None:
     if action == "install":
         print(SCRIPTS[shell], end="")
         return
-    # Whatever fails, a prompt is no place for a message.
+    # A message would break the prompt.
     with suppress(Exception):
         line = os.environ["COMP_LINE"]
         *before, current = re.split(r"\s+", line.lstrip())
@@ -92,133 +86,101 @@ def _after_program(words: list[str]) -> list[str]:
 
 def candidates(before: list[str], current: str, verbs: Mapping[str, str]) -> list[str]:
     """The words that ``current`` may become, after the words ``before`` it."""
-    last = before[-1] if before else ""
+    last, verb = (before[-1], before[0]) if before else ("", "")
     if last in FLAG_VALUES:
         found: Iterable[str] = FLAG_VALUES[last]
     elif last in ("--config-dir", "-cd"):
         found = _paths("", current)
-    elif before[:1] == ["list"]:
+    elif current.startswith("-"):
+        found = FLAGS
+    elif verb == "list":
         found = CHOICES
-    elif before[:1] == ["help"]:
+    elif verb == "help":
         found = verbs
-    elif before == ["new"]:
-        found = [*KINDS, "to="]
-    elif before and before[0] in verbs:
-        found = _of_command(verbs[before[0]], before, current)
+    elif verb in verbs:
+        found = _of_command(verb, verbs[verb], before[1:], current)
     else:
-        found = _of_training(before, current)
+        found = _of_run(before, current)
         if not before:
             found += [*verbs, "help"]
     return [word for word in found if word.startswith(current)]
 
 
-def _of_command(module: str, before: list[str], current: str) -> list[str]:
-    """Keys and values of a command's options."""
-    spec = find_spec(module)
-    assert spec is not None
-    source = Path(spec.origin or "")
-    # Where a command's options fill a file of their own.
-    apart = source.with_name(f"{source.stem}_options.py")
-    source = apart if apart.is_file() else source
-    fields = _fields(source, "Options")
-    for base, inherited in INHERITED.items():
-        if f"({base})" in source.read_text("utf-8"):
-            fields = {**dict.fromkeys(inherited, ""), **fields}
-    of_run = "checked_beside" in source.read_text("utf-8")
+def _of_command(verb: str, module: str, before: list[str], current: str) -> list[str]:
+    """Keys and values of a command's options, and of a run's where it takes them."""
+    import_module(module)
+    model = next(model for model in _subclasses(Options) if getattr(model, "command", "") == verb)
+    fields = {name: field.annotation for name, field in model.model_fields.items()}
     key, equals, value = current.partition("=")
+    of_run = [word for word in before if word.partition("=")[0] not in fields]
     if not equals:
-        found = [f"{name}=" for name in fields] + ["--config-dir"]
-        return found + (_of_training(before[1:], current) if of_run else [])
-    if of_run and key in ("split", "splits"):
-        drawn = [TRAIN] if key == "split" else []
-        named = [*drawn, IN_DOMAIN, *(_config(before[1:])["task"].get("splits") or {})]
-        return _listed(key, value, lambda _: named)
-    if of_run and key not in fields:
-        return _of_training(before[1:], current)
+        bare = ["--config-dir"] if verb != "new" else [] if before else [*KINDS]
+        filters = FILTERS if issubclass(model, RunOptions) else ()
+        found = [*bare, *(f"{name}=" for name in (*fields, *filters))]
+        return found + (_of_run(of_run, current) if model.of_run else [])
+    if model.of_run and key in ("split", "splits"):
+        splits = _composed(of_run).get("task", {}).get("splits") or {}
+        return _listed(key, value, ["train"] * (key == "split") + [IN_DOMAIN, *map(str, splits)])
+    if model.of_run and key not in fields:
+        return _of_run(of_run, current)
     if key == "run" or (key == "inspect" and "inspect" in fields):
-        return _listed(key, value, lambda start: _runs(before, start))
+        return _listed(key, value, _runs(before, value.rpartition(",")[2]))
     if key in CHOICES:
-        return _listed(key, value, lambda _: choices(key))
+        return _listed(key, value, choices(key))
     if key in PATHS:
         return [f"{key}={path}" for path in _paths("", value)]
-    return [f"{key}={choice}" for choice in _values(fields.get(key, ""))]
+    return [f"{key}={choice}" for choice in choices_of(fields.get(key))]
 
 
-def _of_training(before: list[str], current: str) -> list[str]:
+def _subclasses(model: type[Options]) -> list[type[Options]]:
+    return [found for below in model.__subclasses__() for found in (below, *_subclasses(below))]
+
+
+def _of_run(before: list[str], current: str) -> list[str]:
     """Groups, keys and values of a run."""
     sign = current[: len(current) - len(current.lstrip("+~"))]
     key, equals, value = current[len(sign) :].partition("=")
-    if current.startswith("-"):
-        return list(FLAGS)
-    config = _config(before)
-    if not equals:
-        parent = key.rpartition(".")[0]
-        section: Any = config
-        for part in filter(None, parent.split(".")):
-            section = section[part]
-        ends = {
-            name: "." if isinstance(below, dict) and below else "="
-            for name, below in section.items()
-        }
-        prefix = f"{sign}{parent}." if parent else sign
-        found = [f"{prefix}{name}{end}" for name, end in ends.items()]
-        return found + [f"{sign}{group}=" for group in GROUPS if not parent]
-    if key in GROUPS:
-        return _listed(sign + key, value, lambda _: choices(key))
-    if key in PATHS:
+    if equals and key in GROUPS:
+        return _listed(sign + key, value, _options(before, key))
+    if equals and key in PATHS:
         return [f"{sign}{key}={path}" for path in _paths("", value)]
-    types = _fields(Path(__file__).parents[1] / "config" / "schema.py", "Config")
-    return [f"{sign}{key}={choice}" for choice in _values(types.get(key.rpartition(".")[2], ""))]
+    parent, _, name = key.rpartition(".")
+    section = OmegaConf.select(_composed(before), parent) if parent else _composed(before)
+    if equals:
+        schema: Any = Config
+        for part in key.split("."):
+            schema = get_type_hints(schema).get(part) if hasattr(schema, "__mro__") else None
+        found = choices_of(type(section[name]) if schema is None else schema)
+        return [f"{sign}{key}={choice}" for choice in found]
+    prefix = f"{sign}{parent}." if parent else sign
+    keys = [
+        f"{prefix}{name}{'.' if isinstance(below, DictConfig) and below else '='}"
+        for name, below in section.items_ex(resolve=False)
+        if name not in ("hydra", "_target_")
+    ]
+    return keys + [f"{sign}{group}=" for group in GROUPS if not parent]
 
 
-def _config(before: list[str]) -> dict[str, Any]:
-    """The keys of a run with these words, without interpolation and recipes."""
-    config = _yaml(conf() / "config.yaml")
-    chosen = {
-        group: str(name)
-        for entry in config.pop("defaults")
-        if isinstance(entry, dict)
-        for group, name in entry.items()
-    }
-    chosen |= {key: value for key, _, value in (word.partition("=") for word in before)}
-    for group in ("task", "pe", "positions", "model", "train", "tracker", "train/optimizer"):
-        section = config.setdefault(group.partition("/")[0], {})
-        path = choices(group).get(chosen.get(group, ""))
-        section |= _yaml(path) if path else {}
-        section.pop("_target_", None)
-    config.pop("hydra", None)
-    return config
+def _composed(before: list[str]) -> Any:
+    """The configuration of a run, or of the first of a sweep, with these words."""
+    register()
+    return compose(arguments(before))[0]
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
-    return loaded
+def _options(before: list[str], group: str) -> list[str]:
+    """The options of a group, also those in ``--config-dir``."""
+    register()
+    hydra = open_hydra(arguments(before))
+    try:
+        return options_of(hydra, group)
+    finally:
+        GlobalHydra.instance().clear()
 
 
-def _fields(path: Path, base: str) -> dict[str, str]:
-    """Name -> type as written, of the fields in a file's classes whose names end in ``base``."""
-    tree = ast.parse(path.read_text("utf-8"))
-    return {
-        field.target.id: ast.unparse(field.annotation)
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name.endswith(base)
-        for field in node.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
-
-
-def _values(annotation: str) -> list[str]:
-    """The values of a type, as far as they are listed."""
-    listed = list(VALUES.get(annotation, ()))
-    if literal := re.search(r"Literal\[(.*?)\]", annotation):
-        listed += re.findall(r"'([^']*)'", literal[1])
-    return listed
-
-
-def _listed(key: str, value: str, of: Any) -> list[str]:
-    """``key=a,b,`` with each candidate for the last entry of the list."""
-    head, comma, last = value.rpartition(",")
-    return [f"{key}={head}{comma}{choice}" for choice in of(last)]
+def _listed(key: str, value: str, names: Iterable[str]) -> list[str]:
+    """``key=a,b,`` with each name as the last entry of the list."""
+    head, comma, _ = value.rpartition(",")
+    return [f"{key}={head}{comma}{name}" for name in names]
 
 
 def _runs(before: list[str], start: str) -> list[str]:

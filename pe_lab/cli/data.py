@@ -1,21 +1,20 @@
 """``pe-lab data``: writes the sequences that a run reads to a file.
 
     pe-lab data task=copy to=copy.jsonl           in_domain, as many as a run measures
-    pe-lab data task=copy split=train n=1000 seed=1 to=copy.npz
+    pe-lab data task=copy split=train n=1000 seed=1 to=train.jsonl
                                                   the first 1000 that a run with that seed is
                                                   trained on, in their order
-    pe-lab data task=copy task.max_letters=8 train.batch_size=64 split=train to=copy.txt
+    pe-lab data task=copy task.max_letters=8 split=long_x2 to=long.jsonl
                                                   keys of the run, as in training
 
-Tokens, words, targets, what is scored and tags, as .jsonl, .npz or .txt, with a header that makes
-the file again. Any task reads it back, task.files={in_domain: copy.jsonl}: with the same keys the
-numbers of a run are the same. A file of a measured split is refused as task.files.train. A .txt of
-task=flipflop has the form of its published files, without a header. A file is never written over.
---config-dir FOLDER for your tasks.
+The format is JSON Lines: a header that makes the file again, then a sequence a line with its
+tokens, targets and what is scored. Any task reads it back with task.files={in_domain: copy.jsonl},
+and a run with the same keys has the same numbers. A file of a measured split is refused as
+task.files.train. Existing files are never overwritten. --config-dir FOLDER adds your tasks.
 
-The sequences of a split are drawn together, so they are others for another n; without n they are
-those that a run with these keys measures. With task.train_sequences the training set is written
-whole, which the run shuffles.
+The sequences of a split are drawn together, so another n gives other sequences. Without n the file
+holds what a run with these keys measures. With task.train_sequences the whole training set is
+written, which the run shuffles.
 """
 
 import shlex
@@ -27,7 +26,7 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import checked_beside
+from pe_lab.cli.train import checked_beside, require_task
 from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
@@ -35,7 +34,6 @@ from pe_lab.common.output import printable
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.core import task_file
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.sequences import FORMAT, Sequences
 from pe_lab.core.task import TRAIN, Batch, Task
 
 if TYPE_CHECKING:
@@ -51,10 +49,9 @@ class DataOptions(Options, extra="allow"):
     """The keys of ``pe-lab data``; every other one is a key of the run."""
 
     command = "data"
+    of_run = True
 
-    to: str = Field(
-        min_length=1, description="a new file: give to=FILE.jsonl, to=FILE.npz or to=FILE.txt"
-    )
+    to: str = Field(min_length=1, description="a new file: give to=FILE.jsonl")
     split: str = IN_DOMAIN
     n: AtLeastOne | None = None
 
@@ -71,6 +68,7 @@ def show(words: Sequence[str]) -> None:
     path = Path(options.to)
     _check_path(path)
     config = checked_beside(options, config_dir)
+    require_task(options)
     # Imported here: torch takes a second.
     from pe_lab.training.plan import build_task
 
@@ -83,7 +81,7 @@ def show(words: Sequence[str]) -> None:
         )
     batch, in_order = _sequences(config, task, options.split, options.n)
     header = {
-        "pe_lab_data": FORMAT,
+        "pe_lab_data": task_file.FORMAT,
         "version": __version__,
         "again": shlex.join(["pe-lab", "data", *words]),
         "task": config.task,
@@ -94,13 +92,8 @@ def show(words: Sequence[str]) -> None:
         "in_order": in_order,
         "vocab": list(task.vocab),
     }
-    text = task.published_text(batch) if path.suffix == ".txt" else None
     try:
-        content = _content(header, batch, path.suffix) if text is None else text.encode()
-    except ValueError as error:
-        raise UsageError(f"data to={path}: {error}; give to={path.with_suffix('.jsonl')}") from None
-    try:
-        write_new_file(path, content)
+        write_new_file(path, task_file.encoded(header, batch))
     except OSError as error:
         raise RunError(
             f"{path} cannot be written ({error.strerror}): make room there, or name another file"
@@ -115,9 +108,9 @@ def show(words: Sequence[str]) -> None:
 
 
 def _check_path(path: Path) -> None:
-    if path.suffix not in task_file.SUFFIXES:
+    if path.suffix != task_file.SUFFIX:
         raise UsageError(
-            f"data to={path} has none of the endings {', '.join(task_file.SUFFIXES)}: give one"
+            f"data to={path}: the format is JSON Lines, give to={path.with_suffix('.jsonl')}"
         )
     if path.exists() or path.is_symlink():
         raise UsageError(f"data to={path} is there already: name another file, or remove it")
@@ -128,8 +121,7 @@ def _check_path(path: Path) -> None:
 def _sequences(config: "Config", task: Task, split: str, n: int | None) -> tuple[Batch, bool]:
     """The sequences, and whether they are training batches in their order."""
     from pe_lab.training.batches import TrainData, evaluation_set
-    from pe_lab.training.memory import refuse_beyond
-    from pe_lab.training.sizes import sequences_of
+    from pe_lab.training.memory import refuse_beyond, sequences_of
 
     tokens, trained = task.split(split).n_tokens, task.split(TRAIN).n_tokens
     if split == TRAIN:
@@ -173,19 +165,4 @@ def _joined(task: Task, batches: Sequence[Batch]) -> Batch:
         else np.concatenate([b.lengths for b in batches if b.lengths is not None]),
         {name: join([batch.tags[name] for batch in batches]) for name in first.tags},
         {axis: join([batch.positions[axis] for batch in batches]) for axis in first.positions},
-    )
-
-
-def _content(header: dict[str, Any], batch: Batch, suffix: str) -> bytes:
-    return task_file.encoded(
-        Sequences(
-            header,
-            batch.tokens,
-            batch.targets,
-            batch.scored,
-            batch.lengths,
-            batch.tags,
-            batch.positions,
-        ),
-        suffix,
     )

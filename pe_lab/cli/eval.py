@@ -17,11 +17,10 @@
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
     pe-lab eval run=.. format=csv out=FILE.csv     table, csv, json, markdown or latex; the file
 
-Each measurement is recorded at once in evaluations.jsonl of the run's folder and not repeated
-(unless force=true): an interrupted command can be run again. If memory runs out, the batch is
-halved. All numbers of a command are also written to a new file, a row for each run, encoding, split
-and length: out=FILE.csv, else evaluations/TIME.csv in the runs_dir that the runs lie in, with a
-chart next to it (.svg).
+Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
+unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
+halved. The numbers are also written to a new csv file, with a chart (.svg) next to it:
+out=FILE.csv, else evaluations/TIME.csv in the runs_dir of the runs.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
@@ -46,8 +45,8 @@ from pe_lab.common.options import (
     parse,
     without_config_dir,
 )
-from pe_lab.results.cell_text import Spread
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.tables import Spread
 
 logger = logging.getLogger("pe_lab")
 
@@ -92,9 +91,9 @@ def show(words: Sequence[str]) -> None:
     out = _out(options.out, common_runs_dir(paths) or options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
-    from pe_lab.report.evaluation_files import write
-    from pe_lab.results.evaluation_tables import check_metric, evaluation_tables, notes
+    from pe_lab.report.files import write_evaluations
     from pe_lab.results.frame import runs_of
+    from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes
 
     metric = check_metric(options.metric, options.generate)
     progress = _Progress()
@@ -126,7 +125,7 @@ def show(words: Sequence[str]) -> None:
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
-    lines = [*notes(evaluated), f"written to {write(evaluated, out, metric)}"]
+    lines = [*notes(evaluated), f"written to {write_evaluations(evaluated, out, metric)}"]
     skipped = runs_of(unfinished)
     facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
     print_tables(options.format, tables, evaluated, skipped, lines, facts)

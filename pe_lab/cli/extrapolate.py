@@ -1,4 +1,4 @@
-"""``pe-lab extrapolate``: train short, test long: Su's table of length extrapolation (blog 9708).
+"""``pe-lab extrapolate``: train at one length, test at 8 times it, and compare with Su's table.
 
     pe-lab extrapolate task=text             trains what is missing of experiment=small/text (rope,
                                              rope with logn=train, hfwa; three seeds), measures all
@@ -11,21 +11,20 @@
     pe-lab extrapolate model=gau '~model.n_heads=2'    with Su's model, which has no n_heads
     pe-lab extrapolate format=markdown       table, markdown, latex, csv or json
 
-Finished runs and recorded numbers are kept: the same command resumes where it was stopped. Tables
-and numbers are written to runs_dir/evaluations/. As many runs are trained at once as there are
-cores (hydra/launcher=basic: one).
+Su's table is that of Su Jianlin's blog 9708. Finished runs and recorded numbers are kept, so the
+same command continues where it was stopped. Tables and numbers are written to
+runs_dir/evaluations/. One run is trained on each core; hydra/launcher=basic trains one at a time.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pe_lab.common.errors import UsageError, cannot_write
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import Options, parse
-from pe_lab.results.formats import markdown
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Format, markdown, print_tables
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,6 +40,8 @@ TRAINED = {
     "hfwa": ("pe=hfwa",),
 }
 """The runs, by the names that published.yaml has for them."""
+FIXED = ("pe", "experiment", "task.splits", "task.period", "eval.skip_too_long")
+"""Keys, and groups of keys, that cannot be set."""
 LINES = (("pe=rope", "pe.logn=none,train"), ("pe=hfwa",))
 """All of them, as options of ``pe-lab -m``."""
 
@@ -63,7 +64,7 @@ def show(words: Sequence[str]) -> None:
     """
     options = parse(ExtrapolateOptions, words)
     training, task = _training(options.others), options.others.get("task", "text")
-    paths = {name: _folders(task, [*change, *training]) for name, change in TRAINED.items()}
+    paths = {name: _folders([*change, *training]) for name, change in TRAINED.items()}
     from pe_lab.cli.train import launch
 
     for change in LINES:
@@ -80,16 +81,12 @@ def _training(options: dict[str, str]) -> list[str]:
             "other runs at any length"
         )
     for key, value in options.items():
-        if key in ("pe", "experiment") or key.startswith("pe."):
+        name = key.lstrip("+~")
+        if any(name == fixed or name.startswith(f"{fixed}.") for fixed in FIXED):
             raise UsageError(
-                f"extrapolate {key}={value}: its table has a fixed list of encodings; "
-                "pe-lab eval measures others"
+                f"extrapolate {key}={value}: its encodings and splits are fixed; leave {name} out, "
+                "pe-lab eval measures other ones"
             )
-    if options.get("eval.skip_too_long", "false") != "false":
-        raise UsageError(
-            "extrapolate needs the longest splits, which eval.skip_too_long may leave out: leave "
-            "it false"
-        )
     rest = {"seed": "0,1,2", "hydra/launcher": "joblib"} | options
     rest.pop("task", None)
     given = {key.removeprefix("++") for key in rest}
@@ -97,46 +94,22 @@ def _training(options: dict[str, str]) -> list[str]:
     return [*settings, *(f"{key}={value}" for key, value in rest.items())]
 
 
-def _folders(name: str, words: Sequence[str]) -> list[Path]:
+def _folders(words: Sequence[str]) -> list[Path]:
     """The folders of the runs of a command line; UsageError for options that do not fit."""
     from pe_lab.cli.train import checked_jobs
     from pe_lab.experiment.run import folder_of
-    from pe_lab.results.extrapolation import SPLITS
     from pe_lab.training.plan import plan
 
     found, seeds = [], set()
     for config in checked_jobs(["-m", *words]):
-        planned = plan(config)
-        task: Any = planned.task
-        if missing := SPLITS[name].keys() - set(task.evaluated()):
-            raise UsageError(
-                f"extrapolate measures the split {min(missing)}, which task.splits does not have: "
-                "leave task.splits as they are"
-            )
-        for split, what in SPLITS[name].items():
-            _check_split(task, split, what)
         if config.seed in seeds:
             raise UsageError(
                 "extrapolate makes a table of one setting over its seeds, and these words have "
                 f"several for seed {config.seed}: give every key but seed one value"
             )
         seeds.add(config.seed)
-        found.append(folder_of(planned).path)
+        found.append(folder_of(plan(config)).path)
     return found
-
-
-def _check_split(task: Any, name: str, what: str) -> None:
-    """UsageError unless a split has the length that its name says."""
-    kind, _, times = name.rpartition("_x")
-    if not kind:
-        return
-    split, length = task.split(name), int(times) * task.n_tokens
-    period = getattr(split, "period", None)
-    if (split.n_tokens, period) != (length, task.n_tokens if kind == "repeated" else None):
-        raise UsageError(
-            f"extrapolate measures {name}, {what}, and here it is of length {split.n_tokens} and "
-            f"period {period or 'null'}: leave task.splits and task.period as they are"
-        )
 
 
 def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
@@ -146,7 +119,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
     from pe_lab.common.console import console
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.evaluation.record import TRAINED as AS_TRAINED
-    from pe_lab.results.extrapolation import SPLITS
+    from pe_lab.results.presentation.extrapolation import SPLITS
     from pe_lab.results.published import extrapolated
 
     parts = []
@@ -161,10 +134,8 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
 
 
 def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
-    from pe_lab.report.evaluation_files import write
-    from pe_lab.results.columns import frame_of
-    from pe_lab.results.extrapolation import extrapolation_tables
-    from pe_lab.results.frame import FACTS
+    from pe_lab.report.files import write_evaluations
+    from pe_lab.results.presentation.extrapolation import extrapolation_tables
 
     accuracies = {
         (row, split): (1 - part.sort("seed")["error"]).to_list()
@@ -173,10 +144,10 @@ def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -
     found = extrapolation_tables(accuracies, task)
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
-    write(evaluated, out, "accuracy")
+    write_evaluations(evaluated, out, "accuracy")
     try:
         text = "\n".join(map(markdown, found))
         write_new_file(written, text.encode())
     except OSError as error:
         raise cannot_write(written, error) from None
-    print_tables(form, found, evaluated, frame_of([], FACTS), [f"written to {written}, {out}"], {})
+    print_tables(form, found, evaluated, None, [f"written to {written}, {out}"], {})

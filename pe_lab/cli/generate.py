@@ -1,4 +1,4 @@
-"""``pe-lab generate``: the continuation of a prompt by the model of a finished run.
+"""``pe-lab generate``: the model of a finished run continues a prompt.
 
     pe-lab generate run=FOLDER prompt="The "      the folder of a run, or
     pe-lab generate run=text/rope prompt=..       a part of its path below runs_dir=runs
@@ -10,9 +10,9 @@
     pe-lab generate .. seed=1                     random seed (0)
     pe-lab generate .. --config-dir FOLDER        trust the classes that the yamls there name
 
-A prompt is text for task=text; for other tasks tokens of the vocabulary, like "w 1 i 0 r" or w1i0r.
-Where sequences end with <eos> (task.bos_eos), so does the continuation. It ends earlier than after
-``tokens`` where the encoding has no position for more, as a line says.
+A prompt is text for task=text. For other tasks it is tokens of the vocabulary, like "w 1 i 0 r" or
+w1i0r. Where sequences end with <eos> (task.bos_eos), so does the continuation. It is shorter than
+``tokens`` where the encoding has no more positions; a line then says so.
 """
 
 import sys
@@ -139,7 +139,7 @@ def _possible(run: "LoadedRun", read: int, tokens: int) -> int:
     """The number of tokens, at most ``tokens``, that the encoding has positions for.
 
     Raises:
-        UsageError: there is none after the prompt, or memory does not suffice.
+        UsageError: no position is left after the prompt, or memory does not suffice.
     """
     from pe_lab.training.memory import min_bytes, refuse_beyond
 

@@ -1,9 +1,12 @@
 """``pe-lab leaderboard``: the results of a suite that are shipped, and yours among them.
 
-    pe-lab leaderboard                                 P(generalises) by family, a row an entry
+    pe-lab leaderboard                                 success rate by family of tasks: the ten
+                                                       entries with the most evidence, and yours
+    pe-lab leaderboard all=true                        every entry; pe=cope,mine: these
     pe-lab leaderboard family=recall                   the tasks of a family, several by commas
-    pe-lab leaderboard task=flipflop                   a column for each split
-    pe-lab leaderboard split=long_x4                   medians and means on one split
+    pe-lab leaderboard task=flipflop                   a column for each split; split=long_x4: these
+    pe-lab leaderboard details=true                    also failures, tests, other phases, plans,
+                                                       machines and revisions
     pe-lab leaderboard sort=recall                     by this family (of family=.. a task, of
                                                        task=.. a split); sort=suite: as its yaml
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
@@ -12,63 +15,66 @@
     pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
-    pe-lab leaderboard to=FILE.html                    a page: heat map, every seed as a dot, cost,
-                                                       profiles, published numbers, failures
+    pe-lab leaderboard to=FILE.html                    a page: heat map; for each task its table and
+                                                       every seed as a dot; failures
     pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
-The runs of the suite in runs_dir=runs (pe-lab suite v1 pe=mine makes them) stand among the shipped
-ones. An entry is marked (yours) if none of its runs is shipped, (+12 yours) if twelve are not.
-suite=v1 is the suite of conf/suite/v1.yaml; --config-dir FOLDER adds those in FOLDER/suite/. csv
-and json hold a row for each task, entry and split, shares instead of %. There are no ranks and no
-single score: entries that share no letter differ.
+The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
+entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
+conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
+for each task, entry and split, with shares instead of %. docs/method.md defines what the tables
+show; there are no ranks and no single score.
 """
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
+from pydantic import PositiveFloat
 
-from pe_lab.cli.leaderboard_files import (
-    PARQUET,
-    PICTURES,
-    check_file,
-    write_page,
-    write_picture,
-    write_runs,
-)
-from pe_lab.cli.leaderboard_options import (
-    LeaderboardOptions,
-    check_sort,
-    check_together,
-    columns_of,
-    tasks_of,
-)
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import parse, without_config_dir
-from pe_lab.results.columns import frame_of
-from pe_lab.results.formats import Table
-from pe_lab.results.frame import FACTS
+from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.common.output import counted
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.config.choices import choices
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.notes import (
-    absent_note,
-    broken_notes,
-    closing_notes,
-    lacking_note,
-)
-from pe_lab.results.leaderboard.rows import SCHEMA, suite_runs
+from pe_lab.results.leaderboard.families import SUITE, by_family, entry_order, most_evidence
+from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.leaderboard.tables import overview, overview_notes
-from pe_lab.results.leaderboard.task_tables import (
-    phases_table,
-    split_table,
-    task_table,
-)
-from pe_lab.results.leaderboard.tuning_table import tuning_table
-from pe_lab.results.output import print_tables
-from pe_lab.results.suite import Suite, load_suite
+from pe_lab.results.presentation.formats import Format, Table, print_tables
+from pe_lab.results.presentation.leaderboard import conclusion, overview, task_table
+from pe_lab.results.selection import FINDINGS, shipped_findings
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
+
+PARQUET = ".parquet"
+SHOWN = 10
+"""Entries of a table without all=true."""
+
+
+class LeaderboardOptions(Options):
+    """The keys of ``pe-lab leaderboard``."""
+
+    command = "leaderboard"
+
+    suite: str = DEFAULT
+    family: CommaSeparated[str] | None = None
+    task: CommaSeparated[str] | None = None
+    split: CommaSeparated[str] | None = None
+    pe: CommaSeparated[str] | None = None
+    all: Flag = False
+    details: Flag = False
+    runs_dir: str = "runs"
+    shipped: Flag = True
+    view: Literal["families", "across", "published", "tuning"] = "families"
+    sort: str | None = None
+    thresholds: PositiveFloat = 1.0
+    format: Format = "table"
+    to: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -82,38 +88,35 @@ def show(words: Sequence[str]) -> None:
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
     if options.thresholds != 1:
         suite = suite.with_thresholds(options.thresholds)
-    tasks = tasks_of(suite, options)
-    check_together(options)
-    check_sort(suite, tasks, options)
-    if options.to is not None:
-        check_file(options.to)
+    tasks = _tasks(suite, options)
+    _check_together(options)
+    _check_sort(suite, tasks, options)
     if "runs_dir" in options.model_fields_set and not Path(options.runs_dir).is_dir():
         raise UsageError(
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
+    if options.to is not None:
+        from pe_lab.cli.leaderboard_files import check_file
+
+        check_file(options.to)
     if options.shipped:
         shipped, digest = file.shipped_rows(suite)
     here = suite_runs(Path(options.runs_dir), suite)
-    yours, known = here.rows, {*shipped["run_id"], *here.rows["run_id"]}
-    left = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
-    closing = [*([lacking_note(left, suite)] if left else []), *broken_notes(here.broken)]
-    closing += here.versions
-    if options.to is not None and options.to.suffix == PARQUET:
-        write_runs(options.to, shipped, yours, closing)
-        return
-    found = scores(suite, shipped, yours)
-    if options.to is not None and options.to.suffix in PICTURES:
-        write_picture(options.to, found, tasks)
-        return
-    closing += closing_notes(found, tasks, digest)
     if options.to is not None:
-        write_page(options.to, found, tasks, closing, shlex.join(["pe-lab", "leaderboard", *words]))
+        from pe_lab.cli.leaderboard_files import write
+
+        command = shlex.join(["pe-lab", "leaderboard", *words])
+        write(options.to, suite, shipped, here, tasks, digest, command)
         return
-    tables = _tables(found, tasks, options)
+    found = scores(suite, shipped, here.rows)
+    columns = _columns(suite, tasks, options)
+    shown = _shown(found, tasks, options)
     rows = found.cells.filter(pl.col("task").is_in(tasks))
     if options.split is not None:
         rows = rows.filter(pl.col("split").is_in(options.split))
+    if options.pe is not None:
+        rows = rows.filter(pl.col("entry").is_in(shown or ()))
     facts = {
         "suite": suite.name,
         "suite_digest": suite.digest,
@@ -121,46 +124,187 @@ def show(words: Sequence[str]) -> None:
         "shipped_digest": digest,
         "interval": "95 %, Wilson, of k of n seeds",
     }
+    headline = conclusion(found, columns) if options.view == "families" else ""
+    tables = _tables(found, tasks, columns, shown, options)
+    notes = _notes(found, here, tasks, columns, shown, options)
+    if options.details:
+        from pe_lab.results.presentation.leaderboard_details import provenance
+
+        notes += provenance(found, tasks, digest)
+    print_tables(options.format, tables, rows, None, notes, facts, headline)
+
+
+def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[str] | None:
+    """The entries with a row; None: all.
+
+    Raises:
+        UsageError: ``pe`` names no entry.
+    """
+    listed, controls = entry_order(found, tasks)
+    if options.pe is not None:
+        known = [*listed, *controls]
+        for name in options.pe:
+            if not any(name in (entry, entry.split()[0]) for entry in known):
+                raise UsageError(f"pe={name}: {did_you_mean(name, known)}")
+        return {e for e in known if e in options.pe or e.split()[0] in options.pe}
+    return None if options.all else most_evidence(found, tasks, listed, SHOWN)
+
+
+def _tables(
+    found: Scores,
+    tasks: list[str],
+    columns: dict[str, list[str]],
+    shown: set[str] | None,
+    options: LeaderboardOptions,
+) -> list[Table]:
     if options.view == "families" and options.task is None and options.split is None:
-        closing = [*overview_notes(found, columns_of(suite, tasks, options)), *closing]
-    else:
-        closing = [*absent_note(found, tasks, options.view == "tuning"), *closing]
-    print_tables(options.format, tables, rows, frame_of([], FACTS), closing, facts)
+        of = "by family of tasks" if options.family is None else f"on {', '.join(options.family)}"
+        title = f"Success rate in % {of}, suite {found.suite.title}"
+        return [overview(found, columns, title, options.sort, shown)]
+    if options.view == "families" and not options.details:
+        return [task_table(found, task, options.sort, shown, options.split) for task in tasks]
+    # Imported here: across imports scipy, which takes a second.
+    from pe_lab.results.presentation import leaderboard_details as details
 
-
-def _tables(found: Scores, tasks: list[str], options: LeaderboardOptions) -> list[Table]:
-    suite = found.suite
     if options.view == "across":
-        # Imported here: scipy takes a second.
-        from pe_lab.results.leaderboard.across import across_tables
-
-        return across_tables(found, tasks)
+        return details.across_tables(found, tasks, shown)
     if options.view == "published":
-        from pe_lab.results.leaderboard.vs_published import published_table
-
-        return [published_table(found, tasks)]
+        return [details.published_table(found, tasks, shown)]
     if options.view == "tuning":
-        return [table for task in tasks if (table := tuning_table(found, task)) is not None]
-    if options.split is not None:
-        return [
-            split_table(found, task, split)
-            for task in tasks
-            for split in options.split
-            if suite.tasks[task].threshold(split) is not None
-        ]
-    if options.task is not None:
-        found_tables = (
-            table
-            for task in tasks
-            for table in (task_table(found, task, options.sort), phases_table(found, task))
+        tuned = [details.tuning_table(found, task, shown) for task in tasks]
+        return [table for table in tuned if table is not None]
+    both = [
+        table
+        for task in tasks
+        for table in (
+            task_table(found, task, options.sort, shown, options.split),
+            details.phases_table(found, task),
         )
-        return [table for table in found_tables if table is not None]
-    return [
-        overview(found, columns_of(suite, tasks, options), _title(suite, options), options.sort)
     ]
+    return [table for table in both if table is not None]
 
 
-def _title(suite: Suite, options: LeaderboardOptions) -> str:
-    if options.family is not None:
-        return f"{', '.join(options.family)}: P(generalises) by task, suite {suite.title}"
-    return f"P(generalises) by family of tasks, suite {suite.title}"
+def _notes(
+    found: Scores,
+    here: Found,
+    tasks: list[str],
+    columns: dict[str, list[str]],
+    shown: set[str] | None,
+    options: LeaderboardOptions,
+) -> list[str]:
+    """Two lines: what the tables leave out, and how to see more. With ``details`` each thing that
+    is left out has a line."""
+    known = {*found.rows["run_id"]}
+    lacking = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
+    failed = found.rows.filter(pl.col("task").is_in(tasks), state="failed")["run_id"].n_unique()
+    if options.details:
+        from pe_lab.results.presentation import leaderboard_details as details
+        from pe_lab.results.presentation.leaderboard import overview_notes
+
+        notes = overview_notes(found, columns)
+        if options.view != "families":
+            notes = details.absent_note(found, tasks, options.view == "tuning")
+        notes += [details.lacking_note(lacking, found.suite)] if lacking else []
+        return [*notes, *details.broken_notes(here.broken), *here.versions]
+    left = [
+        f"{counted(len(lacking) + len(here.broken), 'run')} not counted"
+        if lacking or here.broken
+        else "",
+        f"{counted(failed, 'run')} failed" if failed else "",
+        *([f"{len(here.versions)} of your entries mix versions"] if here.versions else []),
+    ]
+    listed, _ = entry_order(found, tasks)
+    more = len({*found.cells.filter(pl.col("task").is_in(tasks))["entry"]} & {*listed} - shown) \
+        if shown is not None else 0  # fmt: skip
+    hints = [
+        f"{counted(more, 'more entry' if more == 1 else 'more entrie')}: all=true." if more else "",
+        "Tests, failures, machines: details=true.",
+        "Definitions: docs/method.md.",
+    ]
+    out = "; ".join(filter(None, left))
+    return [*([f"{out}: details=true names them."] if out else []), " ".join(filter(None, hints))]
+
+
+def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
+    """The tasks that the options select.
+
+    Raises:
+        UsageError: the suite has no such family, task or split, or not together.
+    """
+    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
+    splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
+    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
+    for key, known in wanted.items():
+        for value in getattr(options, key) or ():
+            if key == "task" and value not in known and value in choices("task"):
+                where = _where(suite, value)
+                raise UsageError(f"task={value} is not in suite {suite.name}: {where}")
+            if value not in known:
+                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
+    found = [
+        name
+        for name, task in suite.tasks.items()
+        if (options.family is None or task.family in options.family)
+        and (options.task is None or name in options.task)
+        and (
+            options.split is None
+            or any(task.threshold(split) is not None for split in options.split)
+        )
+    ]
+    if not found:
+        words = {key: getattr(options, key) for key in wanted if getattr(options, key)}
+        line = " ".join(f"{key}={','.join(values)}" for key, values in words.items())
+        raise UsageError(f"{line}: no task of suite {suite.name} is of all these; leave one out")
+    return found
+
+
+def _where(suite: Suite, task: str) -> str:
+    """What has the results of a task that the suite lacks."""
+    names = [name for name, of in suite.tasks.items() if f"task={task}" in of.words]
+    if names:
+        return f"it has that task with other keys, task={','.join(names)}"
+    if task in pl.scan_parquet(shipped_findings()).select("task").unique().collect()["task"]:
+        return f"pe-lab results file={FINDINGS} task={task} shows the runs that ship"
+    return f"no runs of it ship; pe-lab -m task={task} pe=rope,alibi seed=0,1,2 trains some"
+
+
+def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dict[str, list[str]]:
+    """The tasks of each column of the overview."""
+    if options.family is not None or options.task is not None:
+        return {task: [task] for task in tasks}
+    return by_family(suite, tasks)
+
+
+def _check_together(options: LeaderboardOptions) -> None:
+    """UsageError for keys of which one would have no effect."""
+    chosen = options.model_fields_set
+    without: tuple[str, ...] = ()
+    why = ""
+    if options.to is not None:
+        parquet = options.to.suffix == PARQUET
+        without = ("split", "view", "format", "sort", "pe", "all", "details")
+        without += ("family", "task", "thresholds") if parquet else ()
+        why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
+    elif options.view != "families":
+        without = ("split", "sort", "thresholds")
+        of = "in domain" if options.view == "tuning" else "on all scored splits"
+        why = f"view={options.view} shows errors {of}"
+        if options.format in ("csv", "json"):
+            without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
+    elif options.format in ("csv", "json"):
+        without, why = ("sort",), f"format={options.format} has a row for each cell"
+    for key in without:
+        if key in chosen:
+            raise UsageError(f"{key}= has no effect here, as {why}: leave it out")
+
+
+def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> None:
+    """UsageError if ``sort`` is no column of every table."""
+    if options.sort in (None, SUITE):
+        return
+    names = list(_columns(suite, tasks, options))
+    if options.task is not None or options.split is not None:
+        first = options.split or [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
+        names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
+    if options.sort not in names:
+        raise UsageError(f"sort={options.sort}: {did_you_mean(options.sort, [*names, SUITE])}")

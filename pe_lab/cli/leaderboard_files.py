@@ -1,7 +1,6 @@
 """The files that ``pe-lab leaderboard to=FILE`` writes: the page, its heat map and the runs."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +10,14 @@ from pe_lab.common.errors import RunError, UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.leaderboard.rows import Found
+from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.presentation.leaderboard_details import (
+    broken_notes,
+    lacking_note,
+    provenance,
+)
+from pe_lab.results.suite import Suite
 
 PARQUET = ".parquet"
 PICTURES = (".svg", ".png", ".pdf")
@@ -47,50 +53,54 @@ def _check_place(path: Path) -> None:
         )
 
 
-def write_runs(
-    path: Path, shipped: pl.DataFrame, others: pl.DataFrame, notes: Sequence[str]
+def write(
+    path: Path,
+    suite: Suite,
+    shipped: pl.DataFrame,
+    here: Found,
+    tasks: list[str],
+    digest: str | None,
+    command: str,
 ) -> None:
-    """Write all runs to a file; the notes are printed.
+    """Write the runs, the heat map or the page, by the suffix.
 
     Raises:
-        UsageError: runs that are in it would be lost.
-        RunError: it cannot be written.
+        UsageError: runs that are in the file would be lost.
+        RunError: there is nothing to draw, or it cannot be written.
     """
-    rows = file.merged(shipped, others)
-    file.check_kept(path, rows)
-    digest = file.write(rows, path)
-    _say_written(path, f"{_runs(rows)}, SHA-256 {digest}..")
-    for note in notes:
-        console().print(note, soft_wrap=True)
-
-
-def write_page(path: Path, found: Scores, tasks: list[str], notes: list[str], command: str) -> None:
-    """Write the page.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    known = {*shipped["run_id"], *here.rows["run_id"]}
+    lacking = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
+    notes = [*([lacking_note(lacking, suite)] if lacking else []), *broken_notes(here.broken)]
+    notes += here.versions
+    if path.suffix == PARQUET:
+        rows = file.merged(shipped, here.rows)
+        file.check_kept(path, rows)
+        beside = file.write(rows, path)
+        _say_written(path, f"{_runs(rows)}, SHA-256 {beside}..")
+        for note in notes:
+            console().print(note, soft_wrap=True)
+        return
+    found = scores(suite, shipped, here.rows)
+    if path.suffix in PICTURES:
+        _write_picture(path, found, tasks)
+        return
     # Imported here: scipy and the charts take a second.
     from pe_lab.report.leaderboard import leaderboard_page
 
-    text = leaderboard_page(found, tasks, notes, MARK, command)
-    _write(path, text.encode())
+    notes += provenance(found, tasks, digest)
+    _write(path, leaderboard_page(found, tasks, notes, command).encode())
     _say_written(path, f"{_runs(found.rows)}; open it in a browser")
 
 
-def write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
-    """Draw the heat map.
+def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
+    from pe_lab.common.html import drawn
+    from pe_lab.report.leaderboard import leaderboard_grid
+    from pe_lab.report.tables import picture
 
-    Raises:
-        RunError: there is nothing to draw, or it cannot be written.
-    """
-    from pe_lab.report.leaderboard_heat import heat_picture, leaderboard_heat
-    from pe_lab.report.pictures import drawn
-
-    heat = leaderboard_heat(found, tasks)
-    if not heat.families:
+    grid = leaderboard_grid(found, tasks)
+    if not grid.columns:
         raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    _write(path, drawn(heat_picture(heat, found.suite.title), path.suffix.strip(".")))
+    _write(path, drawn(picture(grid), path.suffix.strip(".")))
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
     _say_written(path, f"the heat map of {_runs(rows)}")
 

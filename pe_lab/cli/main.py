@@ -1,11 +1,15 @@
-"""The command line: key=value overrides train a run, commands do the rest."""
+"""The command line: key=value overrides train a run; every other task has a command."""
 
 import ast
+import re
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -26,14 +30,14 @@ Train, and measure in and out of domain:
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
   pe-lab suite v1 dry=true                              twelve tasks over all encodings: the cost
-A finished run is skipped and an unfinished one is resumed: any command can be repeated.
+A finished run is skipped and an unfinished one is resumed: every command can be repeated.
 
 Look at the results (the keys of a command: pe-lab results --help):
   pe-lab results [task=..] [by=pe,model.d_model] [where=".."]   a table of all runs
   pe-lab runs                                           the run folders: state, age, size
-  pe-lab verify                                         whether the files are as written
-  pe-lab compare                                        beside the published numbers
-  pe-lab leaderboard                                    a suite over every encoding, and yours
+  pe-lab verify                                         checks the files of all runs
+  pe-lab compare                                        your numbers and the published ones
+  pe-lab leaderboard                                    a suite over all encodings, and yours
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
   pe-lab extrapolate task=text                          train short, test long: Su's table
@@ -41,23 +45,30 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab generate run=FOLDER prompt=".."                the model continues a prompt
   pe-lab dashboard                                      a wandb workspace with the same charts
   pe-lab list                                           every choice, one line each
-  pe-lab show task=flipflop                             sequences of each split, what is scored
-  pe-lab new encoding NAME                              files to begin an encoding of your own with
+  pe-lab show task=flipflop                             sequences of each split and their answers
+  pe-lab new encoding NAME                              the files of an encoding of your own
   pe-lab data task=copy split=long_x2 to=FILE.jsonl     the sequences that a run reads, as a file
-  pe-lab check pe=cope                                  whether it keeps what an encoding must
-  pe-lab plan pe=A,B tasks=.. hypothesis=".."           a claim and its test, before the runs
+  pe-lab check pe=cope                                  tests that every encoding must pass
+  pe-lab plan file=CLAIMS.yaml                          preregistered claims, and what the runs say
   pe-lab --cfg job task=.. pe=..                        every key of a run and its value
   pe-lab --version
 
 Choices:
 {choices}
 
-Keys: task.* pe.* positions.* model.* train.* eval.* tracker.* (pe-lab --cfg job shows all)
-  seed=0  device=auto|cpu|cuda  threads=1  runs_dir=runs  force=false  debug=false
-  seed.init=0 (weights)  seed.data=0 (all else that is drawn)
-  tracker=wandb|tensorboard|none  tracker.wandb.mode=offline|online|disabled
-Yours: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME (docs/extending.md).
-Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra: pe-lab --hydra-help.
+Keys (pe-lab --cfg job shows all):
+  task.* pe.* positions.* model.* train.* eval.* tracker.*
+  seed=0           the seed; or seed.init=0 for the weights and seed.data=0 for the rest
+  device=auto      auto, cpu or cuda
+  threads=1        CPU threads of a run
+  runs_dir=runs    the folder of the runs
+  force=false      true: run again
+  debug=false      true: tracebacks
+  tracker=wandb    wandb, tensorboard or none; tracker.wandb.mode=offline, online or disabled
+
+Your own encoding: pe-lab new encoding NAME, then pe-lab --config-dir NAME pe=NAME
+(docs/extending.md). Tab completion: eval "$(pe-lab -sc install=bash)". Flags of Hydra:
+pe-lab --hydra-help.
 """
 
 VERBS = {
@@ -82,6 +93,11 @@ VERBS = {
 }
 """Each command and its module: ``show`` runs it, the docstring is its help."""
 
+WIDEST = 100
+"""Columns of a help text on a wider terminal, and in a file."""
+NARROWEST = 28
+"""The least columns of a description beside its command."""
+
 SHOWING = {"-h", "--help", "--version", "-c", "--cfg", "-i", "--info"}
 """Flags that print something instead of training."""
 # The spellings of true in YAML.
@@ -103,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _status(words)
     if output.error is None or isinstance(output.error, BrokenPipeError):
         return status
-    # The files of a run are its result, what is printed is that of other commands.
+    # A run has its result in files; the other commands print theirs.
     shown = not words or words[0] in (*VERBS, "help") or bool(SHOWING & set(words))
     _say(f"the output cannot be written ({output.error.strerror}): send it elsewhere")
     return status or int(shown)
@@ -182,8 +198,44 @@ def _help(topic: str = "key=value") -> str:
         assert spec.origin is not None
         # Parsed, not imported: the imports of a command take a second.
         docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
-        return docstring.replace("``", "") + "\n"
+        return _wrapped(docstring.replace("``", ""))
     if _is_word(topic) and topic != "help":
         raise _unknown(topic)
-    lines = [f"  {group:<16}{' '.join(choices(group))}" for group in CHOICES]
-    return HELP.format(choices="\n".join(lines))
+    lines = [f"  {group:<17}{' '.join(choices(group))}" for group in CHOICES]
+    return _wrapped(HELP.format(choices="\n".join(lines)))
+
+
+def _wrapped(text: str) -> str:
+    """A help text, wrapped at the terminal's width.
+
+    A line is prose, or a command with its description after two spaces or more. A description
+    continues on indented lines; after a long command it begins there.
+    """
+    width = min(max(shutil.get_terminal_size((WIDEST, 24)).columns, NARROWEST), WIDEST)
+    blocks: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        words, begin = line.strip(), " " * (len(line) - len(line.lstrip()))
+        before = blocks[-1] if words and blocks else ("", "")
+        beside = re.match(r" +\S.*?  +(?=\S)", line)
+        command = begin != "" and words.startswith("pe-lab ")
+        deeper = len(begin) > len(before[0]) - len(before[0].lstrip()) > 0
+        if beside or command or not before[1] or not (deeper or begin == before[0]):
+            blocks.append((beside[0], line[len(beside[0]) :]) if beside else (begin, words))
+        elif deeper and not before[0].strip():
+            blocks[-1] = f"{before[0]}{before[1]}  ".ljust(len(begin)), words
+        else:
+            blocks[-1] = before[0], f"{before[1]} {words}"
+    return "\n".join(line for begin, rest in blocks for line in _filled(begin, rest, width)) + "\n"
+
+
+def _filled(begin: str, rest: str, width: int) -> list[str]:
+    """The lines of a block; a description lies below its command where the terminal is narrow."""
+    indent = " " * (len(begin) - len(begin.lstrip()))
+    fill = partial(textwrap.wrap, width=width, break_on_hyphens=False, break_long_words=False)
+    if not begin.strip():
+        return fill(rest, initial_indent=indent, subsequent_indent=2 * indent) or [""]
+    if width - len(begin) < NARROWEST:
+        below = f"{indent}    "
+        command = _filled(indent, begin.strip(), width)
+        return command + fill(rest, initial_indent=below, subsequent_indent=below)
+    return fill(rest, initial_indent=begin, subsequent_indent=" " * len(begin))

@@ -1,15 +1,16 @@
-"""``pe-lab new``: the files of an encoding, a task or a model of your own, which run as they are.
+"""``pe-lab new``: writes the files of an encoding, a task or a model of your own.
 
     pe-lab new encoding decay                 decay/decay.py, decay/pe/decay.yaml and a test
     pe-lab new task lookback to=mine          mine/lookback.py, mine/task/lookback.yaml, ..
     pe-lab new model averages to=mine         mine/averages.py, mine/model/averages.yaml, ..
 
-The file holds a small example to be replaced, and in comments what else a class may define. Then:
+The files run as they are. They hold a small example to replace, and comments on what else a class
+may define. Then:
 
     pe-lab check --config-dir decay pe=decay
     pe-lab --config-dir decay task=flipflop pe=decay
 
-No file that exists is written over.
+Existing files are never overwritten.
 """
 
 import keyword
@@ -73,16 +74,20 @@ def show(words: Sequence[str]) -> None:
 
 
 def check_name(kind: str, name: str) -> None:
-    """UsageError for a name that is no module's or is in use."""
+    """Refuse a name that a module cannot have, or that is in use.
+
+    Raises:
+        UsageError: as above.
+    """
     group, remedy = KINDS[kind], "choose another name"
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
         raise UsageError(
-            f"new {kind} {name}: the name becomes that of a Python file, so it has letters, digits "
-            "and _ and begins with a letter: my_name"
+            f"new {kind} {name}: the name is also that of a Python file: give letters, digits and "
+            "_, and begin with a letter, like my_name"
         )
     if name != name.lower() or name.startswith("_"):
         raise UsageError(
-            f"new {kind} {name}: names are in small letters: {name.lower().strip('_')}"
+            f"new {kind} {name}: give a name in small letters, {name.lower().strip('_')}"
         )
     if name in choices(group):
         raise UsageError(f"new {kind} {name}: {group}={name} is there already; {remedy}")
@@ -101,7 +106,7 @@ def write(kind: str, name: str, folder: Path) -> list[Path]:
     """Write the files of one kind and return their paths.
 
     Raises:
-        UsageError: one of them exists, or the folder is none.
+        UsageError: one of them exists, or the folder is not a folder.
         RunError: one cannot be written.
     """
     templates = files("pe_lab.cli").joinpath("templates")
@@ -119,7 +124,7 @@ def write(kind: str, name: str, folder: Path) -> list[Path]:
     for path in paths.values():
         if path.exists() or path.is_symlink():
             raise UsageError(
-                f"new {kind} {name}: {path} exists and is not written over; choose another name or "
+                f"new {kind} {name}: {path} exists and is not overwritten: choose another name or "
                 "to=FOLDER"
             )
         for parent in path.parents:

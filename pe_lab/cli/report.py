@@ -15,17 +15,11 @@ Runs are read from runs_dir=runs. Only files written by pe-lab report are ever o
 """
 
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, Self
 
-import polars as pl
 from pydantic import model_validator
 
 from pe_lab.common.console import console
@@ -34,18 +28,11 @@ from pe_lab.common.files import remove_leftovers, replace_file
 from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.output import counted
 from pe_lab.common.trust import trust
-from pe_lab.inspection.data import Inspection
-from pe_lab.report.chart_files import charts, write_charts
-from pe_lab.report.evaluated import against_length, evaluated
-from pe_lab.report.facts import provenance, settings, unfinished
-from pe_lab.report.inspected import inspected, inspections
-from pe_lab.report.page import Page, Part, render
-from pe_lab.report.sections import Section, sections
-from pe_lab.report.series import charted_settings, groups
-from pe_lab.results.frame import by_split
+from pe_lab.report.files import chart_files, write_charts
+from pe_lab.report.page import GENERATOR, render, report, states
 from pe_lab.results.selection import RunOptions, selected
 
-MARK = '<meta name="generator" content="pe-lab report">'
+MARK = f'<meta name="generator" content="{GENERATOR}">'
 
 
 class ReportOptions(RunOptions):
@@ -87,61 +74,27 @@ def show(words: Sequence[str]) -> None:
             f"report: no runs in {options.runs_dir} as selected: leave out a filter, or "
             "make one with pe-lab task=flipflop pe=cope"
         )
-    states = _states(runs)
-    in_states = ", ".join(f"{n} {state}" for state, n in states.items())
-    content = _content(runs, options)
+    content = report(runs, options.where, options.inspect)
     if options.format != "html":
-        images = charts(content.parts, content.inspections, options.format)
+        images = chart_files(content, options.format)
         folder = options.out or Path(options.runs_dir) / "report" / "charts"
         with _writing(folder):
             write_charts(images, folder)
-        shown = f"{folder}: {in_states}; {counted(len(images), 'chart')}, {', '.join(images)}"
+        shown = f"{folder}: {states(runs)}; {counted(len(images), 'chart')}, {', '.join(images)}"
         console().print(shown, soft_wrap=True)
         for section in content.trained:
             if section.note:
                 console().print(f"{section.title}: {section.note}", soft_wrap=True)
         return
-    text = render(
-        Page(
-            title=options.title or _title(content.trained),
-            command=shlex.join(["pe-lab", "report", *words]),
-            made=datetime.now().astimezone(),
-            with_versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-            parts=content.parts,
-            states=states,
-            unfinished=unfinished(runs),
-            unread=content.unread,
-            provenance=provenance(runs.filter(state="finished")["path"].to_list()),
-            inspected=inspected(content.trained, content.inspections, content.refused),
-        )
-    )
+    tasks = ", ".join(section.task for section in content.trained)
+    title = f"Positional encodings on {tasks}" if tasks else "Positional encodings: no finished run"
+    command = shlex.join(["pe-lab", "report", *words])
+    html = render(content, runs, options.title or title, command).encode()
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
-    size = len(text.encode()) / 1e6
-    shown = f"{path}: {in_states}; {size:.1f} MB, open it in a browser"
+        replace_file(path, html)
+    shown = f"{path}: {states(runs)}; {len(html) / 1e6:.1f} MB, open it in a browser"
     console().print(shown, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What both the page and the charts are made of."""
-
-    trained: Sequence[Section]
-    parts: Sequence[Part]
-    unread: Sequence[str]
-    inspections: Sequence[Inspection]
-    refused: Sequence[str]
-
-
-def _content(runs: pl.DataFrame, options: ReportOptions) -> _Content:
-    finished = runs.filter(pl.col("state") == "finished")
-    trained = sections(finished, by_split(finished), options.where) if len(finished) else []
-    since, unread = evaluated(finished, options.where) if len(finished) else ([], [])
-    # The evaluations of a task come after it.
-    ordered = sorted([*trained, *since], key=lambda section: section.title)
-    found, refused = inspections(trained, options.inspect)
-    return _Content(trained, [_part(section) for section in ordered], unread, found, refused)
 
 
 @contextmanager
@@ -156,21 +109,6 @@ def _writing(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror}): make room there or choose another "
             "folder with out="
         ) from None
-
-
-def _part(section: Section) -> Part:
-    if section.split:
-        return Part(section, against_length(section), len(charted_settings(section)), None)
-    return Part(section, groups(section), len(charted_settings(section)), settings(section.runs))
-
-
-def _title(found: Sequence[Section]) -> str:
-    tasks = ", ".join(section.task for section in found)
-    return f"Positional encodings on {tasks}" if tasks else "Positional encodings: no finished run"
-
-
-def _states(runs: pl.DataFrame) -> Mapping[str, int]:
-    return dict(sorted(Counter(runs["state"]).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _check(path: Path) -> None:

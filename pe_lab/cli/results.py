@@ -21,8 +21,6 @@
                                                        each encoding at test time, a column for
                                                        each length in tokens read; splits= as
                                                        evaluated, sort=-512
-    pe-lab results variance=true                       of runs with crossed seed.init and seed.data:
-                                                       what each has to do with the variance
     pe-lab results where="tuning_of=null"              without the runs on which a suite chose the
                                                        learning rate; --config-dir FOLDER adds the
                                                        suites in FOLDER/suite/
@@ -44,15 +42,13 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, parse, without_config_dir
 from pe_lab.common.output import counted
-from pe_lab.results.aggregate import RATED, SETTING, grouped, pooled_message
-from pe_lab.results.cell_text import Spread, rate_intervals
+from pe_lab.results.aggregate import RATED, SETTING, grouped
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
-from pe_lab.results.output import Format, print_tables
-from pe_lab.results.runs_file import write_file_of_runs
-from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tables import Layout, tables
-from pe_lab.results.tuning_notes import pooled_note
+from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.notes import pooled_keys_note, pooled_note
+from pe_lab.results.presentation.tables import Layout, Spread, tables
+from pe_lab.results.selection import FileOptions, selected, write_file_of_runs
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
 
@@ -71,7 +67,6 @@ class ResultsOptions(FileOptions):
     format: Format = "table"
     to: Path | None = None
     evaluations: Flag = False
-    variance: Flag = False
 
     @field_validator("format", mode="before")
     @classmethod
@@ -102,28 +97,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(ResultsOptions, rest)
     runs, form, metric = selected(options, config_dir), options.format, options.metric
     by = SETTING if options.by is None else options.by
-    if options.threshold is not None and metric not in RATED:
-        raise UsageError(
-            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric={metric} is "
-            "none of them: leave threshold out"
-        )
-    for key in ("evaluations", "variance"):
-        if options.threshold is not None and getattr(options, key):
-            raise UsageError(
-                f"threshold={options.threshold} with {key}=true: its tables have no rates, leave "
-                "one of the two out"
-            )
-    if options.evaluations and options.file is not None:
-        raise UsageError(
-            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
-            "of the two out"
-        )
-    ignored = {"by", "sort", "spread", "evaluations"} & options.model_fields_set
-    if options.variance and ignored:
-        raise UsageError(
-            f"variance=true has no use for {', '.join(sorted(ignored))}: leave out what is not a "
-            "filter, splits, metric or format"
-        )
+    _check(options)
     if options.to is not None:
         write_file_of_runs(runs, options.to)
         console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
@@ -137,7 +111,7 @@ def show(words: Sequence[str]) -> None:
     elif "finished" not in runs["state"]:
         print_tables(form, [], pl.DataFrame(), runs, [], facts)
     elif options.evaluations:
-        from pe_lab.results.evaluation_tables import recorded_tables
+        from pe_lab.results.presentation.evaluations import recorded_tables
 
         found, rows, notes = recorded_tables(
             runs, metric, options.by, options.splits, options.sort, options.spread
@@ -145,12 +119,6 @@ def show(words: Sequence[str]) -> None:
         evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs)))
         notes += pooled_note(evaluated, ["pe", *(options.by or ["setting"])], options.where)
         print_tables(form, found, rows, runs, notes, facts)
-    elif options.variance:
-        from pe_lab.results.variance import CROSSED, variance_over_seeds, variance_tables
-
-        parts = variance_over_seeds(runs, metric, options.splits)
-        found = variance_tables(parts, named(runs), metric)
-        print_tables(form, found, parts, runs, [] if len(parts) else [CROSSED], facts)
     else:
         by_rate = options.spread == "rates"
         groups = grouped(runs, by, metric, options.splits, options.threshold, by_rate)
@@ -158,18 +126,30 @@ def show(words: Sequence[str]) -> None:
         names = named(finished)
         found = tables(groups, names, Layout(by, metric, options.spread, options.sort))
         notes = [
-            *pooled_message(runs, by),
+            *pooled_keys_note(runs, by),
             *pooled_note(runs, by, options.where),
-            *(_intervals(groups) if by_rate else []),
             *_evaluated(runs, options),
         ]
         print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
 
 
-def _intervals(groups: pl.DataFrame) -> list[str]:
-    """The intervals of the rates; empty where no row has two seeds."""
-    found = rate_intervals(groups.select("k", "n").iter_rows())
-    return [found] if found else []
+def _check(options: ResultsOptions) -> None:
+    """Refuse options that exclude one another."""
+    if options.threshold is not None and options.metric not in RATED:
+        raise UsageError(
+            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric="
+            f"{options.metric} is none of them: leave threshold out"
+        )
+    if options.threshold is not None and options.evaluations:
+        raise UsageError(
+            f"threshold={options.threshold} with evaluations=true: its tables have no rates, leave "
+            "one of the two out"
+        )
+    if options.evaluations and options.file is not None:
+        raise UsageError(
+            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
+            "of the two out"
+        )
 
 
 def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:

@@ -1,9 +1,9 @@
-"""``pe-lab runs``: the run folders, one line each, the one changed last at the end.
+"""``pe-lab runs``: one line for each run folder; the last changed one comes last.
 
     pe-lab runs                                        all of runs/
     pe-lab runs task=flipflop where="state!=finished"  filters as in pe-lab results
     pe-lab runs format=csv                             table, csv, json, markdown or latex
-    pe-lab runs runs_dir=elsewhere                     the folder of the runs, else runs
+    pe-lab runs runs_dir=elsewhere                     the folder of the runs (runs)
 
 inspect, generate and eval find a run by its hash: pe-lab inspect run=HASH.
 """
@@ -19,11 +19,8 @@ import polars as pl
 
 from pe_lab.common.options import parse
 from pe_lab.common.output import counted
-from pe_lab.results.columns import frame_of
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.frame import FACTS
 from pe_lab.results.labels import labels
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, selected
 
 COLUMNS = ("task", "encoding", "seed", "hash", "setting", "state", "age", "size")
@@ -52,7 +49,7 @@ def show(words: Sequence[str]) -> None:
     lines = [[Cell(text) for text in _texts(facts)] for facts in found]
     title = f"{counted(len(found), 'run')}, {_size(sum(facts['bytes'] for facts in found))}"
     tables = [Table(title, COLUMNS, len(COLUMNS) - 2, lines)] if found else []
-    print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
+    print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
 
 
 def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

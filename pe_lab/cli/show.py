@@ -1,6 +1,6 @@
 """``pe-lab show``: three sequences of each split of a task, with the answers that are scored.
 
-    pe-lab show task=flipflop                    tokens, and below each scored position its answer
+    pe-lab show task=flipflop                    tokens, and the answer below each scored position
     pe-lab show task=flipflop task.length=16     other keys of the run, as in training
     pe-lab show task=flipflop splits=sparse      these splits only
     pe-lab show task=flipflop sequences=1        the number of sequences (3)
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from pe_lab.cli.train import checked_beside
+from pe_lab.cli.train import checked_beside, require_task
 from pe_lab.common.console import console
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
@@ -29,6 +29,7 @@ class ShowOptions(Options, extra="allow"):
     """The keys of ``pe-lab show``; every other one is a key of the run."""
 
     command = "show"
+    of_run = True
 
     splits: CommaSeparated[str] | None = None
     sequences: AtLeastOne = 3
@@ -43,6 +44,7 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(ShowOptions, rest)
     config = checked_beside(options, config_dir)
+    require_task(options)
     # Imported here: torch takes a second.
     from pe_lab.training.batches import evaluation_set
     from pe_lab.training.plan import build_task

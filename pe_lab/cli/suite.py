@@ -9,22 +9,20 @@
     pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
     pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
-Of each task and entry every rate of the suite is trained on the tuning seeds (tuning); the one
-with the lowest in-domain error, on a tie loss, is trained on seeds 0 to 7 (score). more_seeds: up
-to seed 19; longer: 2 and 4 times the steps; capacity: trained on what a split measures; equal_time,
-equal_parameters: as long as rope, as large as with rope. These five are run for the suite's ten
-encodings and for yours. Finished runs are kept: the same command does
-what is missing, after Ctrl-C too. Runs are those of ``pe-lab``, in the same folders. As many are
-trained at once as there are cores (hydra/launcher=basic: one; slurm, ray: docs/clusters.md).
-docs/suite.md has the protocol.
+Of each task and entry every rate of the suite is trained on the tuning seeds (tuning). The rate
+with the lowest in-domain error is trained on seeds 0 to 7 (score). Phases on request: more_seeds
+(up to seed 19), longer (2 and 4 times the steps), capacity (trained on what a split measures),
+equal_time (as long as rope) and equal_parameters (as large as with rope). As many runs are trained
+at once as there are cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are
+kept: the same command does what is missing. docs/suite.md has the protocol.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
@@ -32,19 +30,16 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
 from pe_lab.store.run_id import excluded
 
-if TYPE_CHECKING:
-    from pe_lab.results.suite import Suite
-
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 NOT_HERE = ("force", "debug")
 """Keys outside of a run's identity that a suite does not take."""
 
 
-def _budget(text: str) -> str:
+def _seconds(text: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text)
     if number is None or not float(number[1]):
         raise ValueError("give a number above 0 with its unit, like 90m, 2h or 1d")
-    return text
+    return float(number[1]) * UNITS[number[2]]
 
 
 class SuiteOptions(Options, extra="allow"):
@@ -55,7 +50,7 @@ class SuiteOptions(Options, extra="allow"):
     pe: CommaSeparated[str] | None = None
     tasks: CommaSeparated[str] | None = None
     phases: CommaSeparated[str] | None = None
-    budget: Annotated[str, AfterValidator(_budget)] | None = None
+    budget: Annotated[float, BeforeValidator(_seconds)] | None = None
     dry: Flag = False
     shipped: Flag = True
 
@@ -68,80 +63,61 @@ def show(words: Sequence[str]) -> None:
         PeLabError: a run failed; the same command does what is missing.
         Interrupted: by a signal; the same command continues.
     """
-    config_dir, (name, *rest) = _split(words)
-    options = parse(SuiteOptions, rest)
-    passed = _passed(options.others)
-    from pe_lab.results.suite import load_suite
-
-    suite = load_suite(name, None if config_dir is None else Path(config_dir))
-    tasks = _known("tasks", options.tasks, suite.tasks)
-    from pe_lab.cli.train import arguments
-    from pe_lab.config.schema import register_resolvers
-    from pe_lab.sweeps.launchers import register_choices
-    from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
-    from pe_lab.sweeps.suite.request import Request
-    from pe_lab.sweeps.suite.runner import run_suite
-
-    names = _known("phases", options.phases, NAMES) if options.phases else DEFAULT
-    chosen = [phase for phase in NAMES if phase in names]
-    register_resolvers()
-    register_choices()
-    folder = [] if config_dir is None else ["--config-dir", config_dir]
-    args = arguments(["-m", *folder, *passed])
-    request = Request(
-        tasks,
-        _entries(suite, options.pe),
-        chosen,
-        _seconds(options),
-        dry=options.dry,
-        shipped=options.shipped,
-    )
-    run_suite(args, suite, request)
-
-
-def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder of --config-dir, and the other words, the suite's name first."""
     config_dir, rest = without_config_dir(words)
     names = [word for word in rest if "=" not in word]
     if not names:
         raise UsageError(f"suite needs the name of a suite: pe-lab suite {min(choices('suite'))}")
-    return config_dir, [names[0], *(word for word in rest if word != names[0])]
+    options = parse(SuiteOptions, [word for word in rest if word != names[0]])
+    passed = _passed(options.others)
+    from pe_lab.results.suite import load_suite
+
+    suite = load_suite(names[0], None if config_dir is None else Path(config_dir))
+    _check("tasks", options.tasks, suite.tasks)
+    from pe_lab.cli.train import arguments
+    from pe_lab.config.schema import register_resolvers
+    from pe_lab.sweeps.launchers import register_choices
+    from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
+    from pe_lab.sweeps.suite.runner import Request, run_suite
+
+    _check("phases", options.phases, NAMES)
+    phases = [phase for phase in NAMES if phase in (options.phases or DEFAULT)]
+    # In the suite's order; others come last.
+    entries = [*suite.encodings, *suite.controls]
+    chosen = entries if options.pe is None else [
+        *(entry for entry in entries if entry in options.pe),
+        *(entry for entry in options.pe if entry not in entries),
+    ]  # fmt: skip
+    register_resolvers()
+    register_choices()
+    folder = [] if config_dir is None else ["--config-dir", config_dir]
+    request = Request(
+        options.tasks or [*suite.tasks],
+        chosen,
+        phases,
+        options.budget,
+        dry=options.dry,
+        shipped=options.shipped,
+    )
+    run_suite(arguments(["-m", *folder, *passed]), suite, request)
 
 
 def _passed(others: dict[str, str]) -> list[str]:
     """The words for the launcher and for all runs; UsageError for those that change a run."""
     for key, value in others.items():
-        operational = key.startswith("hydra") or (excluded(key) and key not in NOT_HERE)
-        if not operational:
+        if not key.startswith("hydra") and (not excluded(key) or key in NOT_HERE):
             known = [*SuiteOptions.model_fields, "runs_dir", "threads", "device", "tracker"]
             raise UsageError(
-                f"suite {key}={value}: {did_you_mean(key, known)}; what a suite trains is fixed, "
-                "so keys of its runs are not given: train those with pe-lab -m"
+                f"suite {key}={value}: {did_you_mean(key, known)}; a suite fixes what it trains: "
+                "train other runs with pe-lab -m"
             )
-        if key.startswith("hydra/sweeper") or key.startswith("hydra.sweeper"):
+        if key.startswith(("hydra/sweeper", "hydra.sweeper")):
             raise UsageError(f"suite {key}={value}: a suite is no search, leave it out")
     words = {"hydra/launcher": "joblib", "tracker": "none"} | others
     return [f"{key}={value}" for key, value in words.items()]
 
 
-def _known(key: str, chosen: list[str] | None, there_are: Iterable[str]) -> list[str]:
-    names = list(there_are)
+def _check(key: str, chosen: Iterable[str] | None, known: Iterable[str]) -> None:
+    names = [*known]
     for name in chosen or []:
         if name not in names:
             raise UsageError(f"{key}={name}: {did_you_mean(name, names)}")
-    return chosen or names
-
-
-def _entries(suite: "Suite", chosen: list[str] | None) -> list[str]:
-    """Those of the suite, or those chosen, in the suite's order; others come last."""
-    every = [*suite.encodings, *suite.controls]
-    if chosen is None:
-        return every
-    return [entry for entry in every if entry in chosen] + [e for e in chosen if e not in every]
-
-
-def _seconds(options: SuiteOptions) -> float | None:
-    if options.budget is None:
-        return None
-    digits = options.budget.rstrip("smindh")
-    return float(digits) * UNITS[options.budget[len(digits) :]]

@@ -16,18 +16,27 @@ from omegaconf import DictConfig
 from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
 from pe_lab.common.options import Options
-from pe_lab.common.suggest import closest
+from pe_lab.common.suggest import similar
 from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
+from pe_lab.config.compose_errors import keys_of
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import ALL_GROUPS, as_typed
 from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
-from pe_lab.config.unknown_key import similar_keys
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
     from pe_lab.training.plan import Plan
 
 logger = logging.getLogger("pe_lab")
+
+SWEEP_ONLY = ("hydra/launcher=", "hydra/sweeper=")
+"""The overrides that only a sweep uses."""
+
+
+def register() -> None:
+    """Tell Hydra our resolvers and launchers."""
+    register_resolvers()
+    register_choices()
 
 
 def launch(words: Sequence[str]) -> None:
@@ -37,8 +46,7 @@ def launch(words: Sequence[str]) -> None:
         PeLabError, Interrupted: a run failed or was stopped; in a sweep, after the table of all
             jobs.
     """
-    register_resolvers()
-    register_choices()
+    register()
     args = arguments(words)
     if args.hydra_help or args.info:
         return _hydra(args)
@@ -58,6 +66,10 @@ def planned(args: Any) -> tuple[list[DictConfig], "list[Plan]"]:
     """The composed configuration and the plan of every job, checked; their folder can be
     written."""
     jobs = compose(args)
+    # After composing, which names an unknown launcher.
+    ignored = [word for word in args.overrides if word.startswith(SWEEP_ONLY)]
+    if ignored and not args.multirun:
+        raise UsageError(f"{ignored[0]} has no effect on one run: add -m, or leave it out")
     plans = [_plan(cfg) for cfg in jobs]
     for runs_dir in {plan.config.runs_dir for plan in plans}:
         check_writable(runs_dir)
@@ -66,8 +78,7 @@ def planned(args: Any) -> tuple[list[DictConfig], "list[Plan]"]:
 
 def checked_jobs(words: Sequence[str]) -> list[Config]:
     """The checked configuration of every job; raises what ``launch`` would."""
-    register_resolvers()
-    register_choices()
+    register()
     return [_plan(cfg).config for cfg in compose(arguments(words))]
 
 
@@ -75,10 +86,17 @@ def checked(words: Sequence[str]) -> Config:
     """The checked configuration of one run, which is not planned: its parts may not fit."""
     from pe_lab.config.check import check_composed
 
-    register_resolvers()
-    register_choices()
+    register()
     (cfg,) = compose(arguments(words))
     return check_composed(cfg)
+
+
+def require_task(options: Options) -> None:
+    """UsageError where a command that is about a task names none."""
+    if not {"task", "experiment"} & options.others.keys():
+        raise UsageError(
+            f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
+        )
 
 
 def checked_beside(options: Options, config_dir: str | None) -> Config:
@@ -95,8 +113,7 @@ def checked_beside(options: Options, config_dir: str | None) -> Config:
     others = {key: v for key, v in options.others.items() if key not in unknown}
     config = checked([*flags, *(f"{key}={value}" for key, value in others.items())])
     for key, value in unknown.items():
-        near = closest(key, type(options).model_fields)
-        meant = [near] if near else similar_keys(key, plain(config), of_run)
+        meant = similar(key, [*type(options).model_fields, *of_run], keys_of(plain(config)))
         listed = ", ".join(sorted(type(options).model_fields)) + f"; of a run: {', '.join(of_run)}"
         hint = f"did you mean {' or '.join(meant)}? (choices: {listed})"
         raise UsageError(
@@ -150,11 +167,6 @@ def arguments(words: Sequence[str]) -> Any:
     args = parser.parse_intermixed_args(list(words))
     if args.multirun and args.cfg:
         raise UsageError("--cfg shows one job, -m runs many: give the line without one of them")
-    ignored = [
-        word for word in args.overrides if word.startswith(("hydra/launcher=", "hydra/sweeper="))
-    ]
-    if ignored and not args.multirun and not args.cfg:
-        raise UsageError(f"{ignored[0]} has no effect on one run: add -m, or leave it out")
     if args.resolve and not args.cfg:
         raise UsageError("--resolve goes with --cfg: add --cfg job, or leave --resolve out")
     for flag in ("config_name", "config_path", "experimental_rerun"):

@@ -3,52 +3,43 @@
     pe-lab verify                                all of runs/
     pe-lab verify FOLDER                         run=FOLDER: a folder of a run or of several
     pe-lab verify run=FOLDER,FOLDER              several by commas, or a part of a name
-    pe-lab verify FOLDER again=2                 two runs of each entry, drawn at random, done again
-                                                 and compared; pick=SEED repeats a draw
     pe-lab verify task=flipflop where=".."       filters as in pe-lab results
     pe-lab verify set_aside=true                 rename the folders of damaged runs, as force=true
                                                  does: the same commands then make them again
     pe-lab verify format=csv                     table, csv, json, markdown or latex
     pe-lab verify runs_dir=elsewhere             the folder of the runs, else runs
 
-Checkpoint, summary, metrics and evaluations are compared with their digests, and every file with
-its schema. The exit status is 1 if anything is wrong, 2 if there is no run. Nothing is changed
-without set_aside=true, and nothing is deleted with it; a folder with a damaged row of evaluations
-stays where it is.
-again= trains runs a second time, from their recorded configuration, in a temporary folder;
---config-dir FOLDER trusts the classes that the yamls there name, as an encoding of yours.
+Every file is compared with its digest and its schema. Folders that tables leave out are named.
+The exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
+anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl is damaged.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from pydantic import Field
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from pe_lab.cli.run_argument import matching_runs
-from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, RunError, UsageError
-from pe_lab.common.options import AtLeastOne, Flag, parse, without_config_dir
-from pe_lab.common.output import counted, printable
-from pe_lab.common.trust import trust
-from pe_lab.results.columns import frame_of
-from pe_lab.results.formats import Cell, Table
-from pe_lab.results.frame import FACTS, runs_of
+from pe_lab.common.options import Flag, parse
+from pe_lab.common.output import counted
+from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
-from pe_lab.results.output import Format, print_tables
+from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, among, selected
 from pe_lab.store.run_folder import RunFolder, is_run
+
+if TYPE_CHECKING:
+    from pe_lab.evaluation.verify import Problem
 
 COLUMNS = ("run", "setting", "what is wrong")
 KINDS = {
     "damaged": "damaged",
-    "row": "with a damaged row of evaluations",
+    "evaluations": "with damaged evaluations",
     "unreadable": "not readable",
-    "older": "older, without digests",
+    "misplaced": "not counted",
 }
 """What each kind of problem is called, the worst first."""
 
@@ -60,8 +51,6 @@ class VerifyOptions(RunOptions):
 
     run: str | None = None
     set_aside: Flag = False
-    again: AtLeastOne | None = None
-    pick: Annotated[int, Field(ge=0, description="a whole number from 0")] | None = None
     format: Format = "table"
 
 
@@ -72,19 +61,7 @@ def show(words: Sequence[str]) -> None:
         UsageError: a wrong option or filter, or no run.
         RunError: something is wrong with a run that is not set aside.
     """
-    config_dir, rest = without_config_dir(words)
-    trust(config_dir)
-    options = parse(VerifyOptions, [_folder(word) for word in rest])
-    if options.again is not None and options.set_aside:
-        raise UsageError(
-            f"set_aside=true does nothing with again={options.again}, which compares numbers, not "
-            "files: give one of them"
-        )
-    if options.pick is not None and options.again is None:
-        raise UsageError(
-            f"pick={options.pick} draws the runs that are done again: give again=2 too, or leave "
-            "it out"
-        )
+    options = parse(VerifyOptions, [_folder(word) for word in words])
     if options.run is None:
         runs = selected(options)
     else:
@@ -94,44 +71,46 @@ def show(words: Sequence[str]) -> None:
         runs = among(runs_of(paths), options)
     if runs.is_empty():
         raise UsageError(_no_runs(options))
-    if options.again is not None:
-        from pe_lab.cli.verify_again import verify_again
-
-        verify_again(runs, options.again, options.pick, options.format)
-        return
-    # Imported here: torch takes a second.
-    from pe_lab.evaluation.verify import problems
-
     names = labels(runs)
     found = [
         {
             **{key: run[key] for key in ("path", "task", "pe", "seed")},
-            "setting": " ".join([run["pe"], names.get(run["setting"] or "", "")]).strip(),
+            "setting": " ".join([run["pe"] or "", names.get(run["setting"] or "", "")]).strip(),
             "kind": problem.kind,
             "problem": problem.sentence,
         }
         for run in runs.iter_rows(named=True)
-        for problem in problems(Path(run["path"]))
+        for problem in _problems(run)
     ]
     title = _title(found, len(runs))
     aside, held = _set_aside(found) if options.set_aside else ({}, [])
     notes = [*(f"{path} is now {now}" for path, now in aside.items()), *held]
     if not found:
         notes = [f"{counted(len(runs), 'run')}, nothing is wrong"]
-    lines = [(Path(row["path"]).name, row["setting"], row["problem"]) for row in found]
-    if options.format == "table" and found:
-        table = RichTable(*COLUMNS, show_lines=True)
-        for line in lines:
-            table.add_row(*(Text(printable(word)) for word in line))
-        console().print(table)
-        for note in notes:
-            console().print(note, soft_wrap=True)
-    else:
-        cells = [[Cell(word) for word in line] for line in lines]
-        tables = [Table(title, COLUMNS, len(COLUMNS), cells)] if found else []
-        print_tables(options.format, tables, pl.DataFrame(found), frame_of([], FACTS), notes, {})
+    tables = []
+    if options.format == "table":
+        # A sentence a line, which has the file in it.
+        notes = [row["problem"] for row in found] + notes
+    elif found:
+        rows = ([Path(row["path"]).name, row["setting"], row["problem"]] for row in found)
+        cells = [list(map(Cell, row)) for row in rows]
+        tables = [Table(title, COLUMNS, len(COLUMNS), cells)]
+    print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
     if left := [row for row in found if row["path"] not in aside]:
         raise RunError(_title(left, len(runs) - len(aside)))
+
+
+def _problems(run: dict[str, Any]) -> list["Problem"]:
+    """What is wrong with the files of a run, or why tables leave it out nevertheless."""
+    # Imported here: torch takes a second.
+    from pe_lab.evaluation.verify import Problem, problems
+
+    found = problems(Path(run["path"]))
+    named = any(problem.kind in ("damaged", "unreadable") for problem in found)
+    # The row of a folder in the wrong place has no task.
+    if run["state"] == "broken" and (run["task"] is None or not named):
+        found.append(Problem(run["message"], "misplaced"))
+    return found
 
 
 def _folder(word: str) -> str:
@@ -158,7 +137,7 @@ def _no_runs(options: VerifyOptions) -> str:
 
 
 def _title(found: Sequence[dict[str, Any]], of: int) -> str:
-    """``2 of 9 runs: 1 damaged, 1 older, without digests``; a run counts by its worst problem."""
+    """``2 of 9 runs: 1 damaged; 1 not counted``; a run counts by its worst problem."""
     ranks = list(KINDS)
     worst: dict[str, int] = {}
     for row in found:

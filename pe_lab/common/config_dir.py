@@ -13,8 +13,13 @@ def conf() -> Path:
 
 
 def check_config_dir(config_dir: str) -> None:
-    """UsageError where the folder of ``--config-dir`` is none, or has a yaml in the place of one
-    of the package, which training takes instead of it. A copy is no other yaml."""
+    """Refuse a ``--config-dir`` that is not a folder, or that has a yaml of the package's name.
+
+    Training would take the package's yaml instead. An identical copy is allowed.
+
+    Raises:
+        UsageError: as above.
+    """
     folder = Path(config_dir)
     if not folder.is_dir():
         raise UsageError(

@@ -105,7 +105,7 @@ class StepProgress:
             )  # fmt: skip
 
     def doing(self, what: str) -> None:
-        """Show a phase other than training."""
+        """Show what is done after training."""
         if self.live:
             self.bar.update(self.shown, facts=what)
 

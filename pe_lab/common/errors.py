@@ -25,7 +25,7 @@ class RunError(PeLabError):
 
 
 class MachineError(RunError):
-    """The machine refused, as for want of room or of memory: the same may succeed later."""
+    """The machine refused, for example because the disk is full: the same may succeed later."""
 
 
 OF_MACHINE = frozenset(
@@ -39,10 +39,6 @@ network that fails; any other, as of a file that is not there, is an error of th
 
 class DamagedError(RunError):
     """A file that was read back is not as it was written; it is left as it is."""
-
-
-class OlderError(RunError):
-    """A file was written by an earlier version of the program, without a digest."""
 
 
 class HeldError(RunError):
@@ -59,8 +55,12 @@ def cannot_write(
     """
     if error.errno == errno.ELOOP:
         return MachineError(
-            f"{path} is a link, and nothing is written through links: remove it, then run the same "
-            "command again"
+            f"{path} is a link, and nothing is written through links: remove the link, then run "
+            "the same command again"
+        )
+    if error.errno == errno.EISDIR:
+        return MachineError(
+            f"{path} is a folder in the place of a file: remove it, then run the same command again"
         )
     return MachineError(
         f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"

@@ -21,10 +21,16 @@ def read_file(path: str | Path) -> bytes:
     """The content of a regular file.
 
     Raises:
-        OSError: there is none, or it is of another kind: a pipe or a device may have no end.
+        FileNotFoundError: there is none.
+        OSError: it is not a regular file; a pipe or a device may have no end.
     """
-    # Without O_NONBLOCK, opening a pipe waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        if Path(path).is_symlink():
+            raise OSError(errno.ELOOP, "a link to nothing", str(path)) from None
+        raise
     with open(descriptor, "rb", buffering=0) as file:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

@@ -18,8 +18,8 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.limits import remedy
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import did_you_mean, similar
+from pe_lab.common.validation import remedy
 
 LARGE = 2**16
 """Sizes from here on are named when memory is not enough."""
@@ -167,7 +167,9 @@ def message(
     while path and isinstance(_at(values, path[:-1]), (int, float, str)):
         path.pop()
     key = ".".join(str(part) for part in path)
-    return f"{key}={as_yaml(first['input'])} is not allowed: {remedy(first)}"
+    meant = similar(key, (), [f"{prefix}.{name}" for name in known]) if kind == "dict_type" else []
+    other = f", or give {meant[0]}={as_yaml(first['input'])}" if meant else ""
+    return f"{key}={as_yaml(first['input'])} is not allowed: {remedy(first)}{other}"
 
 
 def refuse_booleans(before: Any, after: Any, key: str) -> None:

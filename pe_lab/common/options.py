@@ -1,7 +1,7 @@
 """The key=value options of a command, checked against one pydantic model per command."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -12,8 +12,8 @@ from pydantic_core import PydanticKnownError
 
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
-from pe_lab.common.limits import remedy
-from pe_lab.common.suggest import closest, did_you_mean
+from pe_lab.common.suggest import did_you_mean, similar
+from pe_lab.common.validation import remedy
 
 
 class Options(BaseModel):
@@ -25,6 +25,10 @@ class Options(BaseModel):
     """
 
     command: ClassVar[str]
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
+    of_run: ClassVar[bool] = False
+    """Whether every other key is one of a run."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
@@ -72,6 +76,8 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
+        if key in model.hints and key not in model.model_fields:
+            raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:
@@ -87,7 +93,7 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The folder of ``--config-dir``, None without it, and the other words.
 
     Raises:
-        UsageError: it is no folder.
+        UsageError: it is not a folder.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config-dir", "-cd")
@@ -101,11 +107,11 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _hint(model: type[Options], word: str, after: str) -> str:
-    """What a word that is no option may stand for, before "give key=value"."""
+    """What the user may have meant by a word that is not an option."""
     key, equals, value = word.partition("=")
     if name := key.lstrip("-") if key.startswith("-") else "":
-        known = name if name in model.model_fields else closest(name, model.model_fields) or name
-        return f"keys have no dashes, {known}={value or after or '..'}; "
+        known = ([] if name in model.model_fields else similar(name, model.model_fields)) or [name]
+        return f"keys have no dashes, {known[0]}={value or after or '..'}; "
     if not equals and "run" in model.model_fields and ("/" in key or Path(key).is_dir()):
         return f"did you mean run={key}? "
     if not equals and "runs_dir" in model.model_fields and Path(key).is_dir():
@@ -127,7 +133,7 @@ def _message(model: type[Options], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
     if first["type"] == "literal_error":
-        return f"{assignment}: {did_you_mean(str(first['input']), _choices(field.annotation))}"
+        return f"{assignment}: {remedy(first)}"
     allowed = f"set it to {description}" if description else remedy(first)
     return f"{assignment} is not allowed: {allowed}"
 
@@ -141,8 +147,10 @@ def _description(annotation: Any) -> str | None:
     return None
 
 
-def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal, or of those within an annotation."""
+def choices_of(annotation: Any) -> list[str]:
+    """The values of a type that has few: ``true`` and ``false``, those of a Literal."""
+    if annotation is bool:
+        return ["true", "false"]
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return [choice for part in get_args(annotation) for choice in choices_of(part)]

@@ -1,7 +1,7 @@
-"""Which classes a recorded configuration may name: importing a module runs it.
+"""The classes that a recorded configuration may name: importing a module runs it.
 
-A run's folder may come from somebody else. Only classes of pe_lab are imported for it, those that a
-yaml of this command line's ``--config-dir`` names, and those that this process has already.
+A run's folder may come from somebody else. Three kinds of classes are imported for it: those of
+pe_lab, those that a yaml of ``--config-dir`` names, and those that are already imported.
 """
 
 import importlib
@@ -22,7 +22,7 @@ def trust(config_dir: str | None) -> None:
     """Allow the classes that the yamls of a folder name.
 
     Raises:
-        UsageError: it is no folder, or a yaml cannot be read.
+        UsageError: it is not a folder, or a yaml cannot be read.
     """
     if config_dir is None:
         return

@@ -1,7 +1,7 @@
-"""The composed configuration, checked against its schemas.
+"""Checks of the composed configuration against its schemas.
 
-A closed group is checked against its dataclass in schema.py, an open one (task, pe, positions,
-model, tracker) against the signature of the class that its ``_target_`` names.
+A closed group has a dataclass in schema.py. An open group (task, pe, positions, model, tracker) is
+checked against the signature of the class that its ``_target_`` names.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,10 @@ from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_boolea
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.trust import importable
 from pe_lab.config.combined_parts import fill_parts
-from pe_lab.config.compose_errors import unresolved
+from pe_lab.config.compose_errors import unknown_key, unresolved
 from pe_lab.config.overrides import GROUPS
 from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, plain, validated
 from pe_lab.config.seeds import folded
-from pe_lab.config.unknown_key import unknown_key
 from pe_lab.core.optimizer import Optimizer, optimizer_section
 from pe_lab.core.task import Task
 from pe_lab.core.tracker import Tracker

@@ -57,7 +57,7 @@ def encoding_section(name: str, key: str, repository: ConfigRepository) -> dict[
         key: the key of the choice, for messages.
 
     Raises:
-        UsageError: there is no such yaml, or none that can be read.
+        UsageError: there is no such yaml, or it cannot be read.
     """
     options = repository.get_group_options("pe", ObjectType.CONFIG)
     if name not in options:
@@ -70,8 +70,8 @@ def encoding_section(name: str, key: str, repository: ConfigRepository) -> dict[
     assert found is not None
     if any(not default.is_self() for default in found.defaults_list or []):
         raise UsageError(
-            f"{key}={name} has a defaults list, which only a run of its own can have: write the "
-            f"keys out in pe/{name}.yaml"
+            f"{key}={name} has a defaults list, which a part cannot have: write the keys out in "
+            f"pe/{name}.yaml"
         )
     try:
         section: Any = OmegaConf.to_container(found.config, resolve=False)
@@ -104,5 +104,5 @@ def _is_combined(section: Any) -> bool:
 
 
 def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's keys over those of its yaml, its name first."""
+    """The keys of a part's yaml, overridden by those of the part."""
     return {"pe": part["pe"], **section, **part}

@@ -160,7 +160,7 @@ def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> lis
             if left := [key for key in params if key not in keys]:
                 raise UsageError(
                     f"{recipe.input_line} names several recipes and {name} varies "
-                    f"{', '.join(left)}: give each recipe a line of its own, or give these keys"
+                    f"{', '.join(left)}: run each recipe by itself, or give these keys"
                 )
     params, runs_all = _params(hydra, words)
     swept = params if runs_all else _params(hydra, others)[0]

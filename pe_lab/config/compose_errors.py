@@ -1,7 +1,7 @@
 """Errors of Hydra while composing, as one sentence with key, value and remedy."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import ALL_GROUPS, OPEN_ENDED, as_typed
-from pe_lab.config.unknown_key import unknown_key
 
 
 def missing(hydra: Hydra, error: MissingConfigException) -> str:
@@ -30,7 +29,7 @@ def missing(hydra: Hydra, error: MissingConfigException) -> str:
     found = [group for group in ALL_GROUPS if file.startswith(f"{group}/")]
     group = max(found, key=len, default=file.rpartition("/")[0])
     name = file.removeprefix(f"{group}/")
-    meant = did_you_mean(name, _options(hydra, group))
+    meant = did_you_mean(name, options_of(hydra, group))
     path = hydra.config_loader.get_search_path().get_path()
     if group in CHOICES and all(part.provider != "command-line" for part in path):
         meant += "; for one of yours give --config-dir FOLDER"
@@ -60,12 +59,12 @@ NOUNS = {
 """Names for the options of a group, where they differ from the group's."""
 
 
-def _options(hydra: Hydra, group: str) -> list[str]:
+def options_of(hydra: Hydra, group: str) -> list[str]:
     """Every option of a group, with those in its folders unless these are groups themselves."""
     options = hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
     for folder in hydra.config_loader.get_group_options(group, ObjectType.GROUP):
         if f"{group}/{folder}" not in ALL_GROUPS:
-            options += [f"{folder}/{name}" for name in _options(hydra, f"{group}/{folder}")]
+            options += [f"{folder}/{name}" for name in options_of(hydra, f"{group}/{folder}")]
     return options
 
 
@@ -96,7 +95,7 @@ def refused(hydra: Hydra, words: list[str], error: Exception) -> str:
     )
     unfit = re.match(r"Error merging override ([^\n]+)", str(error))
     if unfit is not None:
-        return f"{unfit[1]} is of another kind than what it replaces: see pe-lab --cfg job"
+        return f"{unfit[1]} has another type than the value it replaces: see pe-lab --cfg job"
     if found is None:
         return " ".join(str(error).split("\n")[:2])
     key = found[1]
@@ -124,6 +123,44 @@ def unresolved(cfg: DictConfig, error: OmegaConfBaseException) -> str:
         raw = raw[int(part)] if isinstance(raw, list) else raw[part]
     reason = _first_line(error).rpartition("resolving interpolation: ")[2]
     return f"{error.full_key}={raw} has no value ({reason}): correct the keys that it is made from"
+
+
+def unknown_key(word: str, key: str, config: Mapping[str, Any], siblings: Sequence[str]) -> str:
+    """For an override of a key that the configuration does not have.
+
+    Args:
+        word: the override as written.
+        config: the configuration without it.
+        siblings: the keys that the key's parent has.
+    """
+    parent, _, last = key.rpartition(".")
+    within = parent if parent.partition(".")[0] in config else ""
+    refused = f"{word} is not a key of {within or 'the configuration'}"
+    if last == "length" and parent in ("", "task") and (found := _of_length(config)):
+        listed = f" (choices: {', '.join(sorted(siblings))})" if siblings else ""
+        return f"{refused}: did you mean {' or '.join(found)}?{listed}"
+    groups = [*ALL_GROUPS, "hydra/launcher", "hydra/sweeper"] if "/" in key else []
+    return f"{refused}: {did_you_mean(key, groups or siblings, keys=keys_of(config))}"
+
+
+def _of_length(config: Mapping[str, Any]) -> list[str]:
+    """The keys that set the length of a task without a key ``length``: those that its splits
+    long_x2, .. change."""
+    task = config.get("task") or {}
+    if "length" in task:
+        return []
+    longer = [task["splits"][name] for name in task.get("splits") or {} if name.startswith("long_")]
+    return list(dict.fromkeys(f"task.{key}" for changes in longer for key in changes))
+
+
+def keys_of(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The dotted keys of all values but mappings."""
+    found = []
+    for name, value in config.items():
+        if name not in ("hydra", "_target_"):
+            key = f"{prefix}{name}"
+            found += keys_of(value, f"{key}.") if isinstance(value, Mapping) else [key]
+    return found
 
 
 def _first_line(error: Exception) -> str:

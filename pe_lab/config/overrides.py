@@ -1,4 +1,4 @@
-"""The overrides of the command line, checked word by word before anything is composed."""
+"""Checks of the command line's overrides, before anything is composed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def check_words(parser: OverridesParser, words: list[str]) -> None:
             )
     if {"seed", *(f"seed.{part}" for part in PARTS)} <= counts.keys():
         raise UsageError(
-            f"seed={_value(overrides, 'seed')} has no effect beside seed.init and seed.data: leave "
+            f"seed={_value(overrides, 'seed')} has no effect with seed.init and seed.data: leave "
             "it out"
         )
     for key in OPEN_ENDED:

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pe_lab.common.closed import closed
+from pe_lab.common.validation import closed
 from pe_lab.config.seeds import apart, together
 
 
@@ -139,7 +139,7 @@ _CONFIG = TypeAdapter(Config)
 CONFIG_KEYS = set(Config.__annotations__) - {"names"}
 """The keys of a run's configuration."""
 TRAIN_KEYS = set(TrainConfig.__annotations__) - {"optimizer_keys"}
-"""The keys of ``train`` other than the optimizer's arguments."""
+"""The keys of ``train`` without the optimizer's arguments."""
 
 
 def validated(resolved: dict[str, Any]) -> Config:

@@ -1,8 +1,7 @@
-"""``seed``: one number for all that a run draws, or two, ``seed.init`` and ``seed.data``.
+"""``seed``: one number, or two where ``seed.init`` and ``seed.data`` differ.
 
-``seed.init`` draws the weights, those of the encoding included; ``seed.data`` all the rest:
-batches, their order, dropout, positions. On the command line either departs from ``seed``; a
-configuration holds the number, or ``{init: .., data: ..}`` where the two differ.
+``seed.init`` draws the weights. ``seed.data`` draws the batches, their order, dropout and
+positions. A configuration holds one number, or ``{init: .., data: ..}``.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pe_lab.common.suggest import did_you_mean
 
 PARTS = ("init", "data")
 WORDS = {f"seed.{part}": f"seed_{part}" for part in PARTS}
-"""A key of the command line, and that of Hydra's configuration: ``seed`` is a number there."""
+"""Key of the command line -> key for Hydra, in whose configuration ``seed`` is a number."""
 
 
 def as_composed(word: str) -> str:
@@ -43,7 +42,7 @@ def folded(composed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with ``seed``, that of the data, and ``seed_init``, None if it is the same.
+    """A configuration with ``seed`` of the data and ``seed_init``; None if both are the same.
 
     Raises:
         UsageError: ``seed`` is a mapping of other keys.

@@ -10,9 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.core.sequences import Ints as Ints
-from pe_lab.core.sequences import Sequences
-
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -54,6 +52,10 @@ class Batch:
             return np.ones((n, t), dtype=bool)
         return np.arange(t)[None, :] < self.lengths[:, None]
 
+    def trained(self, loss_on: str) -> Bools:
+        """The positions of the loss: those that are ``scored``, or ``all`` that are not padding."""
+        return self.scored if loss_on == "scored" else self.real()
+
 
 class Stored(Protocol):
     """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""
@@ -61,24 +63,3 @@ class Stored(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: Ints) -> Batch: ...
-
-
-@dataclass(frozen=True)
-class FromFile:
-    """The sequences of a file that ``pe-lab data`` wrote (a ``Stored``)."""
-
-    sequences: Sequences
-    digest: str
-
-    def __len__(self) -> int:
-        return len(self.sequences.tokens)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether they are training batches, one after another, and not a set to be shuffled."""
-        return bool(self.sequences.header["in_order"])
-
-    def take(self, rows: Ints) -> Batch:
-        """These rows, as a batch."""
-        s = self.sequences
-        return Batch(s.tokens, s.targets, s.scored, s.lengths, s.tags, s.positions).take(rows)

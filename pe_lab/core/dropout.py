@@ -113,10 +113,9 @@ class Drop:
         """x with elements dropped; ``rows`` as in ``kept_of``."""
         return torch.where(self.kept_of(x, rows), x * self.scale, 0.0)
 
-
-def dropout(x: Tensor, drop: Drop | None) -> Tensor:
-    """Dropout of a branch of the residual stream, at least in float32; None: x unchanged."""
-    return x if drop is None else drop(x.to(torch.promote_types(x.dtype, torch.float32)))
+    def add(self, residual: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """``residual + self(x, rows)``."""
+        return residual + self(x, rows)
 
 
 def attention_rows(weights_BHTS: Tensor) -> Tensor:

@@ -3,8 +3,9 @@
 A run has them as ``in_domain/<name>`` and ``ood/<split>/<name>``. To add a metric, add a line to
 ``METRICS``: it is then measured during and after training and by ``pe-lab eval``, kept in
 metrics.jsonl, summary.json and evaluations.jsonl, and is a column of ``read_runs``, ``by_split``
-and wandb's tables. With a ``title`` the report and ``pe-lab eval metric=<name>`` offer it; with a
-``column`` it is in the table at the end of a run. ``pe-lab results metric=<name>`` has them all.
+and wandb's tables. With ``charted=True``, wandb charts it and ``pe-lab eval metric=<name>`` offers
+it; with a ``column``, it is in the table at the end of a run. ``pe-lab results metric=<name>`` has
+them all.
 """
 
 import math
@@ -16,7 +17,7 @@ from typing import Any, Literal
 IN_DOMAIN = "in_domain"
 OOD = "ood"
 MEAN_OOD = f"{OOD}/error"
-"""The mean error over the out-of-domain splits: in wandb, and in the tables of runs."""
+"""The mean error over the OOD splits."""
 Z_95 = 1.959963984540054
 
 
@@ -36,8 +37,7 @@ def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> float | None:
-    """The mean error over all splits out of domain; None where there is none, or one of them was
-    not measured."""
+    """The mean error over the OOD splits; None if there are none or one was not measured."""
     ood = [split for split in splits if split != IN_DOMAIN]
     errors = [e for split in ood if (e := metrics.get(metric_name(split, "error"))) is not None]
     return fmean(errors) if errors and len(errors) == len(ood) else None
@@ -65,9 +65,8 @@ class Metric:
         compute: the number from ``training.measure.Answers``; None for guessing, which the task
             computes from its data.
         unit: share (shown in %), nats or count.
-        title: caption of the report's tables.
-        label: the report's menu entry.
         column: heading in the table at the end of a run.
+        charted: whether wandb charts it and ``pe-lab eval metric=<name>`` offers it.
         generated: whether it is also measured for answers that the model generates itself, as
             ``<name>_generated``.
         closing_only: kept in summary.json only, not in metrics.jsonl and tables.
@@ -78,9 +77,8 @@ class Metric:
     name: str
     compute: Callable[[Any], float] | None
     unit: Literal["share", "nats", "count"]
-    title: str = ""
-    label: str = ""
     column: str = ""
+    charted: bool = False
     generated: bool = False
     closing_only: bool = False
     lower_is_better: bool = False
@@ -92,8 +90,7 @@ METRICS = (
         "error",
         lambda answers: answers.n_wrong / answers.n,
         "share",
-        title="Wrong answers in %",
-        label="wrong answers (%)",
+        charted=True,
         column="error",
         generated=True,
         lower_is_better=True,
@@ -117,8 +114,7 @@ METRICS = (
         "error_seq",
         lambda answers: answers.n_seq_wrong / answers.n_seq,
         "share",
-        title="Sequences with any wrong answer in %",
-        label="sequences with any wrong (%)",
+        charted=True,
         column="per sequence",
         generated=True,
         lower_is_better=True,
@@ -127,8 +123,7 @@ METRICS = (
         "loss",
         lambda answers: float(answers.loss.mean()),
         "nats",
-        title="Loss in nats per answer",
-        label="loss (nats)",
+        charted=True,
         lower_is_better=True,
         may_overflow=True,
     ),
@@ -149,7 +144,7 @@ def computed(answers: Any) -> dict[str, float]:
 
 
 def generated_metrics(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those of the metrics kept of generated answers, as ``<name>_generated``."""
+    """The metrics of generated answers that are kept, as ``<name>_generated``."""
     return {name: numbers[name.removesuffix("_generated")] for name in GENERATED}
 
 
@@ -160,7 +155,7 @@ CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "c
 """Those that training changes."""
 _SHARES = {*GENERATED, *(metric.name for metric in METRICS if metric.unit == "share")}
 _COUNTS = {metric.name for metric in METRICS if metric.unit == "count"}
-TITLED = tuple(metric for metric in METRICS if metric.title)
+CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
 def metric_of(name: str) -> Metric | None:

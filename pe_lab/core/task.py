@@ -16,7 +16,6 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.core import task_file
 from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
-from pe_lab.core.batch import FromFile
 from pe_lab.core.batch import Ints as Ints
 from pe_lab.core.batch import Stored as Stored
 from pe_lab.core.metrics import IN_DOMAIN
@@ -41,21 +40,20 @@ class Task(ABC):
     loss_on: Literal["scored", "all"] = "scored"
     """Train on the scored answers only, or on every real position."""
     train_sequences: PositiveInt | None = None
-    """None: an endless stream. n: a set of n sequences, drawn once, shuffled every epoch."""
+    """The size of a training set drawn once and shuffled every epoch; None: an endless stream."""
     files: dict[str, str] = field(default_factory=dict)
-    """Split (train and in_domain too) -> a file that ``pe-lab data`` wrote, read instead of
-    drawing; its path is relative to the current folder."""
+    """Split, also train and in_domain -> a file of ``pe-lab data`` that is read instead.
+
+    Paths are relative to the current folder."""
 
     fixed: ClassVar[frozenset[str]] = frozenset({"splits", "loss_on", "train_sequences", "files"})
     """Keys that no split can change; where a subclass adds one, it has a default."""
     separator: ClassVar[str | None] = None
-    """The vocabulary's word that ends the input part, for models that read input and output
-    apart; None: the task has no such parts."""
+    """The word between input and output, for models that read them apart; None: no such parts."""
     generates: ClassVar[bool] = False
-    """Whether the scored answers are one run at the end of each row that the model can also
-    write by itself (``eval.generate=true``)."""
+    """Whether the scored answers end each row, so that the model can also generate them."""
     exact_tags: ClassVar[frozenset[str]] = frozenset()
-    """Tags of few values, by each of which errors are broken down; of others by powers of two."""
+    """Tags whose every value is a row of the breakdown; the others are grouped by powers of two."""
 
     def __post_init__(self) -> None:
         for name, changes in self.splits.items():
@@ -77,8 +75,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def vocab(self) -> tuple[str, ...]:
-        """The tokens as a reader knows them; a token's number is its place here. The same in
-        every split: a split that needs more symbols has them here from the start."""
+        """The words of the tokens, in the order of their numbers. All splits share them."""
 
     @property
     @abstractmethod
@@ -87,15 +84,16 @@ class Task(ABC):
 
     @property
     def position_axes(self) -> Mapping[str, int]:
-        """The axes of the position ids that ``sample`` gives (``Batch.positions``), each with one
-        more than its largest id in this split; empty: the task gives none. ``positions=coupled``
-        reads them. The same axes in every split."""
+        """The axes of ``Batch.positions`` -> one more than the largest id in this split.
+
+        Empty: the task gives no position ids. ``positions=coupled`` reads them. All splits have
+        the same axes.
+        """
         return {}
 
     @property
     def end(self) -> str | None:
-        """The vocabulary's word that ends every sequence, at which ``pe-lab generate`` stops;
-        None: there is none."""
+        """The word that ends every sequence, where ``pe-lab generate`` stops; None: no such one."""
         return None
 
     @abstractmethod
@@ -103,12 +101,11 @@ class Task(ABC):
         """n sequences, drawn with ``rng`` alone and without a Python loop over them."""
 
     def stored(self, split: str) -> Stored | None:
-        """The sequences of a split that are read, not drawn; None where there are none."""
+        """The sequences of a split that are read from a file; None: they are drawn."""
         return self._files.get(split)
 
     def contents(self) -> dict[str, str]:
-        """Split, or another name, -> digest of what is read for it: part of what identifies a
-        run.
+        """The digest of each file that the task reads, by split: part of a run's identity.
 
         Raises:
             ValueError: a file is not what the task reads.
@@ -116,7 +113,7 @@ class Task(ABC):
         return {split: file.digest for split, file in self._files.items()}
 
     @cached_property
-    def _files(self) -> dict[str, FromFile]:
+    def _files(self) -> dict[str, task_file.FromFile]:
         return {
             name: self._file(name, path) for name, path in self.files.items() if self._ours(path)
         }
@@ -125,9 +122,9 @@ class Task(ABC):
         """Whether a file has the form that ``pe-lab data`` writes for every task."""
         return True
 
-    def _file(self, name: str, path: str) -> FromFile:
+    def _file(self, name: str, path: str) -> task_file.FromFile:
         key = f"task.files.{name}"
-        found, digest = task_file.read(key, path)
+        found = task_file.read(key, path)
         if tuple(found.header["vocab"]) != self.vocab:
             raise ValueError(
                 f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "
@@ -139,12 +136,12 @@ class Task(ABC):
                 "file of pe-lab data split=train"
             )
         most = self.split(name).n_tokens
-        if (length := found.tokens.shape[1]) > most:
+        if (length := found.batch.tokens.shape[1]) > most:
             raise ValueError(
                 f"{key}: {path} holds sequences of {length} tokens, and the task has at most "
                 f"{most} there: give the task the keys that its header names"
             )
-        return FromFile(found, digest)
+        return found
 
     def split(self, name: str) -> Self:
         """The task as the split has it, without files: they were read once."""
@@ -153,34 +150,31 @@ class Task(ABC):
         return replace(self, **self.splits[name], splits={}, files={})
 
     def at_length(self, length: int) -> Self:
-        """The same rule with sequences of ``length`` tokens to read, or of the nearest number
-        below that the rule has. It has no splits: ask a split's task, ``split(name)``, for one.
+        """The task with sequences of ``length`` tokens, or the nearest smaller number it has.
+
+        The result has no splits: call ``split(name)`` first.
 
         Raises:
             ValueError: the rule has no sequences that short, or of one length only.
         """
         if length != self.n_tokens:
             raise ValueError(
-                f"a length of {length} is not to be had: this task has sequences of "
-                f"{self.n_tokens} tokens only, its class brings no at_length"
+                f"a length of {length} is not available: this task has sequences of "
+                f"{self.n_tokens} tokens only, as its class does not define at_length"
             )
         return replace(self, splits={})
 
     def evaluated(self) -> list[str]:
-        """Names of the splits that are measured: in_domain first, then as the yaml has them."""
+        """The splits that are measured: in_domain, then the others in the yaml's order."""
         return [IN_DOMAIN, *self.splits]
-
-    def trained(self, batch: Batch) -> Bools:
-        """The positions whose answers the loss is taken over."""
-        return batch.scored if self.loss_on == "scored" else batch.real()
 
     def correct(self, logits: Any, targets: Any) -> Any:
         """(n, V) logits and (n,) targets, torch tensors, to (n,) bool: which answers are right."""
         return logits.argmax(-1) == targets
 
     def guess(self, reference: Batch, batch: Batch) -> float:
-        """Error of the best constant answer: the commonest scored target of ``reference``
-        (in-domain sequences)."""
+        """The error of always answering the commonest scored target of ``reference``, the
+        in-domain sequences."""
         commonest = np.bincount(reference.targets[reference.scored]).argmax()
         return float((batch.targets[batch.scored] != commonest).mean())
 
@@ -209,8 +203,7 @@ class Task(ABC):
         return shown(self.vocab)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text as a user writes it: words of the vocabulary, with or without
-        spaces between those of one letter.
+        """The tokens of a text: words of the vocabulary; those of one letter need no spaces.
 
         Raises:
             ValueError: something in it is not a word of the vocabulary.
@@ -225,11 +218,6 @@ class Task(ABC):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
-
-    def published_text(self, batch: Batch) -> str | None:
-        """The sequences as the task's published files have them, for a ``.txt`` of ``pe-lab data``;
-        None: it has no such form."""
-        return None
 
     def render(self, batch: Batch, row: int) -> str:
         """One sequence as text: tokens, and below the scored places the answers."""

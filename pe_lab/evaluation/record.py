@@ -1,4 +1,7 @@
-"""evaluations.jsonl: measurements of a finished run after its training, one row per cell."""
+"""evaluations.jsonl: measurements of a finished run after its training.
+
+One row per cell, each with the identity of the run; the last line has the digest of all rows.
+"""
 
 import json
 import math
@@ -12,11 +15,9 @@ import polars as pl
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.files import read_file
 from pe_lab.core.metrics import GENERATED, METRICS
-from pe_lab.store.digests import digest_of, does_not_fit
-from pe_lab.store.metrics_log import MetricsLog
-from pe_lab.store.read_back import read_rows
+from pe_lab.store.digests import sealed_lines, unsealed_lines
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import EVALUATION
+from pe_lab.store.schema import EVALUATION, read_rows
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"
@@ -63,58 +64,32 @@ class Measurement:
 
 _IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
 """Measurements that agree in these have the same numbers."""
+REMEDY = "remove it, and pe-lab eval measures again"
 
 
-def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """The rows of a record, without their digests. An incomplete last line is left out.
+def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
+    """The rows of a run's record; none where there is no record.
 
     Raises:
-        DamagedError: a line is not a row, or does not fit its digest or its end.
+        DamagedError: the record is not as it was written, or is that of another run.
         RunError: the file cannot be read.
     """
-    rows = []
+    path = folder.path / NAME
     try:
         content = read_file(path)
     except FileNotFoundError:
-        raise
+        return []
     except OSError as error:
         raise RunError(
-            f"{path} cannot be read ({error.strerror}): make it readable, or move it away"
+            f"{path} cannot be read ({error.strerror}): make it readable, or remove it"
         ) from None
-    for number, found in enumerate(
-        read_rows(EVALUATION, path, "remove that line", content), start=1
-    ):
-        row = _without_digest(found)
-        if row is None:
-            where = f"{path}: line {number}"
-            raise DamagedError(does_not_fit(where, remedy="remove that line"))
-        rows.append(row)
-    last = content.rpartition(b"\n")[2]
-    # A killed process leaves the beginning of a row, no whole one and another byte.
-    if _whole(last[:-1]):
-        where = f"{path}: line {len(rows) + 1}"
-        raise DamagedError(does_not_fit(where, "end", remedy="remove that line"))
-    return rows
-
-
-def _whole(line: bytes) -> bool:
-    """Whether this is a row and its digest, up to the newline."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and _without_digest(row) is not None
-
-
-def _without_digest(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row that its digest closes; None if it does not fit."""
-    row = {**found}
-    return row if row.pop("digest", None) == row_digest(row) else None
-
-
-def row_digest(row: Mapping[str, Any]) -> str:
-    """The ``digest`` that closes a row."""
-    return digest_of(json.dumps(row, sort_keys=True).encode())[:16]
+    rows = read_rows(EVALUATION, path, REMEDY, unsealed_lines(content, path, REMEDY))
+    for row in rows:
+        if row["run"] != folder.identity:
+            raise DamagedError(
+                f"{path} is of the run {row['run']}, not of {folder.identity}: {REMEDY}"
+            )
+    return [dict(row) for row in rows]
 
 
 def _key(row: Mapping[str, Any]) -> str:
@@ -130,15 +105,14 @@ def not_finite(row: Mapping[str, Any]) -> str:
 class Evaluations:
     """The record of one run; existing rows are never changed.
 
-    A row is written whole, and is on the disk when ``add`` returns. Several processes may add to
-    one record. A row that a killed process left incomplete is ignored, and removed by the next
-    ``add``.
+    A row is on the disk when ``add`` returns, and a kill leaves the record before it or the one
+    after it. Several processes may add to one record.
     """
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.opened_on = self._checkpoint_state()
-        self.rows = read_evaluations(self.path) if self.path.exists() else []
+        self.rows = read_evaluations(self.folder)
 
     @property
     def path(self) -> Path:
@@ -157,9 +131,10 @@ class Evaluations:
             RunError: the disk refuses, another process holds the folder, or the run in it was
                 replaced meanwhile.
         """
+        measured = {"run": self.folder.identity, **vars(measurement), **facts}
         row = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in {**vars(measurement), **facts}.items()
+            for name, value in measured.items()
         }
         with self.folder.lock(LOCK_TIMEOUT_S):
             if self._checkpoint_state() != self.opened_on:
@@ -167,10 +142,11 @@ class Evaluations:
                     f"{self.folder.path} was changed while it was evaluated: run the same command "
                     "again"
                 )
-            with MetricsLog(self.path, keep=None) as log:
-                log.write({**row, "digest": row_digest(row)})
-                log.sync()
-        self.rows.append(row)
+            self.folder.make()
+            # Another process may have added rows.
+            self.rows = [*read_evaluations(self.folder), row]
+            lines = b"".join(json.dumps(one).encode() + b"\n" for one in self.rows)
+            self.folder.write(NAME, sealed_lines(lines))
         return row
 
     def _checkpoint_state(self) -> tuple[int, int] | None:

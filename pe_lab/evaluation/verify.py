@@ -5,31 +5,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pe_lab.common.errors import DamagedError, OlderError, PeLabError
+from pe_lab.common.errors import DamagedError, PeLabError
 from pe_lab.common.files import read_file
-from pe_lab.evaluation.record import NAME, read_evaluations
+from pe_lab.evaluation.record import read_evaluations
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY, SEAL, digest_of, does_not_fit
-from pe_lab.store.read_back import read_config
+from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import read_config
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file, in a sentence with the remedy, and of which kind: damaged; a
-    damaged ``row`` of evaluations.jsonl; written by an ``older`` version; or unreadable here."""
+    """What is wrong with a file or folder, in a sentence with the remedy.
+
+    Args:
+        kind: ``evaluations``: evaluations.jsonl is damaged; ``misplaced``: tables leave it out.
+    """
 
     sentence: str
-    kind: Literal["damaged", "row", "older", "unreadable"]
+    kind: Literal["damaged", "evaluations", "unreadable", "misplaced"]
 
 
 def problems(path: Path) -> list[Problem]:
     """What is wrong in a run folder, one for each file; empty where nothing is.
 
     Every file that is read back is checked against its schema, and what has a digest against it:
-    the checkpoint, summary.json, the rows of metrics.jsonl that either of them counts, and each row
-    of evaluations.jsonl.
+    the checkpoint, summary.json, the rows of metrics.jsonl that either of them counts, and
+    evaluations.jsonl.
     """
     folder = RunFolder(path)
     found: list[Problem] = []
@@ -40,9 +43,8 @@ def problems(path: Path) -> list[Problem]:
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            found.append(Problem(str(error), "row" if function is read_evaluations else "damaged"))
-        except OlderError as error:
-            found.append(Problem(str(error), "older"))
+            of_record = function is read_evaluations
+            found.append(Problem(str(error), "evaluations" if of_record else "damaged"))
         except PeLabError as error:
             found.append(Problem(str(error), "unreadable"))
         except OSError as error:
@@ -50,40 +52,47 @@ def problems(path: Path) -> list[Problem]:
             found.append(Problem(what, "unreadable"))
         return None
 
-    summary = check(folder.summary)
+    summary, rows = check(folder.summary), None
     if summary is not None:
         check(_check_summary, folder, summary)
-    for function in (folder.status, folder.starts, folder.tracked):
+        for name in ("config.yaml", "overrides.yaml"):
+            check(folder.check_digest, name)
+    if not found or summary is not None:
+        # These read the summary, too.
+        starts, rows = check(folder.starts), check(folder.rows)
+        if summary is None:
+            check(_check_config, folder, (starts or [{}])[0].get("contents"))
+    for function in (folder.status, folder.tracked):
         check(function)
-    check(read_config, path / "config.yaml")
-    if summary is not None:
-        check(folder.rows)
-    check(read_evaluations, path / NAME)
+    check(read_evaluations, folder)
     state = None
     if folder.checkpoint.exists():
-        digest = ((summary or {}).get("digests") or {}).get("checkpoint.pt")
-        of = summary.get("identity") if summary else folder.identity
+        digest = summary["digests"].get("checkpoint.pt") if summary else None
+        of = summary["identity"] if summary else folder.identity
         state = check(checkpoint.load, folder.checkpoint, of, digest)
     elif summary is not None:
         missing = f"{folder.checkpoint} is missing, which holds the model: {REMEDY}"
         found.append(Problem(missing, "damaged"))
-    if state is not None and summary is None:
+    if state is not None and summary is None and rows is not None:
         check(_check_metrics, folder, *state["metrics_mark"])
     return found
 
 
 def _check_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     path = folder.path / "summary.json"
-    if SEAL not in read_file(path):
-        raise OlderError(
-            f"{path} has no digest, as earlier versions of the program wrote none, and cannot be "
-            "checked: make the run again with force=true, which sets this folder aside"
-        )
     made = identity(summary["config"], summary.get("contents"))
-    if made != (of := summary.get("identity")):
+    if made != (of := summary["identity"]):
         raise DamagedError(f"{path} has the configuration of {made}, not of {of}: {REMEDY}")
 
 
+def _check_config(folder: RunFolder, contents: dict[str, str] | None) -> None:
+    config = read_config(folder.path / "config.yaml")
+    if config is not None:
+        config.pop("names", None)
+        folder.check_identity(identity(config, contents), "config.yaml")
+
+
 def _check_metrics(folder: RunFolder, size: int, digest: str) -> None:
-    if digest_of(read_file(folder.metrics)[:size]) != digest:
+    content = read_file(folder.metrics) if folder.metrics.exists() else b""
+    if digest_of(content[:size]) != digest:
         raise DamagedError(does_not_fit(folder.metrics, "digest in the checkpoint"))

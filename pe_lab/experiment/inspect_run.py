@@ -6,7 +6,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.inspection.data import Inspection, Source
 from pe_lab.inspection.inspect import inspect
-from pe_lab.models.decoder import Decoder
+from pe_lab.models.transformer import Decoder
 
 
 def inspect_run(

@@ -1,15 +1,13 @@
 """Load the model of a finished run."""
 
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, sentence
+from pe_lab.common.errors import DamagedError, UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
@@ -19,16 +17,8 @@ from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.evaluator import Evaluator, autocast
-from pe_lab.training.measure import Answers, fixed_positions
-from pe_lab.training.null_values import replaced
-from pe_lab.training.plan import Plan, plan
-
-SUMMARY = {
-    *("task", "pe", "seed", "run_id", "identity", "digests", "steps", "names", "overrides"),
-    *("splits", "too_long", "metrics", "by", "config", "null_keys", "contents"),
-}
-"""The keys of a summary.json that this version writes."""
+from pe_lab.training.measure import Answers, Evaluator, fixed_positions
+from pe_lab.training.plan import Plan, plan, replaced
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class LoadedRun:
     @property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         """Makes the autocast context of training, on the model's current device."""
-        return partial(autocast, self.plan, self.model)
+        return partial(self.model.autocast, self.plan.config.train.precision)
 
 
 def load(path: str | Path) -> LoadedRun:
@@ -77,7 +67,7 @@ def load(path: str | Path) -> LoadedRun:
     Raises:
         UsageError: the folder is missing, is not that of a run, or its run is not finished or
             cannot be rebuilt by this version of the program or on this machine.
-        DamagedError, OlderError: a file of it is damaged, or of an earlier version.
+        DamagedError: a file of it is damaged.
     """
     path = Path(path)
     folder = RunFolder(path)
@@ -86,7 +76,7 @@ def load(path: str | Path) -> LoadedRun:
     if not folder.checkpoint.exists():
         raise DamagedError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
     state = checkpoint.load(
-        folder.checkpoint, summary.get("identity"), summary.get("digests", {}).get("checkpoint.pt")
+        folder.checkpoint, summary["identity"], summary["digests"].get("checkpoint.pt")
     )
     model = planned.model()
     try:
@@ -101,26 +91,22 @@ def load(path: str | Path) -> LoadedRun:
     return LoadedRun(path, summary, planned, model.eval())
 
 
-def plan_again(folder: RunFolder, summary: dict[str, Any], **changes: Any) -> Plan:
+def plan_again(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     """The plan of a finished run, by what its summary records.
-
-    Args:
-        changes: top-level keys of its configuration with other values.
 
     Raises:
         UsageError: it cannot be built by this version of the program or on this machine.
         DamagedError: its configuration is damaged.
     """
     path = folder.path
-    _check_version(folder, summary)
-    config = {**_config_as_set(summary), **changes}
+    config = _config_as_set(summary)
     refuse_foreign(config, path)
     try:
         planned = plan(check(config, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
-            f"{path}, made by pe-lab {_made_by(folder)}, cannot be built again by {_this()}: "
-            f"{error}"
+            f"{path} cannot be built again by this version of the program (environment.json has "
+            f"the one that made it): {error}"
         ) from None
     except Exception as error:
         raise DamagedError(
@@ -135,44 +121,6 @@ def plan_again(folder: RunFolder, summary: dict[str, Any], **changes: Any) -> Pl
             "task reads back as they were"
         )
     return planned
-
-
-def _check_version(folder: RunFolder, summary: dict[str, Any]) -> None:
-    """UsageError for a run of a newer version, or with a summary in another format."""
-    made, this = _made_by(folder), _this()
-    if unknown := sorted(summary.keys() - SUMMARY):
-        raise UsageError(
-            f"{folder.path} was made by another version of the program, pe-lab {made}: its "
-            f"summary.json holds {', '.join(unknown)}, unknown to {this}; use that version"
-        )
-    if _number(this) and _number(made) > _number(this):
-        raise UsageError(
-            f"{folder.path} was made by a newer version of the program, pe-lab {made}, this is "
-            f"{this}: use that version"
-        )
-
-
-def _made_by(folder: RunFolder) -> str:
-    """The version and git revision that made the run, if environment.json has them."""
-    try:
-        last = folder.starts()[-1]
-        version, revision = str(last["versions"]["pe-lab"]), last.get("git_revision")
-    except (PeLabError, KeyError, IndexError, TypeError):
-        return "of an unknown version"
-    return version + (f" (git revision {str(revision)[:12]})" if revision else "")
-
-
-def _this() -> str:
-    try:
-        return metadata.version("pe-lab")
-    except metadata.PackageNotFoundError:
-        return "an uninstalled copy"
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version; empty if there are none."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """How a run was made: recorded at every start, compared when it is resumed or found finished."""
 
 import hashlib
-import json
 import logging
 import sys
 import time
@@ -18,10 +17,8 @@ from pe_lab.common.files import replace_file
 from pe_lab.common.trust import classes
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
-from pe_lab.store.read_back import read_json
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import ROUNDING, excluded
-from pe_lab.store.schema import SETTING
+from pe_lab.store.run_id import ROUNDING
 from pe_lab.training.kernels import backends
 from pe_lab.training.trainer import Trainer
 
@@ -93,43 +90,6 @@ def changed_code(folder: RunFolder, resolved: Config) -> str:
     recorded = [item for start in starts for item in start.get("code", {}).items()]
     changed = {name for name, digest in recorded if now.get(name, digest) != digest}
     return ", ".join(sorted(changed))
-
-
-def made_before(folder: RunFolder, config: Config) -> str:
-    """The message for a finished run of these settings that lacks some of today's keys, and so has
-    another identity; empty if there is none."""
-    now = json.loads(json.dumps(plain(config)))
-    seed = folder.path.name.partition("-")[0]
-    for path in sorted(folder.path.parent.glob(f"{seed}-????????/summary.json")):
-        with suppress(PeLabError):
-            found = read_json(SETTING, path)
-            if found and (keys := _lacking(found["config"], now)):
-                return (
-                    f"{path.parent} is a run of these settings from before {', '.join(keys)} "
-                    f"existed: it is another run, and this one is made in {folder.path}"
-                )
-    return ""
-
-
-def _lacking(
-    before: Mapping[str, Any], now: Mapping[str, Any], group: str = ""
-) -> list[str] | None:
-    """The keys that ``before`` lacks; None where another key differs."""
-    found: list[str] = []
-    for name in before.keys() | now.keys():
-        key = f"{group}{name}"
-        if excluded(key):
-            continue
-        if name not in before:
-            found.append(key)
-        elif isinstance(before[name], dict) and isinstance(now.get(name), dict):
-            below = _lacking(before[name], now[name], f"{key}.")
-            if below is None:
-                return None
-            found += below
-        elif before[name] != now.get(name):
-            return None
-    return sorted(found)
 
 
 def _code(resolved: Config) -> dict[str, str]:

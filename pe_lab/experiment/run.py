@@ -2,36 +2,62 @@
 
 import logging
 import shlex
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pe_lab.common.console import StepProgress, busy, console
 from pe_lab.common.errors import Interrupted, RunError, by_machine, sentence
-from pe_lab.common.run_log import logging_to
+from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
-from pe_lab.experiment.machine import prepare
+from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
-    made_before,
     made_otherwise,
     record_start,
 )
 from pe_lab.experiment.summary import evaluation_sets, split_table, summarize
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
-from pe_lab.pe.positions import Sequential
+from pe_lab.experiment.without_effect import unchanged, without_effect
 from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
-from pe_lab.training.threads import set_threads
 from pe_lab.training.trainer import Trainer
 
 logger = logging.getLogger("pe_lab")
+
+
+class RunLog(logging.Handler):
+    """Appends log records to a file; a record that cannot be written is dropped silently."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError), open(self.path, "a", opener=no_link, encoding="utf-8") as file:
+            file.write(self.format(record) + "\n")
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Also write every log record, tracebacks included, to a run's file."""
+    handler = RunLog(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -104,6 +130,8 @@ def run(
         found = f"{folder.path} is finished already"
         if otherwise := made_otherwise(folder, plan.config):
             found += f", made with {otherwise}, so the last digits may differ"
+        if ignored := unchanged(summary["config"], plan.resolved):
+            found += f", {ignored}"
         if changed := changed_code(folder, plan.resolved):
             found += f", before the file of {changed} changed: its numbers are those of that code"
         logger.info("%s; force=true runs it again", found)
@@ -123,9 +151,10 @@ def _execute(
         try:
             if trainer.resume():
                 logger.info("resuming from step %d, %s", trainer.step, folder.path)
-            elif before := made_before(folder, plan.resolved):
-                logger.info("%s", before)
-            _warn_without_effect(trainer)
+            # A sweep says it once, for all of its runs.
+            if place is None:
+                for message in without_effect(plan, overrides):
+                    logger.warning("%s", message)
             set_threads(trainer, swept=place is not None)
             record_start(trainer, overrides)
             folder.set_status("running", trainer.step, config.train.steps)
@@ -158,30 +187,6 @@ def _execute(
     if late is not None:
         raise late
     return summary
-
-
-def _warn_without_effect(trainer: Trainer) -> None:
-    """Warn of settings that have no effect in this run."""
-    plan, cfg = trainer.plan, trainer.config
-    if cfg.warmup >= cfg.steps:
-        logger.warning(
-            "train.warmup=%d is not over at the last step, %d: the rate never gets to train.lr",
-            cfg.warmup, cfg.steps,
-        )  # fmt: skip
-    read = any(encoding.reads_positions for encoding in trainer.model.encodings)
-    if not read and not isinstance(plan.positions, Sequential):
-        names = plan.config.names
-        logger.warning(
-            "positions=%s has no effect on pe=%s, which reads no positions",
-            names.get("positions"), names["pe"],
-        )  # fmt: skip
-    if any(encoding.at_test_time for encoding in trainer.model.encodings):
-        name = plan.config.names["pe"]
-        logger.warning(
-            "pe=%s is made for a trained rope at test time and trained from scratch here: to "
-            "measure it as intended, train pe=rope and run pe-lab eval run=.. pe=%s",
-            name, name,
-        )  # fmt: skip
 
 
 class _Rows:

@@ -74,6 +74,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "digests": {
             "checkpoint.pt": trainer.checkpoint_digest,
             "metrics.jsonl": trainer.log.mark[1],
+            **trainer.folder.digests(),
         },
         "steps": trainer.step,
         "names": names,

@@ -1,20 +1,19 @@
-"""An inspection as a fragment of HTML: a Vega chart of its heads, maps and queries.
+"""An inspection as HTML: a Vega chart of its heads, maps and queries, and its answers.
 
-A fragment has no ids and loads nothing: a page may have several, with one copy of ``script`` and of
-Vega. It stays below 300 KB by leaving out low-ranked heads and queries, and states how many.
+It stays below 300 KB by leaving out low-ranked heads and queries, and states how many.
 """
 
 import json
 import math
 from collections.abc import Sequence
-from html import escape
 from importlib import resources
 from typing import Any
 
 import numpy as np
 import yaml
+from markupsafe import Markup
 
-from pe_lab.common.vega import vega_script
+from pe_lab.common.html import rendered, templates
 from pe_lab.inspection.data import Answer, Head, Inspection, Map, full_scale
 
 MAX_VALUES = 63_000
@@ -25,77 +24,25 @@ LEVELS = 250
 """A map is stored in whole steps of its full scale / LEVELS, but of MAX_STEP at most."""
 MAX_STEP = 0.06
 TOKEN_WIDTH, CHARACTER_WIDTH = 36, 10
-EXPLANATION = (
-    "Choose the query in the list, or click its row of the map or its token. The map has a row for "
-    "each query from the top and a column for each key; the grey end of a row marks the query. "
-    "Below, the tokens: outlined the query, shaded by the chosen map (blue positive, orange "
-    "negative), the bar is attention, underlined where the answer is scored."
-)
 
 
-def style() -> str:
-    """The style sheet of fragments."""
-    return (resources.files("pe_lab.inspection") / "inspection.css").read_text("utf-8")
+def page(inspection: Inspection) -> str:
+    """The inspection as a page of its own."""
+    return rendered(
+        "pe_lab.inspection",
+        "page.html",
+        generator="pe-lab inspect",
+        title="What the encoding did",
+        fragment=fragment(inspection),
+    )
 
 
-def script() -> str:
-    """The script that draws all fragments of a page; it needs ``vega_script`` before it."""
-    return (resources.files("pe_lab.inspection") / "inspection.js").read_text("utf-8")
-
-
-def page(inspection: Inspection, *, alone: bool = True) -> str:
-    """The fragment.
-
-    Args:
-        alone: with style and scripts; False if the page has them already.
-    """
-    title = escape(inspection.heading)
+def fragment(inspection: Inspection) -> Markup:
+    """The inspection as a part of a page, which brings style and scripts."""
     heads, rows = _selection(inspection)
-    spec = json.dumps(chart(inspection, heads, rows), separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        spec = spec.replace(character, f"\\u{ord(character):04x}")
-    parts = [
-        f"<style>{style()}</style>" if alone else "",
-        f'<section class="pe-inspect{" pe-inspect-alone" if alone else ""}" aria-label="{title}">',
-        f"<h3>{title}</h3>",
-        f"<p>{escape(inspection.summary)}</p>",
-        _left_out(inspection, heads, rows),
-        '<div class="pe-inspect-choices"></div>',
-        '<div class="pe-inspect-chart"><noscript>The chart needs a browser that runs '
-        "scripts.</noscript></div>",
-        f"<p><small>{EXPLANATION}</small></p>",
-        _answers(inspection),
-        f'<script type="application/json">{spec}</script>',
-        "</section>",
-        f"<script>{vega_script()}</script><script>{script()}</script>" if alone else "",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _left_out(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) -> str:
-    length = len(inspection.tokens)
-    if len(heads) == len(inspection.heads) and len(rows) == length:
-        return ""
-    return (
-        f"<p>Shown are {len(heads)} of {len(inspection.heads)} heads and {len(rows)} of {length} "
-        "queries; <code>pe-lab inspect</code> shows any.</p>"
-    )
-
-
-def _answers(inspection: Inspection) -> str:
-    lines = "".join(
-        f"<tr{'' if a.correct else ' class=pe-inspect-wrong'}><td>{a.position}</td>"
-        f"<td>{escape(inspection.tokens[a.position])}</td><td>{escape(a.target)}</td>"
-        f"<td>{a.target_probability:.3f}</td><td>{escape(a.prediction)}</td>"
-        f"<td>{a.probability:.3f}</td><td>{'right' if a.correct else 'wrong'}</td></tr>"
-        for a in inspection.answers
-    )
-    names = ("position", "token", "target", "probability", "prediction", "probability", "")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    return (
-        "<details><summary>Answers</summary><table><thead><tr>"
-        f"{head}</tr></thead><tbody>{lines}</tbody></table></details>"
-    )
+    template = templates("pe_lab.inspection").get_template("fragment.html")
+    spec = chart(inspection, heads, rows)
+    return Markup(template.render(inspection=inspection, heads=heads, rows=rows, spec=spec))
 
 
 def _selection(inspection: Inspection) -> tuple[list[Head], list[int]]:
@@ -135,12 +82,11 @@ def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) ->
     answers = {answer.position: answer for answer in inspection.answers}
     maps = list(dict.fromkeys(name for head in heads for name in head.maps))
     scales = {head.name: {name: _scale(m, name) for name, m in head.maps.items()} for head in heads}
-    scored = [query for query in queries if query in answers]
-    wrong = [query for query in scored if not answers[query].correct]
+    wrong_first = sorted(answers.keys() & set(queries), key=lambda q: (answers[q].correct, q))
     values = {
         "head": heads[0].name,
         "shade": heads[0].default_map,
-        "query": [*wrong, *scored, queries[0]][0],
+        "query": [*wrong_first, queries[0]][0],
         "heads": scales,
         "queries": queries,
         "tokenWidth": max(TOKEN_WIDTH, 8 + CHARACTER_WIDTH * max(map(len, tokens))),

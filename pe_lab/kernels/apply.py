@@ -1,66 +1,50 @@
-"""``accelerate``: the one call that makes a plain model fast.
+"""``accelerate``, the one call that makes a plain model fast.
 
-It gives modules of a model faster subclasses of their own classes, in place, as PyTorch's
-``fully_shard`` does: parameters, their names and all numbers stay the same (up to rounding). A
-class that is not in the table below, such as a user's subclass, stays as it is.
+It replaces the classes of modules by faster subclasses, in place, as PyTorch's ``fully_shard``
+does. Parameters and their names stay the same; numbers stay the same up to rounding. A class that
+is not in the table below, such as a user's subclass, is not replaced.
 """
 
 from typing import TypeVar
 
 from torch import nn
 
-from pe_lab.kernels import attention, dispatch, encoder_decoder, floater, layers, recurrent
-from pe_lab.kernels.dropout import FusedDrop
+from pe_lab.kernels import attention, dispatch, floater
+from pe_lab.kernels.cpu.bias_relu import FastFeedForward
+from pe_lab.kernels.cpu.dropout import FusedDrop
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
-from pe_lab.models.decoder import Layer
-from pe_lab.models.encoder_decoder_layers import FullAttention
-from pe_lab.models.gau import GAU, SharedKeyAttention, Unit
-from pe_lab.models.linear_attention import LinearAttention
-from pe_lab.models.recurrent_layers import GRULayer, LSTMLayer
-from pe_lab.models.seq2seq_layers import Reader, Writer
-from pe_lab.models.transformer import Block, FeedForward, Transformer
+from pe_lab.models.encoder_decoder import FullAttention
+from pe_lab.models.gau import SharedKeyAttention
+from pe_lab.models.transformer import FeedForward
 from pe_lab.pe.floater import Slope
 
 Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     MultiHeadAttention: attention.FastMultiHeadAttention,
     SharedKeyAttention: attention.FastSharedKeyAttention,
-    LinearAttention: attention.FastLinearAttention,
-    FullAttention: encoder_decoder.FastFullAttention,
-    FeedForward: layers.FastFeedForward,
-    Block: layers.FastBlock,
-    Unit: layers.FastUnit,
+    FullAttention: attention.FastFullAttention,
+    FeedForward: FastFeedForward,
     Slope: floater.FastSlope,
-    Transformer: layers.FastTransformer,
-    GAU: layers.FastGAU,
-    LSTMLayer: recurrent.FastLSTMLayer,
-    GRULayer: recurrent.FastGRULayer,
-    Reader: recurrent.FastReader,
-    Writer: recurrent.FastWriter,
 }
 
 
 def accelerate(model: Fast) -> Fast:
-    """The same model, its modules replaced by fast equals, its dropout by a kernel."""
+    """Replace modules and dropout of a model by fast equals, in place; return the model."""
     model.dropout_type = FusedDrop
-    # Children first: what is made of them follows.
-    for module in reversed(list(model.modules())):
-        # A fast layer calls its attention otherwise than a plain one.
-        plain = isinstance(module, Layer) and type(module.attention) not in FAST.values()
-        if type(module) in FAST and not plain:
-            module.__class__ = FAST[type(module)]
+    for module in model.modules():
+        module.__class__ = FAST.get(type(module), type(module))
         if isinstance(module, attention.FastAttention):
             module.choose_kernel()
     return model
 
 
 def backends(model: Model) -> dict[str, str] | None:
-    """The backend of each kind of attention that a kernel computes in this model; None: the model
-    is not fast, or has no attention."""
+    """The backend of each kind of attention in this model that has a kernel. None: the model is not
+    fast, or has no attention."""
     if model.dropout_type is not FusedDrop:
         return None
     found = [m for m in model.modules() if isinstance(m, Attention)]
     kernels = [m.kernel for m in found if isinstance(m, attention.FastAttention)]
-    kinds = {kernel.kind for kernel in kernels if kernel is not None and kernel.kind is not None}
+    kinds = {kernel.kind for kernel in kernels if kernel is not None}
     return dispatch.backend_names(model.device, kinds) if found else None

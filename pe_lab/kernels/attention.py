@@ -1,5 +1,8 @@
-"""Attention by the fastest code that equals the encoding's hooks: a fused kernel, PyTorch's
-scaled_dot_product_attention, or the plain code, by blocks of queries where it is long."""
+"""Attention by the fastest code that equals the encoding's hooks.
+
+This is a fused kernel, PyTorch's scaled_dot_product_attention, or the plain code. Long sequences go
+through the plain code in blocks of queries.
+"""
 
 from typing import Any
 
@@ -7,28 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.core.dropout import Drop
+from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
+from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import (
-    features_to_heads,
-    heads_to_features,
-    last_positions,
-    last_tokens,
-)
-from pe_lab.models.linear_attention import LinearAttention
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.masks import additive
 
 LONG = 2048 * 2048
-"""Logits of a head from which on the plain code goes by blocks of queries."""
+"""From this many logits of a head on, the plain code goes by blocks of queries."""
+BLOCK = 2**20
+"""Logits of a block, in all sequences and heads."""
 
 
 class FastAttention(Attention):
-    """An ``Attention`` by kernels; see ``choose_kernel`` for its attributes."""
+    """``Attention`` that uses kernels. ``choose_kernel`` sets its attributes."""
 
     kernel: FusedKernel | None
     softmax: bool
@@ -38,7 +37,7 @@ class FastAttention(Attention):
     chosen_for: tuple[PositionalEncoding]
 
     def choose_kernel(self) -> None:
-        """What follows from the encoding alone, before a call."""
+        """Set the attributes, which depend on the encoding alone."""
         hooks = self.encoding.hooks()
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
@@ -54,61 +53,28 @@ class FastAttention(Attention):
             # Scaled queries would scale the content alone.
             self.kernel, self.sdpa = None, False
 
-    def forward(
-        self,
-        x_BTE: Tensor,
-        pos_BS: Tensor,
-        carried: Any = None,
-        cache: LayerCache | None = None,
-        drop: Drop | None = None,
-        *,
-        queries: int | None = None,
-        project_out: bool = True,
+    def attend(
+        self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None
     ) -> tuple[Tensor, Any]:
-        """
-        Args:
-            queries: how many tokens, the last, are queries; None: all.
-            project_out: False: return what ``out`` would be applied to.
-        """
         if self.chosen_for[0] is not self.encoding:
             self.choose_kernel()
-        inputs, mixed = self.inputs(x_BTE, pos_BS, carried, queries), None
+        mixed = None
         kernel = self.kernel if self._fits(inputs) else None
         if kernel is not None and cache is None and self.logn is None:
             mixed = kernel.rotate_and_attend(inputs, drop)
-        if mixed is None:
-            q, k, inputs = self.rotate(inputs, pos_BS, cache)
-            fused_q = q
-            if self.logn is not None and (kernel is not None or self.sdpa):
-                fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
-            if kernel is not None:
-                mixed = kernel.attend(fused_q, k, inputs, drop)
-            if mixed is None and self.sdpa and drop is None:
-                mixed = self.by_sdpa(fused_q, k, inputs)
-            if mixed is None and self.recomputes(q, k):
-                from pe_lab.kernels.recompute import by_blocks
-
-                mixed = by_blocks(self, q, k, inputs, drop)
-        carried = inputs.carried
-        if mixed is None:
-            _, weights = self.weights(q, k, inputs)
-            mixed = self.average(weights, inputs, drop)
-            carried = self.encoding.layer_state(weights, inputs)
-        features = heads_to_features(mixed)
-        carried = last_tokens(carried, x_BTE.shape[1])
-        return (self.out(features) if project_out else features), carried
-
-    def inputs(
-        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, queries: int | None = None
-    ) -> AttentionInputs:
-        q, k, v = self.project(x_BTE, queries)
-        pos_BT = last_positions(pos_BS, x_BTE.shape[1])
-        pos_q = pos_BT if queries is None else last_positions(pos_BT, queries)
-        return AttentionInputs(x_BTE, q, k, v, pos_q, pos_BT, carried, self.window)
-
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """As in the plain class, with the queries of the last tokens only."""
-        raise NotImplementedError
+        if mixed is not None:
+            return mixed, inputs.carried
+        q, k, inputs = self.rotate(inputs, pos_BS, cache)
+        fused_q = q
+        if self.logn is not None and (kernel is not None or self.sdpa):
+            fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
+        if kernel is not None:
+            mixed = kernel.attend(fused_q, k, inputs, drop)
+        if mixed is None and self.sdpa and drop is None:
+            mixed = self.by_sdpa(fused_q, k, inputs)
+        if mixed is None and self.recomputes(q, k):
+            mixed = by_blocks(self, q, k, inputs, drop)
+        return self.mix(q, k, inputs, drop) if mixed is None else (mixed, inputs.carried)
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         if inputs.sees_all and self.softmax:
@@ -116,8 +82,8 @@ class FastAttention(Attention):
         return super().normalize(logits_BHTS, inputs)
 
     def _fits(self, inputs: AttentionInputs) -> bool:
-        """Whether a kernel may be used: values as wide as keys, and not one decoded token, which
-        PyTorch computes faster."""
+        """Whether a kernel may be used: values are as wide as keys, and the query is not a single
+        decoded token, which PyTorch computes faster."""
         decoded = inputs.q_BHTD.shape[2] == 1 and torch.is_inference_mode_enabled()
         return not decoded and inputs.v_BHSD.shape[-1] == inputs.k_BHSD.shape[-1]
 
@@ -148,67 +114,66 @@ class FastAttention(Attention):
         return long and self.row_by_row
 
 
-class FastProjection(MultiHeadAttention):
-    """Queries of the last tokens only, and half precision widened on a CPU."""
-
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        t = x_BTE.shape[1]
-        if queries is None or queries == t:
-            q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)
-        else:
-            e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias
-            q = wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
-            k, v = wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
-        n = self.n_heads
-        return features_to_heads(q, n), features_to_heads(k, n), features_to_heads(v, n)
-
-
-class FastMultiHeadAttention(FastAttention, FastProjection):
+class FastMultiHeadAttention(FastAttention, MultiHeadAttention):
     """``MultiHeadAttention`` by kernels."""
-
-    project = FastProjection.project
 
 
 class FastSharedKeyAttention(FastAttention, SharedKeyAttention):
     """``SharedKeyAttention`` by kernels."""
 
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        vz_B1TX = self.activation(wide(self.vz(x_BTE)))[:, None]
-        v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
-        z_q = z if queries is None else z[:, :, -queries:]
-        return self.gamma[0] * z_q + self.beta[0], self.gamma[1] * z + self.beta[1], v
 
+class FastFullAttention(FullAttention):
+    """``FullAttention`` by PyTorch's fused attention."""
 
-class FastLinearAttention(LinearAttention, FastProjection):
-    """``LinearAttention`` in chunks."""
-
-    chunk = 64
-
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        return super().project(x_BTE)
-
-    def forward(
-        self,
-        x_BTE: Tensor,
-        pos_BS: Tensor,
-        carried: Any = None,
-        cache: LayerCache | None = None,
-        drop: Drop | None = None,
-        *,
-        queries: int | None = None,
-        project_out: bool = True,
-    ) -> tuple[Tensor, Any]:
-        """As ``FastAttention``; all tokens are queries, as the sums need all of them."""
-        features = heads_to_features(self.summed(x_BTE, pos_BS, carried, cache))
-        return (self.out(features) if project_out else features), carried
-
-
-def wide(x: Tensor) -> Tensor:
-    """On a CPU, in at least float32: small products in half precision are slow there."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_cpu else x
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
+    ) -> Tensor:
+        learned = mask is not None and (mask.requires_grad or mask.dtype != q.dtype)
+        if drop is None and not learned and not backward_is_unordered(q):
+            return F.scaled_dot_product_attention(q, k, v, mask)
+        return super().attend(q, k, v, mask, drop)
 
 
 def backward_is_unordered(q: Tensor) -> bool:
     """Whether PyTorch's fused backward would fail, as it must be deterministic: then it raises an
     error where the plain code may only warn."""
     return q.is_cuda and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled()
+
+
+def by_blocks(
+    attention: Attention, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+) -> Tensor:
+    """The averaged values, (B, H, T, W), equal to ``attention.average`` of all weights at once, in
+    memory that grows with the length and not with its square: the weights of one block of queries
+    after another are computed, and computed again in the backward pass. It suits every encoding
+    whose decoding equals its whole pass.
+    """
+    (b, h, t, _), s = q_BHTD.shape, k_BHSD.shape[2]
+    rows_BHT = attention_rows(q_BHTD.new_empty(()).expand(b, h, t, s))
+
+    def block(first: int, last: int) -> Tensor:
+        keys, queries = slice(s - t + last), slice(first, last)
+        part = AttentionInputs(
+            inputs.x_BSE[:, keys],
+            inputs.q_BHTD[:, :, queries],
+            inputs.k_BHSD[:, :, keys],
+            inputs.v_BHSD[:, :, keys],
+            inputs.pos_q_BT[:, queries],
+            inputs.pos_k_BS[:, keys],
+            inputs.carried,
+            inputs.window,
+        )
+        _, weights = attention.weights(q_BHTD[:, :, queries], k_BHSD[:, :, keys], part)
+        return attention.average(weights, part, drop, rows_BHT[:, :, queries])
+
+    height = max(1, BLOCK // (b * h * s))
+    edges = [(first, min(first + height, t)) for first in range(0, t, height)]
+    if not torch.is_grad_enabled():
+        return torch.cat([block(*edge) for edge in edges], 2)
+    # Importing it takes seconds.
+    from torch.utils.checkpoint import checkpoint
+
+    outs = [
+        checkpoint(block, *edge, use_reentrant=False, preserve_rng_state=False) for edge in edges
+    ]
+    return torch.cat(outs, 2)

@@ -1,9 +1,12 @@
-"""The backend that computes attention: the fastest one that equals the eager formulas.
+"""The choice of the code that computes attention: a C++ kernel, or PyTorch.
 
-A backend is checked against the formulas once per process, for each device type and dtype, before
-its first use (selfcheck.py). One that fails the check is reported in a warning and the next one is
-tried. ``PE_LAB_BACKEND`` allows a single backend, for tests and measurements; ``recompute``: none
-but the eager formulas by blocks of queries (recompute.py); ``eager``: none at all.
+A kernel is compared with its formula once per process and dtype, before its first use
+(selfcheck.py). If it fails, a warning says so and PyTorch computes attention. ``PE_LAB_BACKEND``
+allows a single backend, for tests and measurements:
+
+- ``cpu``: the kernels;
+- ``recompute``: the plain formulas by blocks of queries (attention.py);
+- ``eager``: the plain formulas.
 """
 
 import functools
@@ -13,79 +16,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pe_lab.common.errors import UsageError
-from pe_lab.core.dropout import Drop
-from pe_lab.pe.rotation import Rotation
+from pe_lab.kernels.requests import KINDS, Request
 
 logger = logging.getLogger("pe_lab")
 
-Attend = Callable[..., Tensor | None]
-EAGER, RECOMPUTE = "eager", "recompute"
-KINDS = ("cope", "dape", "distance", "near_far", "path", "relative", "stick_breaking")
-# Of a kind that has none of its name.
-LIBRARIES = dict.fromkeys(("near_far", "path", "relative", "rotary_distance"), "distance")
-
-
-@dataclass(frozen=True, eq=False)
-class Backend:
-    """One implementation of fused attention.
-
-    Args:
-        modules: kind of attention -> the module with a function of that name, which returns None
-            for tensors that it does not support.
-        device: the type of device on which it runs; None: any.
-        min_queries: from how many on it is faster than the eager code.
-    """
-
-    name: str
-    modules: dict[str, str]
-    device: str | None
-    min_queries: int = 1
-
-    def function(self, kind: str) -> Attend | None:
-        """None where this machine does not have it."""
-        if kind not in self.modules:
-            return None
-        if self.name == "cpu":
-            from pe_lab.kernels.cpu import build
-
-            # ``library`` has logged the reason.
-            if build.library(LIBRARIES.get(kind, kind)) is None:
-                return None
-        function: Attend = getattr(importlib.import_module(self.modules[kind]), kind)
-        return function
-
-
-def _in(module: str) -> str:
-    return f"pe_lab.kernels.{module}"
-
-
-# The fastest first. On a CPU, PyTorch takes a tenth of the kernel's time for a single query, as in
-# decoding (CoPE's eager formula: three quarters), as the kernel computes whole blocks of queries.
-BACKENDS = (
-    Backend(
-        "cpu",
-        {
-            "cope": _in("cpu.cope"),
-            **dict.fromkeys(("distance", "near_far", "rotary_distance"), _in("cpu.distance")),
-            **{
-                kind: _in(f"cpu.{kind}")
-                for kind in KINDS
-                if kind not in ("cope", "distance", "near_far")
-            },
-        },
-        "cpu",
-        min_queries=2,
-    ),
-)
+Attend = Callable[[Any], Tensor | None]
+CPU, RECOMPUTE, EAGER = NAMES = ("cpu", "recompute", "eager")
 FULL = torch.float32, torch.float64
-NAMES = (*(backend.name for backend in BACKENDS), RECOMPUTE, EAGER)
 _only: ContextVar[str | None] = ContextVar("only", default=None)
 
 
@@ -99,99 +42,43 @@ def only(name: str) -> Iterator[None]:
         _only.reset(token)
 
 
-def cope(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    gate_q_BHTD: Tensor,
-    gate_k_BHSD: Tensor,
-    table_ND: Tensor,
-    position_scale: float,
-    drop: Drop | None,
-) -> Tensor | None:
-    """Causal attention with contextual positions, (B, H, T, D); None where no backend supports it.
-
-    Logits are q.k / sqrt(D) + position_scale gate_q.e[p], e the table, p the sums of the gates
-    sigmoid(gate_q.gate_k / sqrt(D)). The T queries are the last of the S tokens.
-    """
-    tensors = q_BHTD, k_BHSD, v_BHSD, gate_q_BHTD, gate_k_BHSD, table_ND
-    return _attend("cope", *tensors, position_scale, drop)
-
-
-def distance(
-    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, bias_HN: Tensor | None, drop: Drop | None
-) -> Tensor | None:
-    """Causal attention, (B, H, T, D), with a bias for each head and distance; None as above."""
-    return _attend("distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, drop)
-
-
-def rotary_distance(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    bias_HN: Tensor | None,
-    rotation: Rotation,
-    drop: Drop | None,
-) -> Tensor | None:
-    """``distance`` of rotated queries and keys; None where the caller has to rotate them first."""
-    if rotation.q.requires_grad or rotation.k.requires_grad:
+def attend(request: Request) -> Tensor | None:
+    """The output of the kernel, equal to ``request.formula()``; None: PyTorch has to compute it."""
+    kernel = serving(type(request), request.q)
+    if kernel is None:
         return None
-    return _attend("rotary_distance", q_BHTD, k_BHSD, v_BHSD, bias_HN, rotation, drop)
+    with torch.autocast("cpu", enabled=False):
+        return kernel(request)
 
 
-def serves(kind: str, q_BHTD: Tensor) -> bool:
-    """Whether a kernel of full precision supports such queries; otherwise its other arguments need
-    not be computed."""
-    device, dtype = q_BHTD.device.type, q_BHTD.dtype
-    return any(
-        dtype in FULL and verified(backend, kind, device, dtype) is not None
-        for backend in allowed(device)
-        if kind in backend.modules
-    )
-
-
-def backend_names(device: torch.device, kinds: Iterable[str] = KINDS) -> dict[str, str]:
-    """The backend of each kind of attention in float32 on a device."""
-    return {kind: _first(kind, device.type) for kind in sorted(kinds)}
-
-
-def _first(kind: str, device: str) -> str:
-    for backend in allowed(device):
-        if verified(backend, kind, device, torch.float32) is not None:
-            return backend.name
-    return RECOMPUTE if forced(RECOMPUTE) else EAGER
-
-
-def _attend(kind: str, q: Tensor, *rest: Any) -> Tensor | None:
-    with torch.autocast(q.device.type, enabled=False):
-        only_one = _forced() is not None
-        for backend in allowed(q.device.type):
-            pays = only_one or q.shape[2] >= backend.min_queries
-            if pays and q.dtype in FULL:
-                attend = verified(backend, kind, q.device.type, q.dtype)
-                out = None if attend is None else attend(q, *rest)
-                if out is not None:
-                    return out
-    return None
-
-
-# Their arguments are those of the functions of these names in cpu/.
-relative = functools.partial(_attend, "relative")
-stick_breaking = functools.partial(_attend, "stick_breaking")
-path = functools.partial(_attend, "path")
-dape = functools.partial(_attend, "dape")
-near_far = functools.partial(_attend, "near_far")
+def serving(kind: type[Request], q_BHTD: Tensor) -> Attend | None:
+    """The kernel for these queries; None: PyTorch has to compute them."""
+    name = _forced()
+    if not readable(q_BHTD, name):
+        return None
+    # PyTorch takes a tenth of the kernel's time for a single query, as in decoding (CoPE's formula:
+    # three quarters), as the kernel computes whole blocks of queries.
+    if q_BHTD.shape[2] < 2 and name is None:
+        return None
+    return verified(kind, q_BHTD.dtype)
 
 
 def cpu_kernels_may_read(x: Tensor) -> bool:
-    """Whether a C++ kernel other than attention may be used on such tensors."""
-    return x.is_cpu and x.dtype in FULL and any(backend.name == "cpu" for backend in allowed("cpu"))
+    """Whether a C++ kernel may be used on this tensor."""
+    return readable(x, _forced())
 
 
-def allowed(device: str) -> Iterator[Backend]:
-    """The backends of a device type, the fastest first."""
-    name = _forced()
-    return (b for b in BACKENDS if b.device in (None, device) and name in (None, b.name))
+def readable(x: Tensor, name: str | None) -> bool:
+    """As ``cpu_kernels_may_read``, where ``name`` is the only backend allowed (None: all are)."""
+    return name in (None, CPU) and x.is_cpu and x.dtype in FULL
+
+
+def backend_names(device: torch.device, kinds: Iterable[type[Request]] = KINDS) -> dict[str, str]:
+    """The backend of each kind of attention in float32 on a device."""
+    one = torch.empty(1, 1, 2, 1, device=device)
+    otherwise = RECOMPUTE if forced(RECOMPUTE) else EAGER
+    found = {kind.kind: CPU if serving(kind, one) else otherwise for kind in kinds}
+    return dict(sorted(found.items()))
 
 
 def forced(name: str) -> bool:
@@ -221,24 +108,31 @@ def _checked(name: str) -> str:
     return name
 
 
+def kernel(kind: type[Request]) -> Attend:
+    """The kernel of a kind of attention, not yet compared with its formula."""
+    found: Attend = importlib.import_module(f"pe_lab.kernels.cpu.{kind.module}").attend
+    return found
+
+
 @functools.cache
-def verified(backend: Backend, kind: str, device: str, dtype: torch.dtype) -> Attend | None:
-    """The backend's function, if it is available and passes the self-check; else a warning."""
+def verified(kind: type[Request], dtype: torch.dtype) -> Attend | None:
+    """The kernel, if it is available and passes the self-check; else a warning."""
+    from pe_lab.kernels.cpu.build import NoLibraryError
     from pe_lab.kernels.selfcheck import difference
 
     try:
-        attend = backend.function(kind)
-        if attend is None:
-            return None
-        wrong = difference(kind, attend, torch.device(device), dtype)
-    except Exception as error:  # whatever it is, slower code remains
+        found = kernel(kind)
+        wrong = difference(kind, found, dtype)
+    except NoLibraryError:
+        # ``library`` has logged the reason.
+        return None
+    except Exception as error:  # whatever it is, PyTorch remains
         wrong = f"{type(error).__name__}: {error}".splitlines()[0]
     if wrong:
         logger.warning(
-            "the %s kernel of %s attention failed its self-check (%s); falling back to PyTorch",
-            backend.name,
-            kind,
+            "the kernel of %s attention failed its self-check (%s); falling back to PyTorch",
+            kind.kind,
             wrong,
         )
         return None
-    return attend
+    return found

@@ -1,9 +1,8 @@
-"""Comparison of a kernel with the eager formulas on small tensors, before it is used."""
+"""Comparison of a kernel with its formula on small tensors, before it is used."""
 
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,47 +11,45 @@ from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu import build
-from pe_lab.kernels.reference import REFERENCE
+from pe_lab.kernels.requests import (
+    Cope,
+    Dape,
+    Distance,
+    NearFar,
+    Path,
+    Request,
+    StickBreaking,
+)
 from pe_lab.pe.rotation import Rotation
 
 logger = logging.getLogger("pe_lab")
 
-Attend = Callable[..., Tensor | None]
+Attend = Callable[[Request], Tensor | None]
 Leaves = dict[str, Tensor]
-Call = Callable[[Attend, Leaves], Tensor | None]
+Ask = Callable[[Leaves], Request]
+"""The request of these leaves."""
 
 # Sequences, heads, queries, keys, dropout: more than one block of rows; and only the last rows, as
 # the last layer may ask for them.
 SIZES = ((1, 2, 70, 70, 0.0), (2, 2, 37, 70, 0.25))
-WIDTH, POSITIONS, POSITION_SCALE = 16, 9, 0.7
-FORWARD_ONLY = ("near_far",)
-"""Kinds of attention whose kernel has no gradients."""
-TERMS = ("bias", "kept", "pairs", "key_table", "query_table", "value_table")
+WIDTH, POSITIONS, UNITS = 16, 9, 5
 LIMIT = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-def difference(kind: str, attend: Attend, device: torch.device, dtype: torch.dtype) -> str:
-    """Where a kernel differs from the formulas in float64 by more than rounding, in its value or in
-    a gradient; an empty string where it does not.
-
-    Args:
-        attend: a kernel of this kind of attention (dispatch.py). Where it returns None, nothing is
-            compared.
-    """
-    with torch.inference_mode(False), torch.enable_grad():
-        for drawn, call in _cases(kind):
+def difference(kind: type[Request], attend: Attend, dtype: torch.dtype) -> str:
+    """Where a kernel differs from the formula in float64 by more than rounding, in its value or in
+    a gradient; an empty string where it does not. Where it returns None, nothing is compared."""
+    with torch.inference_mode(False), torch.set_grad_enabled(kind.has_gradients):
+        for drawn, ask in _cases(kind):
             leaves = {name: x.to(dtype) for name, x in drawn.items()}
-            on_device = {name: x.to(device) for name, x in leaves.items()}
-            found = _results(attend, on_device, call, kind not in FORWARD_ONLY)
+            exact = {name: x.double() for name, x in leaves.items()}
+            found = _results(attend, ask, leaves)
             if found is None:
                 continue
-            exact = {name: x.double() for name, x in leaves.items()}
-            expected = _results(REFERENCE[kind], exact, call, kind not in FORWARD_ONLY)
+            expected = _results(kind.formula, ask, exact)
             assert expected is not None
-            for name, x, y in zip(
-                ("value", *drawn), found, expected, strict=kind not in FORWARD_ONLY
-            ):
-                error = float((x.cpu().double() - y).abs().max() / y.abs().max().clamp(min=1))
+            for name, x, y in zip(("value", *drawn), found, expected, strict=False):
+                error = float((x.double() - y).abs().max() / y.abs().max().clamp(min=1))
                 if not error <= LIMIT[dtype]:
                     what = name if name == "value" else f"gradient of {name}"
                     return f"its {what} is off by {error:.1e} of the largest"
@@ -83,11 +80,12 @@ def cpu_kernel_passes(
     return passed
 
 
-def _results(attend: Attend, leaves: Leaves, call: Call, gradients: bool) -> list[Tensor] | None:
-    """The value and, with ``gradients``, those of all leaves."""
-    leaves = {name: x.requires_grad_(gradients) for name, x in leaves.items()}
-    out = call(attend, leaves)
-    if out is None or not gradients:
+def _results(attend: Attend, ask: Ask, leaves: Leaves) -> list[Tensor] | None:
+    """The value and, where gradients are enabled, those of all leaves."""
+    for x in leaves.values():
+        x.requires_grad_(torch.is_grad_enabled())
+    out = attend(ask(leaves))
+    if out is None or not torch.is_grad_enabled():
         return None if out is None else [out]
     direction = torch.linspace(-9, 9, out.numel(), dtype=torch.float64).sin().view(out.shape)
     # The gradient of a scalar: for that of a tensor torch imports sympy, which takes twenty times
@@ -96,91 +94,120 @@ def _results(attend: Attend, leaves: Leaves, call: Call, gradients: bool) -> lis
     return [out.detach(), *torch.autograd.grad(total, list(leaves.values()))]
 
 
-def _cases(kind: str) -> Iterator[tuple[Leaves, Call]]:
+def _cases(kind: type[Request]) -> Iterator[tuple[Leaves, Ask]]:
     rng = torch.Generator().manual_seed(0)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=rng, dtype=torch.float64)
-
     for b, h, t, s, p in SIZES:
         drop = Drop(p, 0x0123_4567_89AB_CDEF) if p else None
-        qkv, gates = drawn(b, s, 3 * h * WIDTH), drawn(b, s, 2 * h * WIDTH)
+        for shapes, ask in REQUESTS[kind](b, h, t, s, drop):
+            sized = {"qkv": (b, s, 3 * h * WIDTH), **shapes}
+            yield {name: _drawn(name, shape, rng) for name, shape in sized.items()}, ask
 
-        def split(x: Tensor, n: int, h: int = h) -> list[Tensor]:
-            """Views of one tensor, as the attention layer makes them."""
-            return [y.view(*y.shape[:2], h, -1).transpose(1, 2) for y in x.chunk(n, -1)]
 
-        def cope(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            q = q[:, :, -t:]
-            gate_q, gate_k = (q, k) if "gates" not in of else split(of["gates"], 2)
-            gate_q = gate_q if "gates" not in of else gate_q[:, :, -t:]
-            return attend(q, k, v, gate_q, gate_k, of["table"], POSITION_SCALE, drop)
+def _drawn(name: str, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    x = torch.randn(*shape, generator=rng, dtype=torch.float64)
+    # The slope of DAPE's units jumps at zero: they stay far from it.
+    return {"by_distance": x.sign() * (3 + x.abs()), "from_content": x / 16}.get(name, x)
 
-        def distance(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            rotation = () if kind == "distance" else (_rotation(k, t),)
-            return attend(q[:, :, -t:], k, v, of.get("bias"), *rotation, drop)
 
-        def relative(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            return attend(q[:, :, -t:], k, v, *(of.get(name) for name in TERMS), drop)
+Sized = Iterator[tuple[dict[str, Any], Ask]]
+"""The shapes of the leaves besides q, k and v, and the request of all of them."""
 
-        def path(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            w, strength = split(of["gates"], 2)
-            w, beta = F.normalize(w, dim=-1), 2 * strength[..., 0].sigmoid()
-            return attend(q[:, :, -t:], k, v, w, beta, of["kept"], drop)
 
-        def dape(attend: Attend, of: Leaves, t: int = t, drop: Any = drop) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            return attend(q[:, :, -t:], k, v, of["bias"], of["in"], of["units"], of["out"], drop)
+def _qkv(of: Leaves, h: int, t: int) -> dict[str, Any]:
+    q, k, v = _split(of["qkv"], 3, h)
+    return {"q": q[:, :, -t:], "k": k, "v": v}
 
-        def broken(
-            remainder: bool, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
-        ) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            return attend(q[:, :, -t:], k, v, remainder, drop)
 
-        def windowed(
-            near: int, attend: Attend, of: Leaves, t: int = t, drop: Any = drop
-        ) -> Tensor | None:
-            q, k, v = split(of["qkv"], 3)
-            by = _rotation(k, t)
-            far_k = None if near == 9 else by.k * by.k
-            return attend(q[:, :, -t:], k, v, near, by, 2 * by.q[:, :, :1], far_k, drop)
+def _split(x: Tensor, n: int, h: int) -> list[Tensor]:
+    """Views of one tensor, as the attention layer makes them."""
+    return [y.view(*y.shape[:2], h, -1).transpose(1, 2) for y in x.chunk(n, -1)]
 
-        if kind == "cope":
-            table = drawn(POSITIONS, WIDTH)
-            yield {"qkv": qkv, "table": table}, cope
-            yield {"qkv": qkv, "gates": gates, "table": table}, cope
-        elif kind == "stick_breaking":
-            for remainder in (False, True):
-                yield {"qkv": qkv}, partial(broken, remainder)
-        elif kind == "dape":
-            w = 5
-            # Units far from zero, where their slope jumps.
-            units = drawn(w, s).sign() * (3 + drawn(w, s).abs())
-            sides = {"in": drawn(w, h) / 16, "units": units, "out": drawn(w, h)}
-            yield {"qkv": qkv, "bias": drawn(h, s + 3), **sides}, dape
-        elif kind == "near_far":
-            for near in (9, s - 1):
-                yield {"qkv": qkv}, partial(windowed, near)
-        elif kind == "path":
-            yield {"qkv": qkv, "gates": gates, "kept": drawn(b, h, s)}, path
-        elif kind == "relative":
-            shapes = (h, s), (b, h, s), (h, t, s), *[(h, s + 1, WIDTH)] * 3
-            yield (
-                {"qkv": qkv, **dict(zip(TERMS, (drawn(*x) for x in shapes), strict=True))},
-                relative,
-            )
-        else:
-            yield {"qkv": qkv}, distance
-            yield {"qkv": qkv, "bias": drawn(h, s + 3)}, distance
+
+def _cope(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    def ask(of: Leaves) -> Request:
+        qkv = _qkv(of, h, t)
+        gate_q, gate_k = _split(of["gates"], 2, h) if "gates" in of else (qkv["q"], qkv["k"])
+        return Cope(
+            **qkv, gate_q=gate_q[:, :, -t:] if "gates" in of else gate_q, gate_k=gate_k,
+            table_ND=of["table"], position_scale=0.7, drop=drop,
+        )  # fmt: skip
+
+    table = {"table": (POSITIONS, WIDTH)}
+    yield table, ask
+    yield {**table, "gates": (b, s, 2 * h * WIDTH)}, ask
+
+
+def _distance(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    def ask(of: Leaves) -> Request:
+        terms: dict[str, Any] = {name: x for name, x in of.items() if name != "qkv"}
+        return Distance(**_qkv(of, h, t), **terms, drop=drop)
+
+    def rotary(of: Leaves) -> Request:
+        qkv = _qkv(of, h, t)
+        return Distance(
+            **qkv, rotation=_rotation(qkv["k"], t), bias_HN=of.get("bias_HN"), drop=drop
+        )
+
+    bias = {"bias_HN": (h, s + 3)}
+    tables = dict.fromkeys(("key_HND", "query_HND", "value_HND"), (h, s + 1, WIDTH))
+    yield {}, ask
+    yield bias, rotary
+    yield {**bias, "kept_BHS": (b, h, s), "bias_HTS": (h, t, s), **tables}, ask
+
+
+def _near_far(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    for near in (9, s - 1):
+
+        def ask(of: Leaves, near: int = near) -> Request:
+            qkv = _qkv(of, h, t)
+            by = _rotation(qkv["k"], t)
+            far_q, far_k = 2 * by.q[:, :, :1], None if near == 9 else by.k * by.k
+            return NearFar(**qkv, near=near, rotation=by, far_q=far_q, far_k=far_k, drop=drop)
+
+        yield {}, ask
+
+
+def _path(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    def ask(of: Leaves) -> Request:
+        w, strength = _split(of["w"], 2, h)
+        w, beta = F.normalize(w, dim=-1), 2 * strength[..., 0].sigmoid()
+        return Path(**_qkv(of, h, t), w_BHSD=w, beta_BHS=beta, kept_BHS=of["kept"], drop=drop)
+
+    yield {"w": (b, s, 2 * h * WIDTH), "kept": (b, h, s)}, ask
+
+
+def _dape(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    def ask(of: Leaves) -> Request:
+        return Dape(
+            **_qkv(of, h, t), bias_HN=of["bias"], from_content_WH=of["from_content"],
+            by_distance_WN=of["by_distance"], out_WH=of["out"], drop=drop,
+        )  # fmt: skip
+
+    units = {"from_content": (UNITS, h), "by_distance": (UNITS, s), "out": (UNITS, h)}
+    yield {"bias": (h, s + 3), **units}, ask
+
+
+def _stick_breaking(b: int, h: int, t: int, s: int, drop: Drop | None) -> Sized:
+    for remainder in (False, True):
+
+        def ask(of: Leaves, remainder: bool = remainder) -> Request:
+            return StickBreaking(**_qkv(of, h, t), remainder=remainder, drop=drop)
+
+        yield {}, ask
+
+
+REQUESTS: dict[type[Request], Callable[[int, int, int, int, Drop | None], Sized]] = {
+    Cope: _cope,
+    Dape: _dape,
+    Distance: _distance,
+    NearFar: _near_far,
+    Path: _path,
+    StickBreaking: _stick_breaking,
+}
 
 
 def _rotation(k_BHSD: Tensor, t: int) -> Rotation:
     """A rotation of these keys and of the last t queries."""
-    angle = torch.arange(k_BHSD.shape[2] * WIDTH // 2, device=k_BHSD.device).view(-1, WIDTH // 2)
+    angle = torch.arange(k_BHSD.shape[2] * WIDTH // 2).view(-1, WIDTH // 2)
     factors = torch.polar(1 + angle.double() / angle.max(), angle.double())[None, None]
     return Rotation(factors[:, :, -t:], factors, halves=t == k_BHSD.shape[2])

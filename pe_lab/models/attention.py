@@ -4,39 +4,20 @@ Shape letters as in pe/base.py; W width of the values.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop, attention_rows
+from pe_lab.models.base import ScoredPositions
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import (
-    features_to_heads,
-    heads_to_features,
-    last_positions,
-    last_tokens,
-)
+from pe_lab.models.transformer_config import TransformerSizes
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 LOGN_START = 0.43
 """s of scalable softmax at first: the value of the paper's figure 1."""
-
-
-class AttentionSizes(Protocol):
-    """The keys of a model's configuration that attention depends on."""
-
-    @property
-    def n_heads(self) -> int: ...
-
-    @property
-    def d_model(self) -> int: ...
-
-    @property
-    def window(self) -> int | None: ...
-
-    @property
-    def logn(self) -> str | None: ...
 
 
 class Attention(nn.Module, ABC):
@@ -65,8 +46,9 @@ class Attention(nn.Module, ABC):
         self.encoding = encoding
 
     @abstractmethod
-    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys (B, H, T, D) and values (B, H, T, W)."""
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the last ``queries`` tokens (None: of all), keys and values, (B, H, T, D) and
+        (B, H, T, W)."""
 
     def empty_cache(self) -> LayerCache:
         """The key cache before the first token."""
@@ -79,6 +61,7 @@ class Attention(nn.Module, ABC):
         carried: Any = None,
         cache: LayerCache | None = None,
         drop: Drop | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
         """Attention of the T tokens to themselves and to the S - T tokens in the cache.
 
@@ -87,21 +70,37 @@ class Attention(nn.Module, ABC):
             pos_BS: positions of all S tokens.
             carried: the ``layer_state`` of the encoding of the layer below.
             drop: dropout of the attention weights.
+            scored: the tokens whose output is needed; None: all.
 
         Returns:
-            The output (B, T, E), and the ``layer_state`` of this layer's encoding.
+            The output (B, T, E), or (N, E) of the scored tokens, and the ``layer_state`` of this
+            layer's encoding.
         """
-        q, k, inputs = self.rotate(self.inputs(x_BTE, pos_BS, carried), pos_BS, cache)
-        _, weights = self.weights(q, k, inputs)
-        mixed = self.average(weights, inputs, drop)
-        carried = last_tokens(self.encoding.layer_state(weights, inputs), x_BTE.shape[1])
-        return self.out(heads_to_features(mixed)), carried
+        t, queries = x_BTE.shape[1], None
+        if scored is not None and self.encoding.whole_sequence is None:
+            queries = t - scored.first
+        inputs = self.inputs(x_BTE, pos_BS, carried, queries)
+        mixed, carried = self.attend(inputs, pos_BS, cache, drop)
+        features = heads_to_features(mixed)
+        if scored is not None:
+            features = scored.pick(features, t)
+        return self.out(features), last_tokens(carried, t)
 
-    def inputs(self, x_BTE: Tensor, pos_BS: Tensor, carried: Any) -> AttentionInputs:
-        """The projections of the T tokens, with everything else that the encoding may read."""
-        q, k, v = self.project(x_BTE)
+    def inputs(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, queries: int | None = None
+    ) -> AttentionInputs:
+        """The projections of the T tokens, with everything else that the encoding may read;
+        ``queries`` as in ``project``."""
+        q, k, v = self.project(x_BTE, queries)
         pos_BT = last_positions(pos_BS, x_BTE.shape[1])
-        return AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, carried, self.window)
+        pos_q = last_positions(pos_BT, q.shape[2])
+        return AttentionInputs(x_BTE, q, k, v, pos_q, pos_BT, carried, self.window)
+
+    def attend(
+        self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None
+    ) -> tuple[Tensor, Any]:
+        """The averaged values, (B, H, T, W), and the ``layer_state``."""
+        return self.mix(*self.rotate(inputs, pos_BS, cache), drop)
 
     def rotate(
         self, new: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None
@@ -115,6 +114,13 @@ class Attention(nn.Module, ABC):
             return *self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs), inputs
         q, k = self.encoding.rotate(new.q_BHTD, new.k_BHSD, new)
         return q, inputs.k_BHSD if k is new.k_BHSD else cache.extend_rotated(k), inputs
+
+    def mix(
+        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
+    ) -> tuple[Tensor, Any]:
+        """As ``attend``, of rotated queries and keys."""
+        _, weights = self.weights(q, k, inputs)
+        return self.average(weights, inputs, drop), self.encoding.layer_state(weights, inputs)
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Logits and attention weights (B, H, T, S) of rotated queries and keys."""
@@ -158,13 +164,44 @@ class Attention(nn.Module, ABC):
 class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
-    def __init__(self, cfg: AttentionSizes, encoding: PositionalEncoding) -> None:
+    def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__(cfg.window, encoding, cfg.n_heads if cfg.logn == "learned" else None)
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)
 
-    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self.qkv(x_BTE).chunk(3, -1)
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        if queries is None or queries == x_BTE.shape[1]:
+            q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)
+        else:
+            e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias
+            q = wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
+            k, v = wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
         n = self.n_heads
         return features_to_heads(q, n), features_to_heads(k, n), features_to_heads(v, n)
+
+
+def wide(x: Tensor) -> Tensor:
+    """On a CPU, in at least float32: small products in half precision are slow there."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_cpu else x
+
+
+def features_to_heads(x_BTE: Tensor, n_heads: int) -> Tensor:
+    """(B, T, H D) to (B, H, T, D)."""
+    return x_BTE.view(*x_BTE.shape[:2], n_heads, -1).transpose(1, 2)
+
+
+def heads_to_features(x_BHTD: Tensor) -> Tensor:
+    """(B, H, T, D) to (B, T, H D)."""
+    return x_BHTD.transpose(1, 2).flatten(-2)
+
+
+def last_positions(pos_BS: Tensor, t: int) -> Tensor:
+    """Positions of the last t tokens. The same tensor if these are all: encodings cache what they
+    computed from a tensor of positions."""
+    return pos_BS if t == pos_BS.shape[1] else pos_BS[:, -t:]
+
+
+def last_tokens(carried: Any, t: int) -> Any:
+    """An encoding's state for the last t tokens; with a cache it may hold previous ones too."""
+    return carried[:, -t:] if isinstance(carried, Tensor) else carried

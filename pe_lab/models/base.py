@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop
-from pe_lab.core.task import Task
+from pe_lab.core.task import Bools, Task
 from pe_lab.models.kv_cache import TokenCache
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 MAX_LAYERS = 1024
@@ -38,6 +38,37 @@ class Vocabulary:
 
     size: int
     separator: int | None = None
+
+
+@dataclass(frozen=True)
+class ScoredPositions:
+    """The tokens whose hidden states a loss or an evaluation needs, of sequences of T tokens.
+
+    Args:
+        at_N: their indices b T + t, ascending.
+        first: the smallest t among them.
+    """
+
+    at_N: Tensor
+    first: int
+
+    @classmethod
+    def of(cls, chosen: Bools, device: torch.device) -> "ScoredPositions":
+        """The tokens where ``chosen`` (B, T) is true."""
+        first = int(chosen.any(0).argmax())
+        return cls(torch.from_numpy(np.flatnonzero(chosen)).to(device), first)
+
+    def pick(self, states: Tensor, t: int | None = None) -> Tensor:
+        """The states at these positions, (N, E).
+
+        Args:
+            states: (B, T, E), or of the last tokens only, (B, n, E).
+            t: T, if ``states`` may hold fewer tokens.
+        """
+        rows, n = self.at_N, states.shape[1]
+        if t is not None and n < t:
+            rows = rows - (torch.div(rows, t, rounding_mode="floor") + 1) * (t - n)
+        return states.flatten(0, 1).index_select(0, rows)
 
 
 class Model(nn.Module, ABC):
@@ -115,6 +146,11 @@ class Model(nn.Module, ABC):
             return None
         return self.dropout_type(self.p, int(torch.randint(2**62, ())) if key is None else key)
 
+    def autocast(self, precision: str) -> torch.autocast:
+        """The context of ``train.precision`` on the model's device."""
+        half = precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half)
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
@@ -167,6 +203,18 @@ class ModelConfig(ABC):
     def weights(self) -> int:
         """Roughly the number of weights, to estimate memory before the model is built."""
         return 12 * self.n_layers * self.d_model**2
+
+
+def dropout(x: Tensor, drop: Drop | None, rows: Tensor | None = None) -> Tensor:
+    """``drop(x, rows)``, at least in float32; None: x unchanged."""
+    return x if drop is None else drop(x.to(torch.promote_types(x.dtype, torch.float32)), rows)
+
+
+def add_dropout(
+    residual: Tensor, x: Tensor, drop: Drop | None, rows: Tensor | None = None
+) -> Tensor:
+    """``residual + drop(x, rows)``; None: without dropout."""
+    return residual + x if drop is None else drop.add(residual, x.to(residual.dtype), rows)
 
 
 def refuse_whole_sequence(encodings: Sequence[PositionalEncoding]) -> None:

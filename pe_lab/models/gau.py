@@ -1,6 +1,6 @@
 """Gated attention units: attention and feed-forward in one layer.
 
-Shape letters as in decoder.py; W width of gates and values, s width of the head.
+Shape letters as in transformer.py; W width of gates and values, s width of the head.
 """
 
 import math
@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, dropout
-from pe_lab.models.attention import Attention
-from pe_lab.models.base import Vocabulary
-from pe_lab.models.decoder import Decoder, DecoderConfig, Layer, draw
+from pe_lab.core.dropout import Drop
+from pe_lab.models.attention import Attention, last_positions, wide
+from pe_lab.models.base import ScoredPositions, Vocabulary, add_dropout
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import last_positions
+from pe_lab.models.transformer import Decoder, Layer, draw
+from pe_lab.models.transformer_config import DecoderConfig
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ class GAUConfig(DecoderConfig):
       none could be answered before the last token is there. It extrapolates badly (9019, 2022).
 
     Initially W_o is divided by sqrt(n_layers), gamma is 1 and beta 0 (q = k = z); all else as in
-    decoder.py.
+    transformer.py.
     """
 
     expansion: PositiveInt
@@ -117,10 +117,11 @@ class SharedKeyAttention(Attention):
         self.beta = nn.Parameter(self.vz.weight.new_zeros(2, cfg.head_width))
         self.out: nn.Module = nn.Identity()
 
-    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        vz_B1TX = self.activation(self.vz(x_BTE))[:, None]
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        vz_B1TX = self.activation(wide(self.vz(x_BTE)))[:, None]
         v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
-        return self.gamma[0] * z + self.beta[0], self.gamma[1] * z + self.beta[1], v
+        z_q = z if queries is None else z[:, :, -queries:]
+        return self.gamma[0] * z_q + self.beta[0], self.gamma[1] * z + self.beta[1], v
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         if not self.squared:
@@ -151,12 +152,15 @@ class Unit(Layer):
         carried: Any = None,
         cache: LayerCache | None = None,
         drop: Drop | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
+        drops, rows = [drop and drop.at(place) for place in (1, 2)], None
         x = self.attention.encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm(x) if self.pre else x
-        mixed, carried = self.attention(h, pos_BS, carried, cache, drop and drop.at(1))
-        gated = self.activation(self.gate(h)) * mixed
-        x = x + dropout(self.out(gated), drop and drop.at(2))
+        mixed, carried = self.attention(h, pos_BS, carried, cache, drops[0], scored=scored)
+        if scored is not None:
+            x, h, rows = scored.pick(x), scored.pick(h), scored.at_N
+        x = add_dropout(x, self.out(self.activation(self.gate(h)) * mixed), drops[1], rows)
         return (x if self.pre else self.norm(x)), carried
 
     def initialise(self, n_layers: int) -> None:

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Task
-from pe_lab.models.base import Model, ModelConfig, refuse_whole_sequence
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.models.base import Model, ModelConfig, ScoredPositions, refuse_whole_sequence
 
 
 @dataclass(frozen=True, kw_only=True)

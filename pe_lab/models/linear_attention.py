@@ -1,6 +1,6 @@
 """A transformer whose attention is linear in the length: sums over keys instead of a softmax.
 
-Shape letters as in decoder.py; D head width, N chunks, C tokens of a chunk.
+Shape letters as in transformer.py; D head width, N chunks, C tokens of a chunk.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from pe_lab.core.dropout import Drop
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import heads_to_features
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
@@ -100,37 +99,26 @@ class Sums(LayerCache):
 class LinearAttention(MultiHeadAttention):
     """``project`` returns phi(q) and phi(k)."""
 
-    chunk: int | None = None
-    """The number of tokens in a chunk, see ``linear_attention``; None: the whole sequence."""
+    chunk: int = 64
+    """The number of tokens in a chunk, see ``linear_attention``."""
 
     def empty_cache(self) -> Sums:
         return Sums()
 
-    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        # All tokens are queries: the sums need all of them.
         q, k, v = super().project(x_BTE)
         # Half precision is too narrow for sums over a sequence.
         wide = torch.promote_types(v.dtype, torch.float32)
         return phi(q.to(wide)), phi(k.to(wide)), v.to(wide)
 
-    def forward(
-        self,
-        x_BTE: Tensor,
-        pos_BS: Tensor,
-        carried: Any = None,
-        cache: LayerCache | None = None,
-        drop: Drop | None = None,
+    def attend(
+        self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None
     ) -> tuple[Tensor, Any]:
-        return self.out(heads_to_features(self.summed(x_BTE, pos_BS, carried, cache))), carried
-
-    def summed(
-        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, cache: LayerCache | None
-    ) -> Tensor:
-        """The output of each head, (B, H, T, D)."""
         assert cache is None or isinstance(cache, Sums)
-        inputs = self.inputs(x_BTE, pos_BS, carried)
         q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
-        with torch.autocast(x_BTE.device.type, enabled=False):
-            return linear_attention(q, k, inputs, self.chunk, cache)
+        with torch.autocast(q.device.type, enabled=False):
+            return linear_attention(q, k, inputs, self.chunk, cache), inputs.carried
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Similarities divided by sqrt(D), on the scale of logits, and the weights of the
@@ -153,18 +141,18 @@ def linear_attention(
     rotated_q: Tensor,
     rotated_k: Tensor,
     inputs: AttentionInputs,
-    chunk: int | None,
+    chunk: int,
     before: Sums | None,
 ) -> Tensor:
     """The output (B, H, T, D) from rotated queries and keys; ``inputs`` has them before rotation.
 
     Args:
         chunk: the number of tokens within which queries and keys are multiplied directly; keys of
-            earlier chunks enter as sums. None: all tokens.
+            earlier chunks enter as sums.
         before: the sums over the previous tokens, updated in place.
     """
     t = rotated_q.shape[2]
-    chunk = t if chunk is None else min(chunk, t)
+    chunk = min(chunk, t)
     pad = -t % chunk
     q, k, v = (
         F.pad(part, (0, 0, 0, pad)).view(*part.shape[:2], -1, chunk, part.shape[-1])

@@ -1,4 +1,4 @@
-"""Recurrent networks: no attention, and a state of constant size.
+"""Recurrent networks, by PyTorch's LSTM and GRU: no attention, and a state of constant size.
 
 Shape letters: B batch, T new tokens, S tokens so far, E width of embeddings and hidden states,
 N scored positions, V vocabulary.
@@ -6,15 +6,19 @@ N scored positions, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.models.base import Model, ModelConfig, Vocabulary, refuse_whole_sequence
+from pe_lab.models.base import (
+    Model,
+    ModelConfig,
+    ScoredPositions,
+    Vocabulary,
+    refuse_whole_sequence,
+)
 from pe_lab.models.kv_cache import TokenCache
-from pe_lab.models.recurrent_layers import GRULayer, Layer, LSTMLayer, State
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -32,7 +36,8 @@ class RecurrentConfig(ModelConfig):
     dropout: Annotated[float, Field(ge=0, lt=1)]
     tied_embeddings: bool
 
-    layer: ClassVar[type[Layer]]
+    cells: ClassVar[type[nn.LSTM | nn.GRU]]
+    gates: ClassVar[int]
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         if encoding.only_at_input():
@@ -43,7 +48,7 @@ class RecurrentConfig(ModelConfig):
         )
 
     def weights(self) -> int:
-        return 2 * self.layer.gates * self.n_layers * self.d_model**2
+        return 2 * self.gates * self.n_layers * self.d_model**2
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Recurrent":
         return Recurrent(self, vocabulary.size, encodings[0])
@@ -53,7 +58,19 @@ class RecurrentConfig(ModelConfig):
 class RecurrentCache(TokenCache):
     """The state of each layer."""
 
-    states: list[State] = field(default_factory=list)
+    states: list[Any] = field(default_factory=list)
+
+
+class Layer(nn.Module):
+    """One recurrent layer, (B, T, E) to (B, T, E), and its state; None: before the first token."""
+
+    def __init__(self, cells: nn.LSTM | nn.GRU) -> None:
+        super().__init__()
+        self.cells = cells
+
+    def forward(self, x_BTE: Tensor, state: Any) -> tuple[Tensor, Any]:
+        out: tuple[Tensor, Any] = self.cells(x_BTE, state)
+        return out
 
 
 class Recurrent(Model):
@@ -69,7 +86,10 @@ class Recurrent(Model):
         self.tied, self.p = cfg.tied_embeddings, cfg.dropout
         self.encoding = encoding
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.layers = nn.ModuleList(cfg.layer(cfg.d_model) for _ in range(cfg.n_layers))
+        e = cfg.d_model
+        self.layers = nn.ModuleList(
+            Layer(cfg.cells(e, e, batch_first=True)) for _ in range(cfg.n_layers)
+        )
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         if self.tied:
             nn.init.normal_(self.tokens.weight, std=cfg.d_model**-0.5)
@@ -94,12 +114,11 @@ class Recurrent(Model):
     ) -> Tensor:
         x = self.embed(tokens_BT, pos_BS, cache)
         drop = self.drop(key)
-        before: list[State] = [] if cache is None else cache.states
-        states: list[State] = []
+        before = [] if cache is None else cache.states
+        states = []
         for i, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
             x = x if drop is None else drop.at(i)(x)
-            x, state = layer(x, before[i] if before else layer.initial_state(x))
+            x, state = layer(x, before[i] if before else None)
             states.append(state)
         if cache is not None:
             cache.states = states
@@ -125,7 +144,7 @@ class LSTMConfig(RecurrentConfig):
     Liu 2023 (2306.00946), which has 128 units.
     """
 
-    layer = LSTMLayer
+    cells, gates = nn.LSTM, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,4 +161,4 @@ class GRUConfig(RecurrentConfig):
     RecurrentConfig. Source: Cho 2014 (1406.1078).
     """
 
-    layer = GRULayer
+    cells, gates = nn.GRU, 3

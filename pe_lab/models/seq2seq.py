@@ -11,12 +11,12 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pe_lab.core.dropout import Drop
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import TokenCache
-from pe_lab.models.seq2seq_layers import Reader, Writer
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -85,6 +85,41 @@ class DecoderCache(TokenCache):
     """The state of each layer of the decoder."""
 
     state_BE: list[Tensor] | None = None
+
+
+class Reader(nn.Module):
+    """A GRU from left to right and one from right to left."""
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.cells = nn.GRU(input_width, width, batch_first=True, bidirectional=True)
+
+    def forward(self, x_BPI: Tensor, seen_BP: Tensor | None) -> Tensor:
+        """The states of both directions, (B, P, 2E).
+
+        Args:
+            seen_BP: False for padding, where the states are 0; None: there is no padding.
+        """
+        if seen_BP is None:
+            states: Tensor = self.cells(x_BPI)[0]
+            return states
+        packed = pack_padded_sequence(
+            x_BPI, seen_BP.sum(1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        return pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0]
+
+
+class Writer(nn.Module):
+    """One step of a GRU."""
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(input_width, width)
+
+    def forward(self, x_BI: Tensor, state_BE: Tensor) -> Tensor:
+        """The next state, (B, E)."""
+        after: Tensor = self.cell(x_BI, state_BE)
+        return after
 
 
 class Seq2Seq(InputOutput):

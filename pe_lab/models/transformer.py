@@ -1,23 +1,36 @@
-"""A decoder-only transformer.
+"""Decoder-only models: token embeddings, layers of attention, and a linear map to the logits.
 
-Shape letters as in decoder.py, which describes the initialisation too; H heads, D head width.
+Shape letters: B batch, T new tokens (queries), S tokens so far (keys), E model width, N scored
+tokens.
+
+Initialisation: linear weights uniform in +-1/sqrt(fan in), biases zero; the projections that
+write into the residual stream are divided by the square root of how many there are (GPT-2);
+token embeddings normal with standard deviation 1, or, tied to the output, 1/sqrt(E) and
+multiplied by sqrt(E) at the input (Vaswani 2017).
 """
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, dropout
-from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.base import Vocabulary
-from pe_lab.models.decoder import Decoder, Layer, draw
-from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.layout import last_positions
-from pe_lab.models.transformer_config import TransformerSizes
+from pe_lab.core.dropout import Drop
+from pe_lab.models.attention import Attention, MultiHeadAttention, last_positions
+from pe_lab.models.base import (
+    Model,
+    ScoredPositions,
+    Vocabulary,
+    add_dropout,
+    dropout,
+    refuse_whole_sequence,
+)
+from pe_lab.models.kv_cache import Cache, LayerCache
+from pe_lab.models.transformer_config import DecoderConfig, TransformerSizes
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -64,6 +77,30 @@ class FeedForward(nn.Module):
         return F.relu(up) if self.activation == "relu" else F.gelu(up)
 
 
+class Layer(nn.Module, ABC):
+    """One layer of a decoder."""
+
+    attention: Attention
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Tensor,
+        pos_BS: Tensor,
+        carried: Any = None,
+        cache: LayerCache | None = None,
+        drop: Drop | None = None,
+        scored: ScoredPositions | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Hidden states (B, T, E), and the state that the encoding passes to the next layer
+        (``AttentionInputs.carried``). With ``scored``, as in the last layer, the states of these
+        tokens alone, (N, E)."""
+
+    @abstractmethod
+    def initialise(self, n_layers: int) -> None:
+        """Draw the initial weights from torch's generator."""
+
+
 class Block(Layer):
     """Attention and feed-forward, each in a residual branch, normalised before or after."""
 
@@ -82,20 +119,23 @@ class Block(Layer):
         carried: Any = None,
         cache: LayerCache | None = None,
         drop: Drop | None = None,
+        scored: ScoredPositions | None = None,
     ) -> tuple[Tensor, Any]:
-        encoding = self.attention.encoding
+        encoding, rows = self.attention.encoding, None
         drops = [drop and drop.at(place) for place in (1, 2, 3)]
         x = encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
+        h = self.norm_attention(x) if self.pre else x
+        a, carried = self.attention(h, pos_BS, carried, cache, drops[0], scored=scored)
+        if scored is not None:
+            x, rows = scored.pick(x), scored.at_N
+        x = add_dropout(x, a, drops[1], rows)
         if self.pre:
-            a, carried = self.attention(self.norm_attention(x), pos_BS, carried, cache, drops[0])
-            x = x + dropout(a, drops[1])
             h = self.norm_ff(x)
-            x = x + dropout(self.ff(h, drop), drops[2])
+            x = add_dropout(x, self.ff(h, drop, rows), drops[2], rows)
         else:
-            a, carried = self.attention(x, pos_BS, carried, cache, drops[0])
-            h = self.norm_attention(x + dropout(a, drops[1]))
-            x = self.norm_ff(h + dropout(self.ff(h, drop), drops[2]))
-        return x, encoding.update_state(carried, h)
+            h = self.norm_attention(x)
+            x = self.norm_ff(add_dropout(h, self.ff(h, drop, rows), drops[2], rows))
+        return x, carried if scored is not None else encoding.update_state(carried, h)
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
@@ -103,6 +143,67 @@ class Block(Layer):
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))
+
+
+def draw(linear: nn.Linear, biases: bool = False) -> None:
+    """Draw the initial weights of a linear map; its biases too, or zero."""
+    bound = linear.in_features**-0.5
+    linear.weight.uniform_(-bound, bound)
+    if biases:
+        linear.bias.uniform_(-bound, bound)
+    else:
+        linear.bias.zero_()
+
+
+class Decoder(Model):
+    """Token embeddings, layers, and a final norm if the layers normalise their input.
+
+    Args:
+        layers: constructed as they are iterated, after the token embeddings.
+    """
+
+    def __init__(self, cfg: DecoderConfig, vocab_size: int, layers: Iterable[Layer]) -> None:
+        super().__init__()
+        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.tokens = nn.Embedding(vocab_size, cfg.d_model)
+        self.blocks = nn.ModuleList(layers)
+        self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
+        self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        self.initialise_embeddings()
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.initialise(len(self.blocks))
+
+    @property
+    def layers(self) -> list[Layer]:
+        return list(self.blocks)  # type: ignore[arg-type]
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        return [layer.attention.encoding for layer in self.layers]
+
+    def empty_cache(self) -> Cache:
+        refuse_whole_sequence(self.encodings)
+        return Cache([layer.attention.empty_cache() for layer in self.layers])
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        pos_BS: Tensor,
+        cache: Cache | None = None,
+        *,
+        scored: ScoredPositions | None = None,
+        key: int | None = None,
+    ) -> Tensor:
+        drop, carried, last = self.drop(key), None, len(self.blocks) - 1
+        x = dropout(self.embed(tokens_BT, pos_BS, cache), drop)
+        for i, layer in enumerate(self.blocks):
+            layer_cache, layer_drop = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
+            # The last layer computes the scored tokens only.
+            chosen = scored if i == last else None
+            x, carried = layer(x, pos_BS, carried, layer_cache, layer_drop, chosen)
+        hidden: Tensor = self.norm(x)
+        return hidden
 
 
 class Transformer(Decoder):

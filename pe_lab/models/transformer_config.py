@@ -1,15 +1,53 @@
-"""The sizes of a transformer's layers, common or for single layers."""
+"""The keys of decoders, and the sizes of a transformer's layers, common or for single layers."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
+from torch import nn
 
-from pe_lab.common.closed import closed
-from pe_lab.models.decoder import DecoderConfig
-from pe_lab.pe.base import Dims
+from pe_lab.common.validation import closed
+from pe_lab.models.base import ModelConfig
+from pe_lab.pe.base import Dims, PositionalEncoding
 
 Activation = Literal["relu", "gelu", "swiglu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(ModelConfig):
+    """The keys that all decoders have.
+
+    ``logn: learned`` multiplies the logits, with what an encoding adds to them, by s_h log n: n
+    is the number of keys that the query sees, s_h a parameter of each head and layer. Source:
+    scalable softmax, Nakanishi 2025 (2501.19399).
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    norm: Literal["layernorm", "rmsnorm"]
+    norm_position: Literal["pre", "post"]
+    tied_embeddings: bool
+    window: PositiveInt | None = None
+    logn: Literal["learned"] | None = None
+
+    def refuses_scaling(self, encoding: PositionalEncoding) -> str | None:
+        """Why the logits of an encoding cannot be scaled by ``logn``, as ``refuses`` says it."""
+        if self.logn is None:
+            return None
+        if "normalize" in encoding.hooks():
+            return (
+                "replaces softmax, whose logits model.logn=learned scales: set model.logn=null, or "
+                "choose one that leaves softmax ({fitting})"
+            )
+        if encoding.needs_softmax is not None and "logn=" in encoding.needs_softmax:
+            key = encoding.needs_softmax
+            return (
+                f"with {key} scales logits by log n, as model.logn=learned does: set "
+                f"pe.{key.partition('=')[0]}=none or model.logn=null"
+            )
+        return None
+
+    def new_norm(self) -> nn.Module:
+        return (nn.RMSNorm if self.norm == "rmsnorm" else nn.LayerNorm)(self.d_model)
 
 
 @closed
@@ -28,9 +66,9 @@ class LayerConfig:
 class TransformerSizes(DecoderConfig):
     """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU.
 
-    ``init: scaled`` is the initialisation of decoder.py; ``pytorch`` is that of nn.Linear: biases
-    too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout`` also drops
-    hidden units of the feed-forward.
+    ``init: scaled`` is the initialisation of transformer.py; ``pytorch`` is that of nn.Linear:
+    biases too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout``
+    also drops hidden units of the feed-forward.
     """
 
     n_heads: PositiveInt

@@ -1,5 +1,3 @@
-"""Attention with linear biases."""
-
 import torch
 from torch import Tensor, nn
 
@@ -10,10 +8,13 @@ from pe_lab.pe.functional import alibi_slopes, distances
 class ALiBi(PositionalEncoding):
     """Penalty on the logits, linear in the distance, with a slope for each head.
 
-    logits_ij = q_i . k_j / sqrt(D) - m_h (i - j), m_h = 2^(-8h/H) for h = 1..H and Press's
-    interpolation where H is no power of two. Source: Press 2021 (2108.12409).
-    ``learned: true`` makes each layer's slopes parameters that start there, unconstrained.
-    Any length. Not absolute; causal.
+        logits[h, i, j] = q_i . k_j / sqrt(D) - slopes[h] (i - j)
+        slopes[h]       = 2^(-8 h / H),   h = 1 .. H                          (H,)
+
+    Where H is no power of two, the slopes are interpolated as Press does. ``learned: true`` makes
+    the slopes of each layer parameters that start there. Any length. Not absolute; causal.
+
+    Source: Press 2021 (2108.12409).
     """
 
     shift_invariant = True

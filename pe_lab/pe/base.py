@@ -152,6 +152,8 @@ class PositionalEncoding(nn.Module):
     temperature of softmax, and is undefined for other weights; None: nothing."""
     values_like_keys: str | None = None
     """The choice, key=value, that requires values as wide as keys; None: none does."""
+    filled: tuple[str, ...] = ()
+    """Keys whose null stands for a value, which the attribute of that name has."""
     at_test_time: bool = False
     """True: a change of a trained encoding at test time, not meant for training from scratch."""
     both_ways: bool = False
@@ -232,8 +234,8 @@ class PositionalEncoding(nn.Module):
 
     def null_values(self) -> dict[str, Any]:
         """The values of keys of its yaml that are null: key -> value, or None if null means
-        none. It is recorded with a run, and is part of its identity."""
-        return {}
+        none. They are recorded with a run, and are part of its identity."""
+        return {key: getattr(self, key) for key in self.filled}
 
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance overrides."""

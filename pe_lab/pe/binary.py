@@ -1,7 +1,5 @@
-"""The position's bits as features."""
-
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -13,12 +11,15 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Binary(PositionalEncoding):
     """The position's bits as features 0 and 1, projected and added to the token embeddings.
 
-    x_i + sum_n bit_n(i) w_n, w (bits, E), bit 0 the lowest. A baseline for teaching, in no
-    paper: bounded and unique, but neighbours may differ in many bits (7 and 8 in four). No
-    bias: position 0 adds nothing. w starts as nn.Linear(bits, E) does, uniform in
-    +-1/sqrt(bits). Reaches 2^bits positions; one past them is an error. Absolute; causal.
+        x_i + sum over n of bit_n(i) weight[n]         weight (bits, E), bit 0 the lowest
+
+    A baseline for teaching, in no paper. Positions are bounded and unique, but neighbours may
+    differ in many bits: 7 and 8 differ in four. There is no bias: position 0 adds nothing.
+    ``weight`` starts as nn.Linear(bits, E) does, uniform in +-1/sqrt(bits). A position past 2^bits
+    is an error. Absolute; causal.
     """
 
+    filled = ("bits",)
     any_order = True
     place: Tensor
     digit: Tensor
@@ -31,9 +32,6 @@ class Binary(PositionalEncoding):
         self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
         self.register_buffer("place", torch.arange(self.bits), persistent=False)
         self.register_buffer("digit", torch.tensor([0.0, 1.0]), persistent=False)
-
-    def null_values(self) -> dict[str, Any]:
-        return {"bits": self.bits}
 
     def size_for(self, positions: int) -> tuple[str, int]:
         return "bits", _bits(positions)

@@ -13,29 +13,28 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 class Combined(PositionalEncoding):
     """Several encodings at once, each on all layers or on those it names.
 
-    ``parts`` lists them, by the name of their yaml or as a mapping with keys changed:
-    ``[cope, {pe: rope, layers: [0, 2], base: 500}]``; ``layers`` counts from 0, without it a part
-    acts in every layer. A part counts only the layers it acts in: the last of them is its last.
-    Each part acts at its hooks:
+        x      = part_2.embed(part_1.embed(x))       in the order of the list; block_input alike
+        q, k   = the one part that rotates
+        logits = content + (term of each part) + (bias of each part)
+        out    = weights @ v + (values of each part)
 
-    - at the input (embed, block_input): one after another, in the order of the list;
-    - on queries and keys (rotate): one part a layer (TUPE scales queries, so it counts);
-    - biases: their sum, added to the resulting logits;
-    - logits: each part's term is computed from q and k as they are before any rotation, by
-      itself (CoPE's gates see neither another part's term nor the rotation), and the terms are
-      added. One part a layer may replace the content term (DeBERTa, PaTH, DAPE), and then none
-      rotates: the rotated content would be lost or scaled;
-    - weights in the place of softmax: one part a layer;
-    - what is carried from layer to layer: one part in all;
-    - values: their sum;
-    - windows: the narrowest holds for the whole layer.
+    ``parts`` lists them, by the name of their yaml or as a mapping with keys changed: ``[cope, {pe:
+    rope, layers: [0, 2], base: 500}]``. ``layers`` counts from 0; without it a part acts in every
+    layer. A part counts only the layers it acts in: the last of them is its last.
 
-    A part that only acts at the input takes no ``layers``: there is one input. ``none`` is no
-    part. A combination reaches as far as its shortest part, and shares among layers what each
-    part shares.
-    Source: Golovneva 2024 (2405.18719) adds CoPE to relative and rotary encodings; learned
+    - A part's term of the logits is computed from q and k before any rotation, by itself: CoPE's
+      gates see neither another part's term nor the rotation.
+    - In a layer at most one part rotates or scales q and k, one replaces softmax and one replaces
+      the content term (DeBERTa, PaTH, DAPE). Where one replaces it, none rotates.
+    - One part in all carries something from layer to layer.
+    - The narrowest window holds for the whole layer.
+
+    A part that only acts at the input takes no ``layers``, and ``none`` is no part. A combination
+    reaches as far as its shortest part, and shares among layers what each part shares. Absolute
+    where a part is; causal as its parts.
+
+    Source: Golovneva 2024 (2405.18719) adds CoPE to relative and rotary encodings. Learned
     positions with a T5 bias are those of TUPE-R (Ke 2021, 2006.15595) without untying.
-    Absolute where a part is; causal: as its parts.
     """
 
     def __init__(self, dims: Dims, parts: list[dict[str, Any]]) -> None:

@@ -1,5 +1,3 @@
-"""Complex word embeddings, rotated by their position."""
-
 from typing import Literal
 
 import torch
@@ -14,15 +12,18 @@ from pe_lab.pe.functional import frequencies
 class ComplexOrder(PositionalEncoding):
     """Complex token embeddings, rotated by the position, with separate frequencies for each token.
 
-    Feature j of token w at position i is r_wj exp(i' (f_wj i + phi_wj)), i' the imaginary unit,
-    j < E/2; the real parts and then the imaginary ones make up the width E. The halves of the
-    token embedding are r cos(phi) and r sin(phi): amplitude and phase are looked up by the
-    token as the paper has it, and only f needs a table, (vocabulary, E/2). Source: Wang 2020
-    (1912.12333). The published code leaves the phase out (``phase: zero``): then the first
-    half of the token embedding is r and the second is not read.
+        z_ij = r_wj exp(sqrt(-1) (frequencies[w, j] i + phi_wj))     w the token at i, j < E/2
+        x_i  = [Re z_i, Im z_i]                                      (E,)
 
-    f starts at base^(-2 floor(j/2) / (E/2)) for every token, base 10000, as published. The
-    transformer behind it stays real, where the paper's is complex. Any length. Absolute; causal.
+    The halves of the token embedding are r cos(phi) and r sin(phi). So only the frequencies need a
+    table, (vocabulary, E/2). They start at base^(-2 floor(j/2) / (E/2)) for every token, as
+    published. ``phase: zero`` leaves the phase out, as the published code does: the first half of
+    the token embedding is then r, and the second is not read.
+
+    The transformer behind it stays real, where the paper's is complex. Any length. Absolute;
+    causal.
+
+    Source: Wang 2020 (1912.12333).
     """
 
     any_order = True

@@ -1,5 +1,3 @@
-"""Order from the zero padding of a convolution."""
-
 from typing import Annotated
 
 import torch.nn.functional as F
@@ -12,12 +10,14 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Conv(PositionalEncoding):
     """Causal depthwise convolution over time, zero padded, added to the token embeddings.
 
-    x_i + b + sum over l = 0 .. kernel - 1 of w_l * x_(i-l), feature by feature, x = 0 before the
-    start: the first kernel - 1 tokens see the padding, which leaks where the sequence begins,
-    and all see the order of their neighbours. Source: Islam 2020 (2001.08248) for the leak,
-    Chu 2021 (2102.10882) for the module (kernel 3, bias, residual); theirs is two-dimensional
-    and looks ahead. Starts as nn.Conv1d does, uniform in +-1/sqrt(kernel). Reads no
-    position. Any length. Not absolute; causal: tokens ahead are never read.
+        x_i + b + sum over l of w_l * x_(i-l),   l = 0 .. kernel - 1,   x = 0 before the start
+
+    The product is feature by feature. The first kernel - 1 tokens see the padding, which shows
+    where the sequence begins. All tokens see the order of their neighbours. Positions are not read.
+    Weights start as nn.Conv1d does, uniform in +-1/sqrt(kernel). Any length. Not absolute; causal.
+
+    Source: Islam 2020 (2001.08248) for the padding, Chu 2021 (2102.10882) for the module (kernel 3,
+    bias, residual). Theirs is two-dimensional and looks ahead.
     """
 
     shift_invariant = True

@@ -1,7 +1,5 @@
-"""Contextual position encoding: positions that count what the context makes count."""
-
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -9,6 +7,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
 from pe_lab.pe.cope_positions import MLPPositions, SlopePositions, TablePositions, count
+from pe_lab.pe.functional import refuse_where
 from pe_lab.pe.relative import Relative
 from pe_lab.pe.rope import RoPE
 
@@ -16,33 +15,35 @@ from pe_lab.pe.rope import RoPE
 class CoPE(PositionalEncoding):
     """Contextual positions: each query counts the tokens back to a key, weighted by gates.
 
-    Gates g_ij = sigmoid(q_i . k_j / sqrt(D)), positions p_ij = g_ij + g_i(j+1) + .. + g_ii, at
-    most npos - 1, logits_ij = q_i . k_j / sqrt(D) + q_i . e[p_ij], where a fractional position
-    interpolates the two rows around it. e (npos, D) starts at zero; a table for each layer,
-    shared by its heads. Any length; not absolute; causal: a gate counts only if the mask
-    allows it. "Contextual", not "Clipped RoPE" (2602.05258) of the same name.
+        gate[i, j]     = sigmoid(q_i . k_j / sqrt(D))                            (H, T, S)
+        position[i, j] = min(gate[i, j] + gate[i, j+1] + .. + gate[i, i], npos - 1)
+        logits[i, j]   = q_i . k_j / sqrt(D) + q_i . table[position[i, j]]       table (npos, D)
+
+    A fractional position interpolates the two rows around it; at a whole one the gradient is that
+    of the upper side. The table starts at zero. Each layer has one, shared by its heads. A gate
+    counts only where the mask allows it. Any length. Not absolute; causal. This is "Contextual",
+    not "Clipped RoPE" (2602.05258) of the same name.
+
+    - ``gates``: ``sep_keys`` projects separate keys from the attention's input. ``values`` takes
+      sigmoid(q_i . v_j / sqrt(D)).
+    - ``every: K``: only the layers K, 2 K, .. count. The others keep what ``combine`` adds, and are
+      NoPE without it.
+    - ``combine: relative`` adds q_i . r[i - j] / sqrt(D), with a table r for each layer. The
+      published code has one for the model, as ``pe=combined 'pe.parts=[cope, relative]'`` has.
+    - ``combine: rope`` rotates the content term. Gates and the table use q and k before the
+      rotation: a rotated q_i . table[p] would depend on the absolute i.
+    - ``combine: alibi_slope`` adds -slopes[h] position[i, j] in place of the table's term. The
+      slopes are ALiBi's, not the slopes of the paper's flip-flop runs.
+    - ``position: mlp``: the row of a position p is W relu(w p / (npos - 1) + b) with 64 hidden
+      units. W starts at zero.
+    - ``scale_positions: true`` divides the position term by sqrt(D) too, as the published code
+      does.
 
     Source: Golovneva 2024 (2405.18719): the defaults are its listing, the other choices its
-    sections 4 and 5 and appendix C, and the published code.
-
-    - ``gates``: ``sep_keys`` projects separate keys from the attention's input, ``values``
-      takes sigmoid(q_i . v_j / sqrt(D)).
-    - ``every: K``: only each K-th layer counts (the K-th, 2 K-th, ..); the others keep what
-      ``combine`` adds and are NoPE without it.
-    - ``combine``: ``relative`` adds q_i . r[i - j] / sqrt(D), with a table r for each layer; the
-      published code has one for the model, as ``pe=combined 'pe.parts=[cope, relative]'`` has.
-      ``rope`` rotates the content term; ``alibi_slope`` puts -m_h p_ij in the place of
-      q_i . e[p_ij], with ALiBi's m_h, which are not the slopes of the paper's flip-flop runs. Gates
-      never see the addition. With ``rope`` they and e use q and k as they were before the rotation:
-      a rotated q_i . e[p] would depend on the absolute i, and what counts should not depend on
-      distance.
-    - ``position: mlp``: e[p] = W relu(w p / (npos - 1) + b) with 64 hidden units, evaluated at
-      the fractional position; W starts at zero.
-    - ``scale_positions: true`` divides the position term by sqrt(D) too, as the published code.
-
-    Where p is a whole number the logit has a kink; the gradient is that of the upper side.
+    sections 4 and 5, appendix C and the published code.
     """
 
+    filled = ("npos",)
     shift_invariant = True
 
     def __init__(
@@ -57,39 +58,14 @@ class CoPE(PositionalEncoding):
         scale_positions: bool,
     ) -> None:
         super().__init__()
-        if every > dims.n_layers:
-            raise ValueError(
-                f"every={every} leaves none of {dims.n_layers} layers to count in: set every to "
-                f"{dims.n_layers} or less"
-            )
-        everywhere = combine in ("relative", "rope")
-        if share_layers and every > 1 and everywhere:
-            raise ValueError(
-                f"share_layers=true cannot go with every={every} and combine={combine}, whose "
-                "layers differ: set share_layers=false or every=1"
-            )
-        if share_layers and dims.n_layers // every < 2:
-            raise ValueError(
-                f"share_layers=true has no effect with every={every} and n_layers={dims.n_layers}, "
-                "which leave a single layer to count in: set share_layers=false"
-            )
-        if share_layers and combine == "alibi_slope" and gates != "sep_keys":
-            raise ValueError(
-                f"share_layers=true has no effect with combine=alibi_slope and gates={gates}, "
-                "which have no parameters: set share_layers=false"
-            )
-        if combine == "alibi_slope" and position == "mlp":
-            raise ValueError(
-                "position=mlp has no effect with combine=alibi_slope, which multiplies the "
-                "position by a slope: set position=table or another combine"
-            )
+        _check(dims, gates, share_layers, every, combine, position)
         self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
         self.needs_softmax = "combine=alibi_slope" if combine == "alibi_slope" else None
         self.values_like_keys = "gates=values" if gates == "values" else None
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
-        self.active = self.counts or everywhere
-        self.reads_positions = everywhere
+        self.reads_positions = combine in ("relative", "rope")
+        self.active = self.counts or self.reads_positions
         self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
         self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
         if self.relative is not None:
@@ -106,9 +82,6 @@ class CoPE(PositionalEncoding):
             self.position = MLPPositions(dims.head_dim, self.npos)
         else:
             self.position = TablePositions(dims.head_dim, self.npos)
-
-    def null_values(self) -> dict[str, Any]:
-        return {"npos": self.npos}
 
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.rope is not None else {"rotate"})
@@ -171,3 +144,36 @@ class CoPE(PositionalEncoding):
             return q_BHTD, k_BHSD
         key_BSE: Tensor = self.gate_key(inputs.x_BSE).to(q_BHTD.dtype)
         return q_BHTD, key_BSE.view(*key_BSE.shape[:2], k_BHSD.shape[1], -1).transpose(1, 2)
+
+
+def _check(
+    dims: Dims, gates: str, share_layers: bool, every: int, combine: str, position: str
+) -> None:
+    sharing = "share_layers=true has no effect with"
+    refuse_where(
+        (
+            every > dims.n_layers,
+            f"every={every} leaves none of {dims.n_layers} layers to count in: set every to "
+            f"{dims.n_layers} or less",
+        ),
+        (
+            share_layers and every > 1 and combine in ("relative", "rope"),
+            f"share_layers=true cannot go with every={every} and combine={combine}, whose "
+            "layers differ: set share_layers=false or every=1",
+        ),
+        (
+            share_layers and dims.n_layers // every < 2,
+            f"{sharing} every={every} and n_layers={dims.n_layers}, which leave a single layer to "
+            "count in: set share_layers=false",
+        ),
+        (
+            share_layers and combine == "alibi_slope" and gates != "sep_keys",
+            f"{sharing} combine=alibi_slope and gates={gates}, which have no parameters: set "
+            "share_layers=false",
+        ),
+        (
+            combine == "alibi_slope" and position == "mlp",
+            "position=mlp has no effect with combine=alibi_slope, which multiplies the "
+            "position by a slope: set position=table or another combine",
+        ),
+    )

@@ -1,5 +1,3 @@
-"""DAPE: a static bias that the attention logits of all heads adjust."""
-
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -22,17 +20,19 @@ BASES: dict[str, tuple[type[PositionalEncoding], dict[str, Any]]] = {
 class DAPE(PositionalEncoding):
     """A static bias, adjusted by what a small network reads in the logits of all heads.
 
-    logits = A + B + V leaky_relu(W [A; B] + c): A = q . k / sqrt(D) and the bias B of ``base``,
-    both as vectors over the heads at one query and key, W (width, 2 H), V (H, width). B is
-    ALiBi, KERPLE or FIRE exactly as ``pe=alibi``, ``kerple`` or ``fire`` set it, shared among
-    layers where that one is; W, c and V are separate for each layer. Source: Zheng 2024
-    (2405.14722) and its code, whose V has a bias too: it would move all logits of a row alike,
-    which softmax cannot see. There every layer has a separate base, and FIRE's perceptron a leaky
-    activation too. Initial weights are PyTorch's, as there. DAPE V2 (2410.04798), a convolution
-    over keys, is another method. Any length. Absolute where the base is (``fire``); causal.
+        logits = A + B + out(leaky_relu(hidden([A, B])))
+        A = q_i . k_j / sqrt(D),   B the bias of ``base``        vectors over the heads, (H,)
+        hidden: Linear(2 H, width),   out: Linear(width, H) without bias
 
-    Without a kernel the hidden layer is (B, T, S, width): width / H times the logits, and the most
-    memory.
+    B is ALiBi, KERPLE or FIRE as ``pe=alibi``, ``kerple`` or ``fire`` set it, and is shared among
+    layers where that one is. Each layer has its own network, with PyTorch's initial weights. Any
+    length. Absolute where the base is (``fire``); causal.
+
+    Source: Zheng 2024 (2405.14722) and its code, whose ``out`` has a bias that softmax cannot see.
+    There every layer has a separate base, and FIRE's perceptron has a leaky activation. DAPE V2
+    (2410.04798), a convolution over keys, is another method.
+
+    Without a kernel the hidden layer is (B, T, S, width): width / H times the logits.
     """
 
     replaces_content = True

@@ -1,38 +1,38 @@
-"""DeBERTa's disentangled attention, and absolute positions for the last layers."""
-
 import math
-from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import distances, pick
+from pe_lab.pe.functional import distances, pick, refuse_where
 
 
 class DeBERTa(PositionalEncoding):
     """Content to position and position to content; absolute positions enter the last layers.
 
-    logits_ij = (q_i . k_j + q_i . k^r[d(i, j)] + k_j . q^r[d(j, i)]) / sqrt(3 D) with
-    d(i, j) = i - j + clip, at least 0, at most 2 clip - 1; k^r = W_k P, q^r = W_q P + b_q, P
-    (2 clip, E) one table for all layers, W_k, W_q and b_q separate for each layer. As causality
-    leaves i - j >= 0, k^r is read at rows clip .. 2 clip - 1 and q^r at rows clip .. 0.
+        logits[i, j] = (q_i . k_j + q_i . key[d(i, j)] + k_j . query[d(j, i)]) / sqrt(3 D)
+        d(i, j)      = i - j + clip, at least 0, at most 2 clip - 1
+        key          = project_key(relative)                   relative (2 clip, E)
+        query        = project_query(relative)                 per head (2 clip, D)
 
-    Source: He 2021 (2006.03654), projections as in its version 1; version 2's ``share_att_key``,
-    where W_k and W_q are those of the content, is not offered. ``mirrored: false`` reads q^r at
-    d(i, j) too, as the published code does, in both versions: rows 0 .. clip - 1 are unused then.
+    All layers share the table ``relative``; each has its own projections. A causal model reads
+    ``key`` at the rows clip .. 2 clip - 1 and ``query`` at the rows clip .. 0. ``mirrored: false``
+    reads ``query`` at d(i, j) too, as the published code does.
 
-    ``absolute_layers: n`` adds a learned table of absolute positions (max_len, E), one for all,
-    to the input of each of the last n layers; 0: none. The paper's "enhanced mask decoder" is
-    n = 2 such layers after 11 without (there they share their weights, and the table goes to the
-    first one's queries only). The default is 1: in a model of 2 layers, 2 would leave none
-    without.
+    ``absolute_layers: n`` adds a learned table of absolute positions (max_len, E), shared, to the
+    input of each of the last n layers. The paper's "enhanced mask decoder" is n = 2 such layers
+    after 11 without. There they share weights, and the table goes to the queries of the first. The
+    default is 1: with 2, a model of 2 layers would have none without.
 
-    Both tables start normal with deviation 0.02 as published, W_k and W_q as the linear weights
-    of the trunk do, b_q at zero. Any length without absolute positions, else ``max_len``.
-    Absolute in the last n layers; causal: i - j < 0 would read the other rows.
+    Tables start normal with deviation 0.02 as published, projections as the trunk's linear weights,
+    their bias at zero. Any length without absolute positions, else ``max_len``. Absolute in the
+    last n layers; causal: i - j < 0 would read the other rows.
+
+    Source: He 2021 (2006.03654), with the projections of its version 1. Version 2's
+    ``share_att_key``, which takes those of the content, is not offered.
     """
 
+    filled = ("clip", "max_len")
     replaces_content = True
 
     def __init__(
@@ -44,16 +44,7 @@ class DeBERTa(PositionalEncoding):
         max_len: PositiveInt | None,
     ) -> None:
         super().__init__()
-        if absolute_layers > dims.n_layers:
-            raise ValueError(
-                f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
-                f"are: set absolute_layers to {dims.n_layers} or less"
-            )
-        if absolute_layers == 0 and max_len is not None:
-            raise ValueError(
-                f"max_len={max_len} has no effect with absolute_layers=0, which needs no table "
-                "of absolute positions: set max_len=null or absolute_layers=1"
-            )
+        _check(dims, absolute_layers, max_len)
         self.clip = dims.train_len if clip is None else clip
         self.mirrored, self.n_heads = mirrored, dims.n_heads
         self.relative = _table(2 * self.clip, dims.d_model)
@@ -65,9 +56,6 @@ class DeBERTa(PositionalEncoding):
             self.max_len = dims.max_len if max_len is None else max_len
             self.absolute = _table(self.max_len, dims.d_model)
         self.shift_invariant = self.absolute is None
-
-    def null_values(self) -> dict[str, Any]:
-        return {"clip": self.clip, "max_len": self.max_len}
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, DeBERTa)
@@ -119,3 +107,18 @@ def _table(rows: int, width: int) -> nn.Embedding:
     table = nn.Embedding(rows, width)
     nn.init.normal_(table.weight, std=0.02)
     return table
+
+
+def _check(dims: Dims, absolute_layers: int, max_len: int | None) -> None:
+    refuse_where(
+        (
+            absolute_layers > dims.n_layers,
+            f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
+            f"are: set absolute_layers to {dims.n_layers} or less",
+        ),
+        (
+            absolute_layers == 0 and max_len is not None,
+            f"max_len={max_len} has no effect with absolute_layers=0, which needs no table "
+            "of absolute positions: set max_len=null or absolute_layers=1",
+        ),
+    )

@@ -1,5 +1,3 @@
-"""NTK-aware scaled RoPE whose scale follows the sequence."""
-
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -13,14 +11,16 @@ from pe_lab.pe.rotation import unit_factors
 class DynamicNTK(RoPE):
     """``ntk_old`` with the scale of the sequence at hand: short sequences stay plain RoPE.
 
-    The base becomes base s^(D/(D-2)), s = factor r - (factor - 1), r = max(1, n / train length),
-    where n is the sequence's last position + 1. ``factor: 1`` makes s = r; Hugging Face
-    transformers (rope_type dynamic), by which this is named and to which it is equal for a whole
-    sequence, lets it be larger. All tokens are rotated with the scale of the whole sequence, so a
-    key cache is refused; ``k`` fixes s, whatever the length, and allows one (``k`` excludes
-    ``factor``). A change to a trained ``rope``, made at test time. Source: emozilla, 2023,
-    described by Peng 2023 (2309.00071). ``logn`` as in ``rope``. No parameters, any length.
-    Absolute beyond the trained length, as s follows the last position; causal but for s.
+        base' = base s^(D / (D - 2))
+        s     = factor r - (factor - 1),   r = max(1, n / train length)
+
+    n is the sequence's last position + 1. ``factor: 1`` makes s = r. All tokens are rotated with
+    the scale of the whole sequence, so a key cache is refused. ``k`` fixes s whatever the length,
+    allows a cache and excludes ``factor``. A change to a trained ``rope`` at test time. ``logn`` as
+    in ``rope``. No parameters, any length. Absolute beyond the trained length; causal but for s.
+
+    Source: emozilla, 2023, described by Peng 2023 (2309.00071); for a whole sequence equal to
+    rope_type dynamic of Hugging Face transformers, which allows a larger ``factor``.
     """
 
     at_test_time = True

@@ -1,11 +1,9 @@
-"""Functional interpolation for relative positions."""
-
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.pe.functional import distances
+from pe_lab.pe.functional import distances, refuse_where
 
 EPSILON = 1e-6
 
@@ -13,14 +11,17 @@ EPSILON = 1e-6
 class FIRE(PositionalEncoding):
     """Bias on the logits: a perceptron of the distance, relative to the query's position.
 
-    logits_ij = q_i . k_j / sqrt(D) + f(psi(i - j) / (psi(max(i, L)) + 1e-6))[h], psi(n) =
-    log(|c| n + 1), f(y) = W relu(u y + b) with ``hidden`` units and an output for each head: the
-    argument stays in [0, 1], however long the sequence. Source: Li 2023 (2310.04418). c starts
-    at 0.1 and L at ``threshold`` training lengths, learned through a factor from 1, all as in
-    the listing of its appendix, where L = 512 is a quarter of the training length; that
-    listing's output bias, which softmax cannot see, is left out. One set of parameters for each
-    layer; ``share_layers: true`` is the paper's FIRE-S. Any length. Absolute, since i is read;
-    causal.
+        bias[h, i, j] = f(psi(i - j) / (psi(max(i, L)) + 1e-6))[h]
+        psi(n)        = log(|c| n + 1)
+        f(y)          = out(relu(hidden(y)))               Linear(1, hidden), Linear(hidden, H)
+
+    The argument of f stays in [0, 1], however long the sequence. c is learned and starts at 0.1. L
+    is ``threshold`` training lengths times a learned factor that starts at 1. Each layer has its
+    own parameters; ``share_layers: true`` is the paper's FIRE-S. Any length. Absolute, since i is
+    read; causal.
+
+    Source: Li 2023 (2310.04418), the listing of its appendix, where L = 512 is a quarter of the
+    training length. Its output bias, which softmax cannot see, is left out.
     """
 
     def __init__(
@@ -32,21 +33,7 @@ class FIRE(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
-        if share_layers and dims.n_layers == 1:
-            raise ValueError(
-                "share_layers=true has no effect with n_layers=1: set share_layers=false"
-            )
-        limits = torch.finfo(torch.float32)
-        if c < limits.tiny:
-            raise ValueError(
-                f"c={c} is 0 in float32, and so is psi: set c to {limits.tiny:.3g} or more"
-            )
-        longest = max(float(dims.max_len), threshold * dims.train_len)
-        if c * longest > limits.max:
-            raise ValueError(
-                f"c={c} and threshold={threshold} are too large: c n is not finite in float32 at "
-                f"n = {longest:.3g}, the longest length or threshold training lengths; lower them"
-            )
+        _check(dims, c, threshold, share_layers)
         self.share_layers, self.threshold = share_layers, threshold * dims.train_len
         self.c = nn.Parameter(torch.tensor(float(c)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
@@ -79,3 +66,23 @@ class FIRE(PositionalEncoding):
 
     def _psi(self, n: Tensor) -> Tensor:
         return (self.c.abs() * n).log1p()
+
+
+def _check(dims: Dims, c: float, threshold: float, share_layers: bool) -> None:
+    limits = torch.finfo(torch.float32)
+    longest = max(float(dims.max_len), threshold * dims.train_len)
+    refuse_where(
+        (
+            share_layers and dims.n_layers == 1,
+            "share_layers=true has no effect with n_layers=1: set share_layers=false",
+        ),
+        (
+            c < limits.tiny,
+            f"c={c} is 0 in float32, and so is psi: set c to {limits.tiny:.3g} or more",
+        ),
+        (
+            c * longest > limits.max,
+            f"c={c} and threshold={threshold} are too large: c n is not finite in float32 at "
+            f"n = {longest:.3g}, the longest length or threshold training lengths; lower them",
+        ),
+    )

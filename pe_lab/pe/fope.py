@@ -1,5 +1,3 @@
-"""Fourier position embedding."""
-
 import math
 from typing import Literal
 
@@ -14,20 +12,25 @@ from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class FoPE(PositionalEncoding):
-    """Pairs multiplied by Fourier series of the position in the place of one frequency each.
+    """Pairs of q and k, each multiplied by a Fourier series of the position.
 
-    Of RoPE's frequencies base^(-2m/D) those with at least a rotation in the trained length L are
-    kept, omega_w >= 2 pi / L. The pair m of q_i and k_i, read as a complex number, is multiplied by
+        q'_im = z_im q_im,   k'_jm = z_jm k_jm           pairs m < D/2 as complex numbers
+        z_im  = sum over w of (cosine[h, w, m] cos(i frequencies[w])
+                               + sqrt(-1) sine[h, w, m] sin(i frequencies[w]))      m < M
+        z_im  = 1 + sqrt(-1) sin_pad                                           M <= m < D/2
 
-        sum_w C_hwm cos(i omega_w) + sqrt(-1) sum_w S_hwm sin(i omega_w),   m < M
-        1 + sqrt(-1) sin_pad,                                              M <= m < D/2
+    ``frequencies`` are RoPE's base^(-2w/D) with at least one rotation in the trained length L, so
+    at least 2 pi / L. M is their number, at most D/4. ``cosine`` and ``sine`` are (H, kept, M) in
+    each layer. The product of two series is not a function of i - j: absolute. Any length; causal.
 
-    with matrices C_h, S_h (kept, M) of each head and layer and M the number kept, at most D/4.
-    Source: Hua 2024 (2412.17739); ``sin_pad: 0`` is its formula, which leaves the other pairs
-    without a position, ``1`` its code. C and S start as in the code, at a matrix with one 1 in each
-    column plus normal numbers of gain 0.3, columns divided by their sums; there they stay fixed
-    (``learned: false``). A product of two series is no function of i - j: absolute. Any length;
-    causal.
+    ``sin_pad: 0`` is the paper's formula, which leaves the other pairs without a position; ``1`` is
+    its code. ``learned: false`` leaves the matrices as they start, as the code does. Each of their
+    columns starts as one 1 plus normal numbers of gain 0.3. ``fourier_norm: true`` divides the
+    columns by their sums, once, at the start. The code divides in each pass, which is the same
+    where nothing is learned. The key is false in every published configuration. Runs from before
+    this key, among them those of suite v1, have ``true``.
+
+    Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding.
     """
 
     any_order = True
@@ -43,6 +46,7 @@ class FoPE(PositionalEncoding):
         pairing: Pairing,
         sin_pad: Literal[0, 1],
         learned: bool,
+        fourier_norm: bool,
     ) -> None:
         super().__init__()
         check_pairs(dims)
@@ -57,11 +61,13 @@ class FoPE(PositionalEncoding):
         mixed = min(kept, max(1, dims.head_dim // 4))
         self.constant = half - mixed
         # One frequency with the coefficient 1 is RoPE's.
-        self.shift_invariant = kept == 1 and not learned
+        self.shift_invariant = kept == 1 and fourier_norm and not learned
         theta = frequencies(dims.head_dim, base)[:kept]
         self.register_buffer("frequencies", theta, persistent=False)
         for name in ("cosine", "sine"):
             matrix = start(dims.n_heads, kept, mixed)
+            if fourier_norm:
+                matrix = matrix / matrix.sum(1, keepdim=True)
             if learned:
                 self.register_parameter(name, nn.Parameter(matrix))
             else:
@@ -91,4 +97,4 @@ def start(heads: int, kept: int, mixed: int) -> Tensor:
     chosen = [(row, column) for column in range(mixed) if (row := column * step) < kept]
     for row, column in chosen:
         noise[:, row, column] += 1
-    return noise / noise.sum(1, keepdim=True)
+    return noise

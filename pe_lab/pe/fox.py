@@ -1,5 +1,3 @@
-"""Forget gates: keys decay by gates of the tokens after them."""
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,15 +8,16 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 class FoX(PositionalEncoding):
     """Forget gate for each token and head; a key decays by the product of the gates after it.
 
-    f_t = sigmoid(w_h . x_t + b_h), x the attention's input, and
-    logits_ij = q_i . k_j / sqrt(D) + log f_(j+1) + .. + log f_i: the key's own gate does not
-    count, the query's does. Sums are differences of one running sum, in at least float32.
-    Positions are never read. Source: Lin 2025 (2503.02130), the forget gate of FoX without the
-    other changes of its "Pro" block (output gate and norm, shifted keys and values, normalised
-    q and k). Its gates that do not read x (``bias_only`` in the published code) are ALiBi
-    with learned slopes (``alibi``). w starts as the linear weights of the trunk do, b at zero, as
-    published: at first a key decays by about half with each token. Any length. Not absolute;
-    causal: i - j < 0 has no gates between.
+        f_t          = sigmoid(gate(x_t))                                 gate: Linear(E, H)
+        logits[i, j] = q_i . k_j / sqrt(D) + log f_(j+1) + .. + log f_i
+
+    x is the attention's input. The key's own gate does not count, the query's does. Sums are
+    differences of one running sum, in at least float32. Positions are not read. The weight starts
+    as the trunk's linear weights, the bias at zero, as published: a key first decays by about half
+    with each token. Any length. Not absolute; causal: i - j < 0 has no gates between.
+
+    Source: Lin 2025 (2503.02130), the forget gate without the rest of its "Pro" block. Gates that
+    do not read x (``bias_only`` in its code) are ALiBi with learned slopes.
     """
 
     shift_invariant = True

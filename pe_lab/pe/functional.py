@@ -1,4 +1,7 @@
-"""Stateless maths that several encodings share. Shape letters as in base.py; R table rows."""
+"""What several encodings share: maths of positions, and the refusal of keys that do not fit.
+
+Shape letters as in base.py; R table rows.
+"""
 
 import functools
 from collections.abc import Callable
@@ -42,6 +45,13 @@ def consecutive(pos_BS: Tensor) -> bool:
 def span(pos_BS: Tensor) -> int:
     """How far apart two positions of a sequence are at most."""
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
+
+
+def refuse_where(*cases: tuple[bool, str]) -> None:
+    """ValueError with the sentence of the first case that is true: keys that do not fit."""
+    for found, why in cases:
+        if found:
+            raise ValueError(why)
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

@@ -1,7 +1,3 @@
-"""Windows of a few tokens in some heads, no position in the others."""
-
-from typing import Any
-
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
@@ -16,12 +12,16 @@ FAR = -1e9
 class HardALiBi(PositionalEncoding):
     """Head h = 1, 2, .. sees the last h tokens only, itself among them; the other heads see all.
 
-    logits_ij = q_i . k_j / sqrt(D), in the h-th of ``heads`` heads less 1e9 where i - j >= h, so
-    that those keys have no weight; the other heads have no encoding. ``heads: null`` is half of
-    them, at least one. Source: Jelassi 2024 (2402.01032), Hard-ALiBi, ``num_masked_heads`` of its
-    code. Windows are counted in positions, i - j. No parameters, any length. Not absolute; causal.
+        logits[h, i, j] = q_i . k_j / sqrt(D) - 1e9 [i - j >= windows[h]]
+        windows[h]      = h for h = 1 .. heads, infinite for the others              (H,)
+
+    ``heads: null`` is half of the heads, at least one. Windows are counted in positions, i - j. The
+    other heads have no encoding. No parameters, any length. Not absolute; causal.
+
+    Source: Jelassi 2024 (2402.01032), ``num_masked_heads`` of its code.
     """
 
+    filled = ("heads",)
     shift_invariant = True
     both_ways = True
     needs_softmax = "its windows"
@@ -40,9 +40,6 @@ class HardALiBi(PositionalEncoding):
         windows_H = torch.full((dims.n_heads,), torch.inf)
         windows_H[: self.heads] = torch.arange(1, self.heads + 1)
         self.register_buffer("windows", windows_H, persistent=False)
-
-    def null_values(self) -> dict[str, Any]:
-        return {"heads": self.heads}
 
     @property
     def bias_by_distance(self) -> bool:

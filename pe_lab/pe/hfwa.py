@@ -1,6 +1,4 @@
-"""Hybrid window and full attention."""
-
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat
 from torch import Tensor
@@ -12,14 +10,18 @@ from pe_lab.pe.rope import LogN, Pairing, RoPE
 class HFWA(RoPE):
     """RoPE within a window in all layers but the last, which sees everything and rotates nothing.
 
-    In the first L - 1 layers a query sees itself and the w - 1 tokens before it (``window``),
-    through ``rope``; in the last one it sees all, without positions, and is multiplied by log n /
-    log train length (``logn`` as in ``rope``, here ``train``). Trained so from the
-    start. Source: Su's blog, 9603 (2023). ``window: null`` is the largest with (w - 1) (L - 1) +
-    1 <= 3/4 of the trained length, as advised there: what a token knows through all windows then
-    stays within what training has shown. L counts all layers, at least 2. No parameters, any
-    length. Absolute, by ``logn``; causal.
+        layers 1 .. L - 1:   logits[i, j] = RoPE's for i - j < window, no others
+        layer L:             logits[i, j] = q_i . k_j / sqrt(D) log(i + 1) / log(train length)
+
+    ``window: null`` is the largest with (window - 1) (L - 1) + 1 <= 3/4 of the trained length, as
+    the source advises. What a token knows through all windows then stays within what training has
+    shown. L counts all layers, at least 2. ``logn`` as in ``rope``, by default ``train``. A model
+    is trained so from the start. No parameters, any length. Absolute, by ``logn``; causal.
+
+    Source: Su's blog, 9603 (2023).
     """
+
+    filled = ("window",)
 
     def __init__(
         self,
@@ -44,9 +46,6 @@ class HFWA(RoPE):
         self.logn, self.shift_invariant = "none", True
         reach = 3 * dims.train_len // 4
         self.window = max(2, 1 + (reach - 1) // (dims.n_layers - 1)) if window is None else window
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"window": self.window}
 
     def hooks(self) -> frozenset[str]:
         plain = self.last and self.logn == "none"

@@ -1,7 +1,5 @@
-"""Su's hierarchical decomposition of learned positions."""
-
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +12,17 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Hierarchical(PositionalEncoding):
     """Learned positions that reach the square of their number, as two digits of base n.
 
-    From a learned table p of n rows, u_i = (p_i - a p_0) / (1 - a); position i n + j (both from
-    0) adds a u_i + (1 - a) u_j to the token embedding. The first n positions are p itself, so a
-    model trained within them extends to n^2 untouched. a = 1/2 would give (i, j) the vector of
-    (j, i). Source: Su's blog, 7947 (2020), a = 0.4. p starts normal with deviation 1, as
-    ``learned``. Past n^2 is an error. Absolute; causal.
+        x_(i n + j) + a u_i + (1 - a) u_j                      0 <= i, j < n = rows
+        u_i = (table[i] - a table[0]) / (1 - a)                table (n, E)
+
+    The first n positions are the table itself, so a model trained within them extends to n^2
+    untouched. With a = 1/2, (i, j) would have the vector of (j, i). The table starts normal with
+    deviation 1, as ``learned``. A position past n^2 is an error. Absolute; causal.
+
+    Source: Su's blog, 7947 (2020), with a = 0.4.
     """
 
+    filled = ("rows",)
     any_order = True
 
     def __init__(
@@ -36,9 +38,6 @@ class Hierarchical(PositionalEncoding):
         self.rows = max(dims.train_len, _root(dims.max_len)) if rows is None else rows
         self.max_len, self.a = self.rows**2, a
         self.table = nn.Parameter(torch.randn(self.rows, dims.d_model))
-
-    def null_values(self) -> dict[str, Any]:
-        return {"rows": self.rows}
 
     def size_for(self, positions: int) -> tuple[str, int]:
         return "rows", _root(positions)

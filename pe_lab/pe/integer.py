@@ -1,5 +1,3 @@
-"""The raw position as one more feature."""
-
 import math
 
 import torch
@@ -11,12 +9,12 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Integer(PositionalEncoding):
     """The raw position as one scalar feature, projected and added to the token embeddings.
 
-    x_i + i w, w (E,). A baseline for teaching, in no paper: i grows without bound, so positions
-    far out drown the tokens, and that is left so on purpose. No bias: it would be one vector
-    added to every token, whatever its position. The position counts as a feature beside the E of
-    the token: w starts as a column of nn.Linear(E + 1, E) does, uniform in +-1/sqrt(E + 1); from
-    +-1, the column of nn.Linear(1, E), 60 tokens drown at once and nothing is learned. Any
-    length. Absolute; causal.
+        x_i + i weight                                           weight (E,)
+
+    A baseline for teaching, in no paper. i grows without bound, so far positions drown the tokens,
+    on purpose. There is no bias: it would be one vector added to every token. ``weight`` starts as
+    a column of nn.Linear(E + 1, E) does, uniform in +-1/sqrt(E + 1). From +-1, 60 tokens would
+    drown at once and nothing would be learned. Any length. Absolute; causal.
     """
 
     any_order = True

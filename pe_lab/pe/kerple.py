@@ -1,5 +1,3 @@
-"""Kernelised relative positions."""
-
 from typing import Literal
 
 import torch
@@ -13,15 +11,15 @@ from pe_lab.pe.functional import distances
 class KERPLE(PositionalEncoding):
     """Penalty on the logits, logarithmic in the distance or a power of it, learned per head.
 
-    logits_ij = q_i . k_j / sqrt(D) + b(i - j): ``form: log`` has b(n) = -r1 log(1 + r2 n), r1,
-    r2 > 0; ``form: power`` has b(n) = -r1 n^r2, r1 > 0, 0 < r2 < 2. Source: Chi 2022
-    (2205.09921), whose parameters are shared by the layers; ``share_layers: false``: separate
-    ones for each layer.
+        form: log      bias[h, i, j] = -r1[h] log(1 + r2[h] (i - j))       r1, r2 > 0
+        form: power    bias[h, i, j] = -r1[h] (i - j)^r2[h]                r1 > 0, 0 < r2 < 2
 
-    They start as in the authors' code: r1 uniform in (0, 2) and r2 in (0, 1) for ``log``, r1 in
-    (0, 1) and r2 in (0, 2) for ``power``, none below 0.01. That code then clamps them at each
-    step; here r = softplus(parameter), and 2 sigmoid(parameter) for the exponent, which keeps
-    the same bounds without a dead end. Any length. Not absolute; causal.
+    r1 = softplus(raw_r1), and r2 = softplus(raw_r2) or 2 sigmoid(raw_r2), each (H,). All layers
+    share them; ``share_layers: false`` gives each its own. Any length. Not absolute; causal.
+
+    Source: Chi 2022 (2205.09921). As in the authors' code, r1 starts uniform in (0, 2) and r2 in
+    (0, 1) for ``log``, in (0, 1) and (0, 2) for ``power``, none below 0.01. That code clamps them
+    at each step; softplus and sigmoid keep the same bounds without a dead end.
     """
 
     shift_invariant = True

@@ -1,7 +1,3 @@
-"""Rectified RoPE with a leak."""
-
-from typing import Any
-
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -11,18 +7,23 @@ from pe_lab.pe.rope import LogN, Pairing, Scale, scale
 
 
 class LeakyReRoPE(NearFar):
-    """RoPE whose distance grows k times more slowly from w on.
+    """RoPE whose distance grows k times more slowly from the window on.
 
-    The logits are RoPE's at the distance i - j where that is below w, and at w + (i - j - w) / k
-    elsewhere: q_i rotated by (i + w (k - 1)) / k times k_j rotated by j / k. A change to a trained
-    ``rope``, made at test time. Source: Su's blog, 9708 (2023), and the author's code.
-    ``window: null`` is half of the trained length, as ``rerope``, which is the limit of a large
-    k; ``k: null`` is the longest length over the trained one, and 1, plain RoPE, at the trained
-    length. With that k the farthest distances still pass the trained ones: Su's blog, 9728
-    (2023) advises a k for which the farthest is at most half of the trained length, and a window
-    of a quarter to a half. ``logn`` as in ``rope``. No parameters, any length. Not absolute;
-    causal.
+        logits[i, j] = RoPE's at the distance i - j                          i - j < window
+        logits[i, j] = RoPE's at window + (i - j - window) / k               elsewhere
+
+    Far queries are rotated by (i + window (k - 1)) / k, far keys by j / k. A change to a trained
+    ``rope`` at test time. ``window: null`` is half of the trained length. ``k: null`` is the
+    longest length over the trained one, so 1, plain RoPE, at the trained length. A large k gives
+    ``rerope``. ``logn`` as in ``rope``. No parameters, any length. Not absolute; causal.
+
+    With k null the farthest distances still pass the trained ones. Su's blog, 9728 (2023), advises
+    a k for which they are at most half of the trained length, and a window of a quarter to a half.
+
+    Source: Su's blog, 9708 (2023), and the author's code.
     """
+
+    filled = ("k",)
 
     def __init__(
         self,
@@ -36,9 +37,6 @@ class LeakyReRoPE(NearFar):
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
         self.k = scale(dims, k)
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"k": self.k}
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shifted_BT = pos_q_BT.double() + self.near * (self.k - 1)

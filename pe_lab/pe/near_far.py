@@ -14,9 +14,13 @@ from pe_lab.pe.rotation import rotate_pairs
 
 
 class NearFar(RoPE):
-    """RoPE where i - j < ``near``; beyond, queries and keys rotate by ``far_factors``.
+    """RoPE for near keys, other rotations for far ones.
 
-    ``window`` is ``near``; null: the trained length divided by ``divisor``.
+        logits[i, j] = RoPE's                                          i - j < near
+        logits[i, j] = (far_q_i q_i) . (far_k_j k_j) / sqrt(D)         elsewhere
+
+    Subclasses compute ``far_q`` and ``far_k`` in ``far_factors``. ``window`` is ``near``; null: the
+    trained length divided by ``divisor``.
     """
 
     at_test_time = True

@@ -1,6 +1,4 @@
-"""The position as a share of the length."""
-
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -12,18 +10,17 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Normalized(PositionalEncoding):
     """The position as a share of the length in [0, 1], projected and added to the embeddings.
 
-    x_i + i / (max_len - 1) w, w (E,): a causal model knows no other length than the one it is
-    set to. ``scale: sequence`` divides by the sequence's last position instead, padding
-    counted: every token then depends on the length of the sequence, so that a key cache and
-    writing an answer token by token are refused. Where positions are scattered the last
-    one is the length that counts; a sequence of the one position 0 gets 0.
+        x_i + i / (max_len - 1) weight                           weight (E,)
 
-    A baseline for teaching, in no paper: the step between neighbours depends on the length. No
-    bias: it would be one vector added to every token. w starts as nn.Linear(1, E) does, uniform
-    in +-1. A position past ``max_len`` is an error; any length with ``scale: sequence``.
-    Absolute; causal, but for this dependence.
+    A baseline for teaching, in no paper: the step between neighbours depends on the length. There
+    is no bias: it would be one vector added to every token. ``weight`` starts as nn.Linear(1, E)
+    does, uniform in +-1. A position past ``max_len`` is an error. Absolute; causal.
+
+    ``scale: sequence`` divides by the sequence's last position instead, padding counted, at any
+    length. Every token then depends on the length of the sequence, so a key cache is refused.
     """
 
+    filled = ("max_len",)
     shares: Tensor | None
 
     def __init__(
@@ -43,9 +40,6 @@ class Normalized(PositionalEncoding):
             shares = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
         self.register_buffer("shares", shares, persistent=False)
         self.weight = nn.Parameter(torch.empty(dims.d_model).uniform_(-1, 1))
-
-    def null_values(self) -> dict[str, Any]:
-        return {"max_len": self.max_len}
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         if self.shares is None:

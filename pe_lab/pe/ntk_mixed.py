@@ -1,5 +1,3 @@
-"""NTK-RoPE with a mixed radix."""
-
 import math
 
 import torch
@@ -12,12 +10,15 @@ from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE
 class NTKMixed(StretchedRoPE):
     """RoPE whose pairs are interpolated by exp(a m^b): b < 1 leaves more of it to the slow pairs.
 
-    With beta = base^(2/D), the pair m = 1..D/2 is rotated by i / (beta^(m-1) exp(a m^b)), where
-    a (D/2)^b = ln k: k times slower for the slowest pair. ``b: 1`` is ``ntk_fixed``, ``b: 0``
-    would be ``pi``; the source finds 0.625 best. A change to a trained ``rope``, made at test
-    time. Source: Su's blog, 9706 (2023). ``k: null`` is the longest length over the trained one,
-    and 1, plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length.
-    Not absolute; causal.
+        frequencies[m-1] = 1 / (base^(2 (m-1) / D) exp(a m^b)),   m = 1 .. D/2
+        a (D/2)^b        = ln k
+
+    The slowest pair rotates k times slower. ``b: 1`` is ``ntk_fixed``, ``b: 0`` would be ``pi``;
+    the source finds 0.625 best. A change to a trained ``rope`` at test time. ``k: null`` is the
+    longest length over the trained one, so 1, plain RoPE, at the trained length. ``logn`` as in
+    ``rope``. No parameters, any length. Not absolute; causal.
+
+    Source: Su's blog, 9706 (2023).
     """
 
     def __init__(

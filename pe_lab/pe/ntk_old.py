@@ -1,5 +1,3 @@
-"""NTK-aware scaled RoPE."""
-
 from typing import Literal
 
 from pydantic import PositiveFloat
@@ -11,12 +9,14 @@ from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE, scale
 class NTKOld(StretchedRoPE):
     """RoPE with a larger base: fast pairs keep their angles, the slowest rotates k times slower.
 
-    The base becomes base k^(D/(D-2)), with which the slowest pair is interpolated by k exactly.
-    ``variant: 9706`` is base k, which that blog of Su's calls "NTK-RoPE-old": the slowest pair
-    rotates k^(1 - 2/D) times slower. A change to a trained ``rope``, made at test time. By bloc97,
-    2023; Source: Su's blog, 9675 (2023), and Su's blog, 9706 (2023). ``k: null`` is the longest
-    length over the trained one, and 1, plain RoPE, at the trained length. ``logn`` as in
-    ``rope``. No parameters, any length. Not absolute; causal.
+        frequencies[m] = base'^(-2m/D),   base' = base k^(D / (D - 2))
+
+    ``variant: 9706`` has base' = base k, so the slowest pair rotates k^(1 - 2/D) times slower. A
+    change to a trained ``rope`` at test time. ``k: null`` is the longest length over the trained
+    one, so 1, plain RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any
+    length. Not absolute; causal.
+
+    Source: Su's blog, 9675 (2023), and Su's blog, 9706 (2023), after bloc97, 2023.
     """
 
     def __init__(

@@ -1,5 +1,3 @@
-"""PaTH: positions as a product of reflections that the tokens choose."""
-
 import math
 
 import torch
@@ -16,25 +14,27 @@ CHUNK = 64
 class PaTH(PositionalEncoding):
     """Keys pass through one Householder-like matrix for each token on the way to the query.
 
-    logits_ij = k_j^T H_{j+1} H_{j+2} .. H_i q_i / sqrt(D) with H_t = I - beta_t w_t w_t^T,
-    separate for each head: H_i acts on q_i first; for j = i there is none. beta_t = 2 sigmoid(a .
-    x_t + b) lies in (0, 2), so H_t projects, reflects or lets pass; w_t = u / |u| is a unit vector
-    from u = silu(conv(B A x)), x the attention's input, A (rank, E), B (H D, rank), and conv a
-    causal convolution of each feature over time. Source: Yang 2025 (2505.16381) and its authors'
-    code (flash-linear-attention); initial weights as there, uniform in +-1/sqrt(fan in), biases 0.
+        logits[i, j] = k_j^T H_(j+1) H_(j+2) .. H_i q_i / sqrt(D)
+        H_t    = I - beta_t w_t w_t^T                                  (D, D), for each head
+        beta_t = 2 sigmoid(strength(x_t))                              in (0, 2)
+        w_t    = u_t / |u_t|,   u = silu(filter * direction(x))        a unit vector
 
-    - ``rank: null`` takes one full matrix for B A; ``conv: 1`` reads the token alone.
+    H_i acts on q_i first; for j = i there is none. H_t projects, reflects or lets pass. x is the
+    attention's input, and ``filter`` a causal convolution of each feature over ``conv`` tokens.
+    Weights start uniform in +-1/sqrt(fan in), biases at 0. Only the order of the tokens counts. Any
+    length. Not absolute; causal: only the tokens between key and query act.
+
+    - ``rank``: ``direction`` is a product of two matrices, (H D, rank) and (rank, E); null: one
+      full matrix. ``conv: 1`` reads the token alone.
     - ``silu: false`` leaves out the activation, which the code has and the paper does not name.
-    - ``forget: true`` is the paper's PaTH-FoX: logits + sum over l = j+1..i of log f_l,
-      f_l = sigmoid(c . x_l + d) for each head. (The published kernel divides that sum by
-      sqrt(D) too; here it is Lin 2025's, undivided.)
+    - ``forget: true`` is the paper's PaTH-FoX: it adds log f_(j+1) + .. + log f_i to the logits, as
+      ``fox`` does. The published kernel divides that sum by sqrt(D) too.
 
-    Only the order of the tokens counts, positions are not read. Any length. Not absolute;
-    causal: only the tokens between key and query act.
+    Exact and parallel: carried back past the tokens t of a chunk, a query q loses the sum of a_t
+    w_t. There (I + strictly upper(diag(beta) W W^T)) a = diag(beta) W q: one triangular solve for
+    all queries. Time and memory are of the order of T S (D + CHUNK).
 
-    Exact and parallel: a query q carried back past the tokens t of a chunk loses sum over t of
-    a_t w_t, where (I + strictly upper(diag(beta) W W^T)) a = diag(beta) W q, one triangular solve
-    for all queries. Time and memory are of the order of T S (D + CHUNK): a few (B, H, T, S).
+    Source: Yang 2025 (2505.16381) and its authors' code (flash-linear-attention).
     """
 
     shift_invariant = True

@@ -1,5 +1,3 @@
-"""Polar coordinate position embedding."""
-
 import math
 from typing import Literal
 
@@ -14,17 +12,17 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_positio
 class PoPE(PositionalEncoding):
     """Content by magnitudes alone, position by angles alone.
 
-    Feature c of q and k is a complex number of magnitude softplus(q_c), softplus(k_c), rotated by
-    the position only, at D frequencies where ``rope`` has D/2:
+        logits[i, j] = sum over c of softplus(q_ic) softplus(k_jc)
+                        cos((j - i) frequencies[c] + phase[h, c]) / sqrt(D)
+        frequencies[c] = base^(-c/D),   c = 0 .. D - 1
 
-        logits_ij = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) theta_c + delta_c) / sqrt(D)
-        theta_c = base^(-c/D), c = 0 .. D-1
+    Each feature of q and k is the magnitude of a complex number, rotated by the position only.
+    There are D frequencies where ``rope`` has D/2. After the rotation queries and keys are 2 D
+    wide, their real and imaginary parts. ``phase`` (H, D) is learned and clamped to [-2 pi, 0],
+    with no gradient outside, as in the published code. ``start: zero`` starts it at 0, ``uniform``
+    uniform in [-2 pi, 0]. Any length. Not absolute; causal.
 
-    delta (H, D), learned, is a phase for each feature and head, clamped to [-2 pi, 0]; outside of
-    it a phase has no gradient, as in the published code. ``start: zero`` lets all start at 0,
-    ``uniform`` uniform in [-2 pi, 0]. Source: Gopalakrishnan 2025 (2509.10534). Queries and keys
-    are 2 D wide after the rotation, their real and imaginary parts. Any length. Not absolute;
-    causal.
+    Source: Gopalakrishnan 2025 (2509.10534).
     """
 
     shift_invariant = True

@@ -112,10 +112,14 @@ class Drawn(ByLength):
 class Randomized(Drawn):
     """A sorted random subset of 0 .. max-1 for each sequence.
 
-    Source: Ruoss 2023 (2305.16843). ``evaluation: true`` draws them in evaluation too, from a fixed
-    stream, as the authors' code does, which has no other way; ``false``: 0 .. T-1 there. Encodings
-    of distances read the differences of these positions; for ALiBi, relative and Transformer-XL the
-    authors' code draws sorted distances instead, once for all sequences of a batch.
+        positions = sort(sample(range(max), T))                                      (N, T)
+
+    ``evaluation: true`` draws them in evaluation too, from a fixed stream, as the authors' code
+    always does; ``false``: 0 .. T-1 there. Encodings of distances read the differences of these
+    positions. For ALiBi, relative and Transformer-XL the authors' code draws sorted distances
+    instead, once for all sequences of a batch.
+
+    Source: Ruoss 2023 (2305.16843).
     """
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
@@ -126,11 +130,13 @@ class Randomized(Drawn):
 class Pose(Drawn):
     """Two chunks of neighbouring positions with a random skip between them, for each sequence.
 
-    The first chunk starts at 0 and holds 1 .. ceil(T/2) tokens, the second the rest; the skip
-    is one of 0 .. max - T; both are uniform. Source: PoSE, Zhu 2023 (2309.10400), N = 2 chunks
-    and u_0 = 0, the lengths drawn as its code draws them; the text of a sequence stays whole
-    (its v_i = 0). In training only, as there; ``evaluation: true`` draws them there too, from a
-    fixed stream.
+        0 .. first - 1,  first + skip .. T - 1 + skip                                (N, T)
+
+    ``first`` is uniform in 1 .. ceil(T/2), ``skip`` in 0 .. max - T. In training only;
+    ``evaluation: true`` draws them there too, from a fixed stream.
+
+    Source: PoSE, Zhu 2023 (2309.10400), with 2 chunks, u_0 = 0 and v_i = 0, and lengths drawn as in
+    its code.
     """
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
@@ -143,9 +149,12 @@ class Pose(Drawn):
 class Offset(Drawn):
     """0 .. T-1 from a random start on, for each sequence.
 
-    The start is one of 0 .. max - T, uniform: the last position stays below max. Source: SHAPE,
-    Kiyono 2021 (2109.05644), whose K is max - T here. In training only, as there;
-    ``evaluation: true`` draws it there too, from a fixed stream.
+        start .. start + T - 1                                                       (N, T)
+
+    ``start`` is uniform in 0 .. max - T. In training only; ``evaluation: true`` draws it there too,
+    from a fixed stream.
+
+    Source: SHAPE, Kiyono 2021 (2109.05644), whose K is max - T.
     """
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:

@@ -1,5 +1,3 @@
-"""Positions from a recurrent network."""
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,13 +8,17 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class Recurrent(PositionalEncoding):
     """Position vectors from a GRU that starts at a learned vector, added to the embeddings.
 
-    x_i + p_i with p_(k+1) = GRU(p_k): r, z = sigmoid(W_r p + b_r), sigmoid(W_z p + b_z),
-    n = tanh(c + r * (W_n p + b_n)), p' = (1 - z) n + z p. The equations of nn.GRUCell; as the
-    cell has no input, c is all that its input side leaves (the other two input biases would
-    only repeat b_r and b_z). Source: Su's blog, 8130 (2021), which gives p' = f(p); the
-    recurrent baseline of FLOATER (2003.09229) also feeds the cell the time. p_0 starts normal
-    with deviation 1, as ``learned``, W and biases as nn.GRUCell does, uniform in +-1/sqrt(E).
-    Sequential: a step for every position up to the largest. Any length. Absolute; causal.
+        x_i + p_i,   p_0 = start,   p_(k+1) = (1 - z) n + z p_k                        (E,)
+        r, z, n' = hidden(p_k),   r, z = sigmoid(r), sigmoid(z)         hidden: Linear(E, 3 E)
+        n        = tanh(input_bias + r n')
+
+    These are the equations of nn.GRUCell without an input. Its other two input biases would only
+    repeat those of ``hidden``. ``start`` is normal with deviation 1, as ``learned``; weights start
+    as in nn.GRUCell, uniform in +-1/sqrt(E). It takes a step for every position up to the largest.
+    Any length. Absolute; causal.
+
+    Source: Su's blog, 8130 (2021), which gives p' = f(p). The recurrent baseline of FLOATER
+    (2003.09229) also feeds the cell the time.
     """
 
     any_order = True

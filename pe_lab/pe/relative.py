@@ -1,7 +1,6 @@
 """A learned vector for every distance: the "relative PE" of the CoPE paper."""
 
 import math
-from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -14,13 +13,16 @@ from pe_lab.pe.functional import distances, pick
 class Relative(PositionalEncoding):
     """Learned row for every distance, added to the keys (relative PE of the CoPE paper).
 
-    logits_ij = q_i . (k_j + table[i - j]) / sqrt(D), table (max_len, D), no value term.
-    Source: Golovneva 2024 (2405.18719) after Shaw 2018 (1803.02155). As in the published code
-    all heads read one table, all layers too (``share_layers: false``: a table for each), and
-    rows start normal with deviation 1/sqrt(D). A distance past ``max_len`` - 1 has no row and
-    is an error. Not absolute; causal: i - j < 0 has no row.
+        logits[i, j] = q_i . (k_j + table[i - j]) / sqrt(D)      table (max_len, D)
+
+    There is no value term. All heads read one table, and all layers too (``share_layers: false``: a
+    table for each). Rows start normal with deviation 1/sqrt(D). A distance past ``max_len`` - 1 is
+    an error. Not absolute; causal: i - j < 0 has no row.
+
+    Source: Golovneva 2024 (2405.18719) and its code, after Shaw 2018 (1803.02155).
     """
 
+    filled = ("max_len",)
     shift_invariant = True
 
     def __init__(self, dims: Dims, max_len: PositiveInt | None, share_layers: bool) -> None:
@@ -29,9 +31,6 @@ class Relative(PositionalEncoding):
         self.share_layers = share_layers
         d = dims.head_dim
         self.table = nn.Parameter(torch.randn(self.max_len, d) / math.sqrt(d))
-
-    def null_values(self) -> dict[str, Any]:
-        return {"max_len": self.max_len}
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -1,6 +1,4 @@
-"""Context re-positioning: RoPE at positions that follow from the input."""
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +14,19 @@ from pe_lab.pe.rotation import rotate_queries_and_keys, unit, unit_factors
 class RePo(PositionalEncoding):
     """RoPE at a real position for each token and head, computed from the token's state.
 
-    p_jh = w_h . (silu(W_g x_j) * W_c x_j), x the attention's input, W_g and W_c (width, E), w_h
-    (width,); the pair m of q_i and k_i is rotated by p_ih base^(-2m/D), as in ``rope``. Positions
-    may fall, repeat and be negative. The lowest layers keep RoPE at the positions of the tokens:
-    ``rope_layers`` of them, a share rounded to a number of layers. Source: RePo of Sakana AI (code
-    SakanaAI/repo), whose models of 16 and 32 layers begin at layer 5 and 10; ``width: null`` is
-    d_model / 8, as there. No map has a bias; they start as the trunk's linear maps. Any length.
-    Not absolute; causal.
+        q_i, k_j rotated by p[h, i] frequencies, p[h, j] frequencies       frequencies (D/2,)
+        p[:, j] = position(silu(gate(x_j)) * content(x_j))                 (H,)
+
+    x is the attention's input; ``gate`` and ``content`` map E to ``width``, ``position`` width to
+    H, all without bias. Positions may fall, repeat and be negative. ``width: null`` is d_model / 8.
+    The lowest layers keep RoPE at the positions of the tokens: ``rope_layers`` of them, a share
+    rounded to a number of layers. Maps start as the trunk's. Any length. Not absolute; causal.
+
+    Source: RePo of Sakana AI (code SakanaAI/repo), whose models of 16 and 32 layers begin at layer
+    5 and 10.
     """
 
+    filled = ("width",)
     shift_invariant = True
     any_order = True
     frequencies: Tensor
@@ -49,9 +51,6 @@ class RePo(PositionalEncoding):
             self.gate = nn.Linear(dims.d_model, self.width, bias=False)
             self.content = nn.Linear(dims.d_model, self.width, bias=False)
             self.position = nn.Linear(self.width, dims.n_heads, bias=False)
-
-    def null_values(self) -> dict[str, Any]:
-        return {"width": self.width}
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

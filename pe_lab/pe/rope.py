@@ -1,5 +1,3 @@
-"""Rotary position embedding."""
-
 import math
 from typing import Annotated, Any, Literal
 
@@ -8,40 +6,45 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.rope_frequencies import Clip, Drop, rope_frequencies
+from pe_lab.pe.functional import frequencies, refuse_where
 from pe_lab.pe.rotation import Rotation, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
+Drop = Literal["low", "high"]
+Clip = Literal["hard", "soft"]
 Scale = Annotated[float, Field(ge=1)]
 
 
 class RoPE(PositionalEncoding):
     """Queries and keys, rotated pair by pair by angles that grow with the position.
 
-    The pair m of q_i and k_i is rotated by i base^(-2m/D), m = 0..D/2-1, so that q_i . k_j
-    depends on i - j. Source: Su 2021 (2104.09864). ``pairing: interleaved`` pairs features 2m and
-    2m + 1, as the paper and GPT-J; ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the
-    same encoding with the features in another order. Any length. Not absolute,
-    unless ``logn`` is; causal.
+        q'_im = q_im exp(sqrt(-1) i frequencies[m]),   k'_jm alike     pairs as complex numbers
+        frequencies[m] = base^(-2m/D),   m = 0 .. D/2 - 1              (D/2,)
+
+    So q_i . k_j depends on i - j. ``pairing: interleaved`` pairs features 2m and 2m + 1, as the
+    paper and GPT-J. ``half`` pairs m and m + D/2, as GPT-NeoX and LLaMA: the same with the features
+    in another order. Any length. Not absolute, unless ``logn`` is; causal.
 
     ``logn`` multiplies the query at position n - 1 by log n / log train length, here and in every
-    change of this encoding, so that attention does not flatten over more keys than in training.
-    ``train``: always, in training too, for a model trained with it; from Su's blog, 8823 (2021).
-    ``test``: in evaluation only, for a model trained without it, and by 1 at the least, so that
-    nothing changes within the trained length; from Su's blog, 9706 (2023), where it is marked with
-    a dagger. ``logn_clip`` gives (``true``) or takes (``false``) that least factor of 1 to either:
-    with ``logn: train`` and ``logn_clip: true`` training is as without ``logn``, unless positions
-    pass the trained length there.
+    change of this encoding. Attention then does not flatten over more keys than in training.
 
-    ``fraction`` below 1 rotates this share of the pairs, rounded down; the others are content
+    - ``train``: always, for a model trained with it; from Su's blog, 8823 (2021).
+    - ``test``: in evaluation only, for a model trained without it, and by at least 1; from Su's
+      blog, 9706 (2023), where a dagger marks it.
+    - ``logn_clip`` gives (``true``) or takes (``false``) that least factor of 1 to either.
+
+    ``fraction`` below 1 rotates this share of the pairs, rounded down; the others carry content
     without a position. ``drop: null`` spreads the frequencies over fewer pairs (partial RoPE, as
-    GPT-J); ``low`` leaves out the slowest of all D/2, ``high`` the fastest. p-RoPE of Barbero 2024
-    (2410.06205) is ``drop: low``. ``clip`` acts on the pairs with less than one rotation in the
-    trained length L, theta < 2 pi / L: ``hard`` does not rotate them (HoPE, Chen 2024,
-    2410.21216), ``soft`` multiplies the frequencies of these n pairs by (1 + cos(pi j / (n - 1)))
-    / 2, j = 0..n-1 (Clipped RoPE, Li 2026, 2602.05258, which fixes n). ``learned`` makes the
-    frequencies parameters of each layer that start there.
+    GPT-J). ``low`` leaves out the slowest of all D/2 (p-RoPE of Barbero 2024, 2410.06205), ``high``
+    the fastest.
+
+    ``clip`` acts on the n pairs with less than one rotation in the trained length. ``hard`` does
+    not rotate them (HoPE, Chen 2024, 2410.21216). ``soft`` multiplies their frequencies by (1 +
+    cos(pi j / (n - 1))) / 2, j = 0 .. n-1 (Clipped RoPE, Li 2026, 2602.05258, which fixes n).
+    ``learned`` makes the frequencies parameters of each layer that start there.
+
+    Source: Su 2021 (2104.09864).
     """
 
     shift_invariant = True
@@ -60,17 +63,7 @@ class RoPE(PositionalEncoding):
         learned: bool = False,
     ) -> None:
         super().__init__()
-        check_pairs(dims)
-        if logn == "none" and logn_clip is not None:
-            raise ValueError(
-                f"logn_clip={str(logn_clip).lower()} has no effect with logn=none: set logn=train "
-                "or logn=test, or logn_clip=null"
-            )
-        if logn != "none" and dims.train_len < 2:
-            raise ValueError(
-                f"logn={logn} divides by the logarithm of the trained length, which is 0 for "
-                f"{dims.train_len} token: set logn=none or train on longer sequences"
-            )
+        _check(dims, logn, logn_clip, learned and (fraction < 1 or clip is not None))
         self.halves, self.logn = pairing == "half", logn
         self.logn_clip = logn == "test" if logn_clip is None else logn_clip
         self.train_len = dims.train_len
@@ -80,18 +73,14 @@ class RoPE(PositionalEncoding):
         self.both_ways = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
         self.learned = learned
-        if not learned:
-            self.register_buffer("frequencies", theta_M, persistent=False)
-        elif fraction < 1 or clip is not None:
-            raise ValueError(
-                "learned=true would move the frequencies that fraction and clip fix: set "
-                "fraction=1 and clip=null, or learned=false"
-            )
-        else:
+        if learned:
             self.frequencies = nn.Parameter(theta_M.to(torch.get_default_dtype()))
+        else:
+            self.register_buffer("frequencies", theta_M, persistent=False)
 
     def null_values(self) -> dict[str, Any]:
-        return {} if self.logn == "none" else {"logn_clip": self.logn_clip}
+        clip = {} if self.logn == "none" else {"logn_clip": self.logn_clip}
+        return super().null_values() | clip
 
     @by_position
     def rotate(
@@ -130,6 +119,7 @@ class StretchedRoPE(RoPE):
     """The base of the changes of RoPE that stretch its angles for sequences ``k`` times as long as
     in training."""
 
+    filled = ("k",)
     at_test_time = True
 
     def __init__(
@@ -145,9 +135,6 @@ class StretchedRoPE(RoPE):
         self.k = scale(dims, k)
         self.frequencies = self.stretched(self.frequencies)
 
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"k": self.k}
-
     def stretched(self, frequencies_M: Tensor) -> Tensor:
         """The frequencies of the D/2 pairs, stretched by ``k``."""
         return frequencies_M
@@ -158,10 +145,86 @@ def scale(dims: Dims, k: float | None) -> float:
     return max(1.0, dims.longest / dims.train_len) if k is None else k
 
 
+def rope_frequencies(
+    dims: Dims, base: float, fraction: float, drop: Drop | None, clip: Clip | None
+) -> Tensor:
+    """The frequencies of the D/2 pairs, (D/2,); 0: a pair does not rotate.
+
+    Raises:
+        ValueError: a key has no effect beside the others, or no pair is left.
+    """
+    pairs = dims.head_dim // 2
+    rotated = math.floor(fraction * pairs)
+    refuse_where(
+        (
+            fraction == 1 and drop is not None,
+            f"drop={drop} has no effect with fraction=1, which drops no pair: set fraction below "
+            "1, or drop=null",
+        ),
+        (
+            not rotated,
+            f"fraction={fraction:g} of {pairs} pairs leaves none that rotates: set fraction to "
+            f"{1 / pairs:.3g} or more, or pe=none",
+        ),
+        (
+            base <= 1 and bool(drop or clip),
+            f"base={base:g} rotates no pair more slowly than another, which "
+            f"{f'drop={drop}' if drop else f'clip={clip}'} needs: set base above 1",
+        ),
+    )
+    if drop is None:
+        theta = torch.zeros(pairs, dtype=torch.float64)
+        theta[:rotated] = frequencies(2 * rotated, base)
+    else:
+        theta = frequencies(dims.head_dim, base)
+        theta[slice(rotated, None) if drop == "low" else slice(pairs - rotated)] = 0
+    return theta if clip is None else _clipped(theta, clip, dims.train_len)
+
+
+def _clipped(theta_M: Tensor, clip: Clip, train_len: int) -> Tensor:
+    slow = (theta_M < 2 * math.pi / train_len) & (theta_M > 0)
+    n = int(slow.sum())
+    refuse_where(
+        (
+            not n,
+            f"clip={clip} has no effect, every pair rotates at least once within the trained "
+            f"length of {train_len}: set clip=null",
+        ),
+        (
+            clip == "hard" and n == int((theta_M > 0).sum()),
+            f"clip=hard leaves no pair that rotates, as none does so once within the trained "
+            f"length of {train_len}: set clip=null or train on longer sequences",
+        ),
+    )
+    kept = torch.zeros(n, dtype=torch.float64)
+    if clip == "soft":
+        kept = (1 + torch.linspace(0, math.pi, n, dtype=torch.float64).cos()) / 2
+    return theta_M.masked_scatter(slow, theta_M[slow] * kept)
+
+
 def check_pairs(dims: Dims) -> None:
     """Heads of an odd width leave a feature without a partner."""
     if dims.head_dim % 2:
-        raise ValueError(
-            f"{dims.head_width_reason}, but rotation needs pairs: choose "
-            + ("an even d_model / n_heads" if dims.head_width is None else "an even one")
-        )
+        even = "an even d_model / n_heads" if dims.head_width is None else "an even one"
+        raise ValueError(f"{dims.head_width_reason}, but rotation needs pairs: choose {even}")
+
+
+def _check(dims: Dims, logn: LogN, logn_clip: bool | None, moved: bool) -> None:
+    check_pairs(dims)
+    refuse_where(
+        (
+            logn == "none" and logn_clip is not None,
+            f"logn_clip={str(logn_clip).lower()} has no effect with logn=none: set logn=train "
+            "or logn=test, or logn_clip=null",
+        ),
+        (
+            logn != "none" and dims.train_len < 2,
+            f"logn={logn} divides by the logarithm of the trained length, which is 0 for "
+            f"{dims.train_len} token: set logn=none or train on longer sequences",
+        ),
+        (
+            moved,
+            "learned=true would move the frequencies that fraction and clip fix: set "
+            "fraction=1 and clip=null, or learned=false",
+        ),
+    )

@@ -1,5 +1,3 @@
-"""RoPE on two axes: rows and columns."""
-
 from typing import Literal
 
 import torch
@@ -15,18 +13,21 @@ from pe_lab.pe.rotation import rotate_queries_and_keys, unit
 class RoPE2D(PositionalEncoding):
     """RoPE by the row of a token in one half of the features, by its column in the other.
 
-    The pairs 0 .. D/4-1 of q and k are rotated by row theta_m, the pairs D/4 .. D/2-1 by column
-    theta_m, theta_m = base^(-4m/D), m = 0..D/4-1. Rows and columns are the two ids that
-    ``positions=rows`` gives, or another source with two axes; with one position a token, all are
-    in row 0 and it is the column. ``auto`` computes them from the attention's input x instead,
-    starting from row_0 = column_0 = 0:
+        pairs 0 .. D/4 - 1:     rotated by row frequencies[m]
+        pairs D/4 .. D/2 - 1:   rotated by column frequencies[m]
+        frequencies[m] = base^(-4m/D),   m = 0 .. D/4 - 1
 
+    Rows and columns are the two ids of ``positions=rows`` or another source with two axes. A single
+    position is the column, and every row is 0. ``auto`` computes them from the attention's input x
+    instead, starting from row_0 = column_0 = 0:
+
+        A_t, B_t = 2 sigmoid(step(x_t))                                 step: Linear(E, 2)
         column_(t+1) = A_t column_t + B_t,   row_(t+1) = row_t + 1 - A_t
-        A_t, B_t = 2 sigmoid(a . x_t + a'), 2 sigmoid(b . x_t + b')
 
-    a, b, a', b' start at 0, so that A = B = 1 and the column is the index of the token; A_t = 0
-    begins a row. Source: Wen 2026 (2607.16072), code hhhhhh-925/copy-2dRoPE, in which the factor 2
-    is a key. Any length. Not absolute; causal.
+    ``step`` starts at 0, so that A = B = 1 and the column is the index of the token. A_t = 0 begins
+    a row. Any length. Not absolute; causal.
+
+    Source: Wen 2026 (2607.16072), code hhhhhh-925/copy-2dRoPE, in which the factor 2 is a key.
     """
 
     shift_invariant = True

@@ -1,5 +1,3 @@
-"""The position part of sinusoidal embeddings, as a bias."""
-
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
@@ -11,10 +9,13 @@ from pe_lab.pe.functional import frequencies
 class Sandwich(PositionalEncoding):
     """Bias on the logits: the inner product of two sinusoidal embeddings, weaker head by head.
 
-    logits_ij = q_i . k_j / sqrt(D) + H / (8h) sum over m = 0..D'/2-1 of cos((i - j) /
-    10000^(2m/D')), h = 1..H, D' = ``dim``. Source: Chi 2023 (2212.10356), whose appendix gives
-    this compression by 8h / H and D' = 128. The decay is about logarithmic. No parameters, any
-    length. Not absolute; causal (the sum is even in i - j).
+        bias[h, i, j] = H / (8 h) sum over m of cos((i - j) frequencies[m]),   h = 1 .. H
+        frequencies[m] = 10000^(-2m/dim),   m = 0 .. dim/2 - 1
+
+    The decay is about logarithmic. No parameters, any length. Not absolute; causal (the sum is even
+    in i - j).
+
+    Source: Chi 2023 (2212.10356), whose appendix gives the factor H / (8 h) and dim = 128.
     """
 
     shift_invariant = True

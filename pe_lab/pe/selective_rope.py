@@ -1,5 +1,3 @@
-"""Rotary position embedding with angles that the input chooses."""
-
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveFloat, PositiveInt
@@ -15,18 +13,21 @@ from pe_lab.pe.rotation import rotate_halves
 class SelectiveRoPE(PositionalEncoding):
     """Queries and keys, rotated by the running sum of steps computed from the input.
 
-    The pair m of q_i and k_i in head h is rotated by base^(-2m/D) times the sum over t <= i of
-    w_t[h, m]; w = causal depthwise convolution over ``kernel`` tokens of U V x', with V (rank,
-    E) and U (H D/2, rank), and x' the attention's input with each head's slice at length 1.
-    Features m and m + D/2 make a pair. Positions are not read: the order of the tokens is, and
-    RoPE is the case of a constant w = 1. Any length. Not absolute; causal.
+        q_i, k_j rotated by angle_i, angle_j           features m and m + D/2 are a pair
+        angle_i[h, m] = base^(-2m/D) (w_0[h, m] + .. + w_i[h, m])
+        w             = convolution(up(down(x')))      over ``kernel`` tokens, causal
 
-    Source: Movahedi 2025 (2511.17388) and the authors' code, also for softmax
-    attention; defaults as there. The paper adds, and so do the keys, ``gate: true``: w times
-    sigmoid(a_h . x' + b_h); ``bias: true``: w plus exp(c[h, m]), c from 0, added before the
-    gate. Not offered: its projection of full rank, its temperatures other than RoPE's and
-    learned ones. Linear maps and convolution start uniform within 1/sqrt(fan in), as in the
-    authors' module by itself; their language models redraw them with deviation 0.02.
+    x' is the attention's input with each head's slice at length 1; ``down`` is (rank, E), ``up`` (H
+    D/2, rank). Positions are not read, the order of the tokens is. A constant w = 1 is RoPE. Any
+    length. Not absolute; causal.
+
+    ``gate: true`` multiplies w by sigmoid(gate(x')), one for each head. ``bias: true`` adds
+    exp(log_bias[h, m]), with log_bias from 0, before the gate.
+
+    Source: Movahedi 2025 (2511.17388) and the authors' code, whose defaults these are. Not offered:
+    its projection of full rank, other temperatures than RoPE's and learned ones. Weights start
+    uniform within 1/sqrt(fan in), as in the authors' module; their language models redraw them with
+    deviation 0.02.
     """
 
     shift_invariant = True

@@ -1,6 +1,4 @@
-"""Self-Extend."""
-
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -13,16 +11,21 @@ from pe_lab.pe.rope import LogN, Pairing
 class SelfExtend(NearFar):
     """RoPE near, and far away RoPE of groups of positions.
 
-    Where i - j < W (``window``) the logits are RoPE's; elsewhere the pair m is rotated by floor(i /
-    G) + W - floor(W / G) for q_i and by floor(j / G) for k_j, G = ``group``. A change to a trained
-    ``rope``, made at test time. Source: Jin 2024 (2401.01325) and the authors' code. ``window:
-    null`` is a quarter of the trained length, as the paper's 1024 of 4096; ``group: null`` the
-    smallest with (train length - W) G + W at least the longest length, the paper's reach, so 1,
-    plain RoPE, at the trained length. ``shift: exact`` shifts far queries by W - W/G, as the
-    authors' code; the paper floors it. ``logn`` as in ``rope``. No parameters, any length.
-    Absolute, as groups begin at multiples of G; causal.
+        logits[i, j] = RoPE's                                             i - j < window
+        elsewhere q_i is rotated by floor(i / group) + window - floor(window / group),
+        k_j by floor(j / group)
+
+    A change to a trained ``rope`` at test time. ``window: null`` is a quarter of the trained
+    length, as the paper's 1024 of 4096. ``group: null`` is the smallest with (train length -
+    window) group + window at least the longest length, so 1, plain RoPE, at the trained length.
+    ``shift: exact`` shifts far queries by window - window / group, as the authors' code; the paper
+    floors it. ``logn`` as in ``rope``. No parameters, any length. Absolute, as groups begin at
+    multiples of ``group``; causal.
+
+    Source: Jin 2024 (2401.01325) and the authors' code.
     """
 
+    filled = ("group",)
     divisor = 4
 
     def __init__(
@@ -42,9 +45,6 @@ class SelfExtend(NearFar):
         self.shift = self.near - (whole if shift == "floored" else self.near / self.group)
         # With group 1 each position is a group; with the largest one all are in a single group.
         self.shift_invariant &= self.group == 1 or self.group >= dims.max_len
-
-    def null_values(self) -> dict[str, Any]:
-        return super().null_values() | {"group": self.group}
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         far_q = (pos_q_BT // self.group).double() + self.shift

@@ -1,5 +1,3 @@
-"""Shaw's relative position representations."""
-
 import math
 
 import torch
@@ -13,12 +11,15 @@ from pe_lab.pe.functional import distances, pick
 class Shaw(PositionalEncoding):
     """Learned vectors of the clipped distance, added to keys and values.
 
-    logits_ij = q_i . (k_j + a^K[r]) / sqrt(D), out_i = sum_j w_ij (v_j + a^V[r]) with
-    r = min(i - j, clip); a^K and a^V are (clip + 1, D), one pair for each layer, shared by its
-    heads as in the paper. Source: Shaw 2018 (1803.02155), whose table has 2 clip + 1 rows: the
-    rows of i - j < 0 are left out, since a causal model never reads them. ``values: false``
-    drops a^V, which the paper found to cost nothing. Rows start normal with deviation
-    1/sqrt(D). Any length. Not absolute; causal.
+        logits[i, j] = q_i . (k_j + key_table[r]) / sqrt(D)            r = min(i - j, clip)
+        out_i        = sum over j of weights[i, j] (v_j + value_table[r])
+
+    Both tables are (clip + 1, D), for each layer, shared by its heads. ``values: false`` drops the
+    second, which the paper found to cost nothing. Rows start normal with deviation 1/sqrt(D). Any
+    length. Not absolute; causal.
+
+    Source: Shaw 2018 (1803.02155), whose tables have 2 clip + 1 rows. A causal model never reads
+    those of i - j < 0.
     """
 
     shift_invariant = True

@@ -1,5 +1,3 @@
-"""Sines and cosines of the absolute position."""
-
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -11,9 +9,12 @@ from pe_lab.pe.functional import frequencies
 class Sinusoidal(PositionalEncoding):
     """Fixed sines and cosines of the position, added to the token embeddings.
 
-    Feature 2m gets sin(i / base^(2m/E)), feature 2m + 1 the cosine (interleaved); an odd width
-    ends with a sine. Source: Vaswani 2017 (1706.03762). No parameters, any length. Absolute;
-    causal.
+        x_i[2m]     + sin(i frequencies[m])            frequencies[m] = base^(-2m/E)
+        x_i[2m + 1] + cos(i frequencies[m])
+
+    An odd width ends with a sine. No parameters, any length. Absolute; causal.
+
+    Source: Vaswani 2017 (1706.03762).
     """
 
     any_order = True

@@ -1,5 +1,3 @@
-"""Stick-breaking attention: from the nearest key back, each takes a share of what is left."""
-
 from typing import Literal
 
 import torch
@@ -12,18 +10,19 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 class StickBreaking(PositionalEncoding):
     """No softmax: from the nearest key back, each takes a share of what is left of a stick.
 
-    A_ij = b_ij (1 - b_i(j+1)) .. (1 - b_i(i-1)) for j < i, b_ij = sigmoid(q_i . k_j / sqrt(D)):
-    order alone makes near keys come first, positions are never read. A query does not see its
-    own key, so the first token sees nothing, and the weights of a row sum to at most 1. Computed
-    as sums of logarithms in at least float32. Source: Tan 2024 (2410.17980).
+        weights[i, j] = share[i, j] (1 - share[i, j+1]) .. (1 - share[i, i-1])         j < i
+        share[i, j]   = sigmoid(q_i . k_j / sqrt(D))
 
-    ``remainder: none`` drops what is left of the stick; ``self`` adds it to the weight of the
-    query's token, as the authors' training code does by default (their attention returns it apart;
-    later versions give it to a learned vector of each head, and norm each head's output: not
-    offered).
+    Order alone makes near keys come first; positions are not read. A query does not see its own
+    key. The first token sees nothing, and the weights of a row sum to at most 1. They are computed
+    as sums of logarithms in at least float32. No parameters, any length. Not absolute; causal by
+    nature.
 
-    No parameters, any length. Not absolute; causal by nature: the stick is broken from the query
-    back.
+    ``remainder: none`` drops what is left of the stick. ``self`` gives it to the query's token, as
+    the authors' training code does by default.
+
+    Source: Tan 2024 (2410.17980). Later versions of its code give the remainder to a learned vector
+    of each head and normalise each head's output: not offered.
     """
 
     shift_invariant = True

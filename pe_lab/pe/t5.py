@@ -1,5 +1,3 @@
-"""T5's learned bias for each bucket of distances."""
-
 import math
 from bisect import bisect_left
 from typing import Annotated
@@ -9,18 +7,20 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
-from pe_lab.pe.functional import distances
+from pe_lab.pe.functional import distances, refuse_where
 
 
 class T5(PositionalEncoding):
     """Learned bias for each head and bucket of distances.
 
-    logits_ij = q_i . k_j / sqrt(D) + table[bucket(i - j), h], table (buckets, H). Half of the
-    buckets hold one distance each, the other half grow logarithmically up to
-    ``max_distance``, the last one holds the rest: T5's unidirectional form. Source: Raffel 2020
-    (1910.10683). T5 has one table for all layers; ``share_layers: false``: a table for each layer.
-    The table starts normal with deviation 1/sqrt(E), as published. Any length. Not absolute;
-    causal.
+        bias[h, i, j] = table[bucket(i - j), h]                       table (buckets, H)
+
+    Half of the buckets hold one distance each. The other half grow logarithmically up to
+    ``max_distance``, and the last one holds the rest. All layers share the table; ``share_layers:
+    false`` gives each its own. It starts normal with deviation 1/sqrt(E), as published. Any length.
+    Not absolute; causal.
+
+    Source: Raffel 2020 (1910.10683), the unidirectional form.
     """
 
     shift_invariant = True
@@ -34,14 +34,7 @@ class T5(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
-        exact = buckets // 2
-        if buckets < 2:
-            raise ValueError(f"buckets={buckets} is too few: set buckets to 2 or more")
-        if max_distance <= exact:
-            raise ValueError(
-                f"max_distance={max_distance} is not above buckets / 2 = {exact}, the distances "
-                "that have separate buckets: raise max_distance or lower buckets"
-            )
+        _check(buckets, max_distance)
         self.share_layers = share_layers
         borders = torch.tensor(_borders(buckets, max_distance))
         self.register_buffer("borders", borders, persistent=False)
@@ -74,3 +67,15 @@ def _bucket(distance: int, buckets: int, max_distance: int) -> int:
     share = math.log(distance / exact) / math.log(max_distance / exact)
     # The tiny addend keeps a distance on a border (share * .. a whole number) above it.
     return min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
+
+
+def _check(buckets: int, max_distance: int) -> None:
+    exact = buckets // 2
+    refuse_where(
+        (buckets < 2, f"buckets={buckets} is too few: set buckets to 2 or more"),
+        (
+            max_distance <= exact,
+            f"max_distance={max_distance} is not above buckets / 2 = {exact}, the distances "
+            "that have separate buckets: raise max_distance or lower buckets",
+        ),
+    )

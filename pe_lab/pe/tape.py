@@ -1,5 +1,3 @@
-"""TAPE: rotations that attention and the tokens rewrite from layer to layer."""
-
 from typing import Any
 
 import torch
@@ -16,25 +14,25 @@ from pe_lab.pe.rotation import rotate_queries_and_keys
 class TAPE(PositionalEncoding):
     """RoPE whose rotation of each token is a tensor that every layer updates.
 
-    Token i has a plane vector z_i[h, m] for each head h and pair m: in the first layer RoPE's
-    (cos, sin) of the angle i base^(-2m/D). Read as a complex number it multiplies the pair
-    (features 2m, 2m + 1) of q_i and of k_i. Each layer passes its z to the next in two steps,
-    one with its attention weights w, one with the input x of its feed-forward:
+        q_i, k_i multiplied by z_i                     z_i (H, D/2), pairs as complex numbers
+        z_i = exp(sqrt(-1) i frequencies)              in the first layer: RoPE
+        z_i <- z_i + attended[h] sum over j of weights[i, j] z_j       after attention
+        z_i <- z_i + down (silu(gate(x_i)) * (up z_i))                 before the feed-forward
 
-    - z_i[h] <- z_i[h] + s_h (sum over j of w_ij z_j[h]), s a learned scale for each head;
-    - z_i <- z_i + V (silu(W x_i) * (U z_i)), V (H, width), W (width, E), U (width, H).
+    ``attended`` is (H,), ``up`` (width, H), ``down`` (H, width), and ``gate`` maps the
+    feed-forward's input x to ``width``. Cosine and sine are treated alike, so rotating all z
+    together changes nothing: logits depend on relative positions only. ``attended`` and ``up``
+    start at zero, where TAPE equals ``rope``; ``down`` and ``gate`` start normal with deviation
+    0.02, as published. The last layer updates nothing and has no parameters. Any length. Not
+    absolute; causal.
 
-    Both mix tokens and heads but treat cos and sin alike, so rotating all z together changes
-    nothing: logits know relative positions only. s and U start at zero, where TAPE equals
-    ``rope``; V and W start normal with deviation 0.02, as published. The last layer has no
-    successor and no parameters. Any length. Not absolute; causal.
-
-    Source: Zhu 2025 (2501.00712) and the authors' code for language models, which differs in two
-    ways: its gate reads the output of the feed-forward in the place of the input x, and its H x H
-    matrix in the place of s acts through the sums of its rows. In their code for arithmetic s = 1,
-    and the model is not RoPE at first.
+    Source: Zhu 2025 (2501.00712) and the authors' code for language models. There its gate reads
+    the output of the feed-forward, and an H x H matrix in place of ``attended`` acts through the
+    sums of its rows. In their code for arithmetic ``attended`` is 1, and the model is not RoPE at
+    first.
     """
 
+    filled = ("width",)
     shift_invariant = True
     frequencies: Tensor
 
@@ -57,9 +55,6 @@ class TAPE(PositionalEncoding):
         self.up = nn.Parameter(torch.zeros(width, dims.n_heads))
         self.down = nn.Parameter(torch.randn(dims.n_heads, width) * 0.02)
         nn.init.normal_(self.gate.weight, std=0.02)
-
-    def null_values(self) -> dict[str, Any]:
-        return {"width": self.width}
 
     def hooks(self) -> frozenset[str]:
         return super().hooks() - (set() if self.updates else {"layer_state", "update_state"})

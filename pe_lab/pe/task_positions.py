@@ -16,15 +16,15 @@ MAX_SHIFT = 10**6
 class Abacus(Positions):
     """The place of each digit in its number, 1 for the first, shifted in training.
 
-    A number is a run of digits, the one-letter words 0 .. 9 of the task's vocabulary; a token that
-    is no digit has the id 0. In training all ids above 0 are shifted by one k, uniform in
-    0 .. k_max, drawn for each batch as in the published code; in evaluation k is 0:
-
         tokens   1 2 3 + 4 5 = 8 6 1
         ids      1 2 3 0 1 2 0 1 2 3
 
-    Digits of equal weight have equal ids where numbers are reversed, as the paper's are. Source:
-    McLeish 2024 (2405.17399), its embedding being ``pe=learned``, with k_max 99 in the code.
+    A number is a run of digits, the one-letter words 0 .. 9 of the task's vocabulary. A token that
+    is no digit has the id 0. In training all ids above 0 are shifted by one k, uniform in 0 ..
+    k_max. It is drawn for each batch, as in the published code. In evaluation k is 0. Digits of
+    equal weight have equal ids where numbers are reversed, as the paper's are.
+
+    Source: McLeish 2024 (2405.17399), whose embedding is ``pe=learned`` and whose k_max is 99.
     """
 
     increasing = False
@@ -65,10 +65,15 @@ class Abacus(Positions):
 class Coupled(Positions):
     """The position ids that the task gives: equal ids for tokens that belong together.
 
-    In training the ids above 0 of each sequence are shifted by a random number, uniform as far as
-    ids stay below ``max``; 0, a token without an id, stays 0. In evaluation they are not shifted.
-    A task with several axes gives a token an id on each, shifted apart. Source: position coupling,
-    Cho 2024 (2405.20671), whose ids start at 1 and whose ``max_position`` is max - 1.
+        training:     ids + shift where ids > 0,   shift uniform in 0 .. max - 1 - largest id
+        evaluation:   ids
+
+    0, a token without an id, stays 0. Each sequence has its own shift. A task with several axes
+    gives a token an id on each, shifted apart.
+
+    Source: position coupling, Cho 2024 (2405.20671), whose ids start at 1 and whose
+    ``max_position`` is max - 1. ``task=addition`` has a key for the two versions of its ids
+    (``units_id``).
     """
 
     increasing = False
@@ -124,14 +129,15 @@ class Coupled(Positions):
 class Rows(Positions):
     """Row and column of each token, where a separator begins a row.
 
-    The separator has column 0, and tokens before the first one are in row 0:
-
         tokens   a b c | a b c
         row      0 0 0 1 1 1 1
         column   0 1 2 0 1 2 3
 
-    ``separator`` is a word of the task's vocabulary; null: the one that ends its input part. Two
-    ids a token, for ``rope_2d`` (Wen 2026, 2607.16072); the same in training and evaluation.
+    The separator has column 0, and tokens before the first one are in row 0. ``separator`` is a
+    word of the task's vocabulary; null: the one that ends its input part. The two ids of a token
+    are the same in training and evaluation.
+
+    Source: Wen 2026 (2607.16072), for ``rope_2d``.
     """
 
     increasing = False

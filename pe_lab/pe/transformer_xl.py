@@ -1,5 +1,3 @@
-"""Transformer-XL's relative positions: sinusoids of the distance, projected to keys."""
-
 import math
 
 import torch
@@ -13,13 +11,17 @@ from pe_lab.pe.functional import distances, frequencies, pick, span
 class TransformerXL(PositionalEncoding):
     """Sinusoids of the distance as a second key, and learned vectors in the place of a query.
 
-    logits_ij = (q_i . k_j + q_i . (W R_(i-j)) + u_h . k_j + v_h . (W R_(i-j))) / sqrt(D).
-    R_n (E) holds sin(n / base^(2m/E)) for all m, then all cosines; W (H D, E) without bias, one for
-    each layer; u and v (H, D). Source: Dai 2019 (1901.02860), without its memory and its
-    ``clamp_len``; XLNet (1906.08237) adds segments. ``share_biases: true`` gives all layers one
-    u and one v, as the published code does, ``false`` separate ones, as XLNet. W starts as the
-    linear weights of the trunk do, u and v normal with deviation 0.02, as published. Any length.
-    Not absolute; causal: XLNet also reads R of i - j < 0.
+        logits[i, j] = ((q_i + u_h) . k_j + (q_i + v_h) . (project R_(i-j))) / sqrt(D)
+        R_n          = [sin(n frequencies), cos(n frequencies)]                       (E,)
+        frequencies[m] = base^(-2m/E)
+
+    ``project`` maps E to H D without bias, for each layer; u and v are (H, D). ``share_biases:
+    true`` gives all layers one u and one v, as the published code does; ``false`` gives separate
+    ones, as XLNet. ``project`` starts as the trunk's linear weights, u and v normal with deviation
+    0.02. Any length. Not absolute; causal.
+
+    Source: Dai 2019 (1901.02860), without its memory and its ``clamp_len``. XLNet (1906.08237) adds
+    segments and reads R of i - j < 0 too.
     """
 
     shift_invariant = True

@@ -1,7 +1,4 @@
-"""Untied positional encoding."""
-
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,17 +12,20 @@ from pe_lab.pe.t5 import T5
 class TUPE(PositionalEncoding):
     """Logits of content and of absolute positions, each with separate projections, added.
 
-    logits_ij = (q_i . k_j + (p_i U_q) . (p_j U_k)) / sqrt(2D), p = LayerNorm(table), table
-    (max_len, E), U_q and U_k E -> D for each head. Source: Ke 2021 (2006.15595), where the
-    position logits are computed once for all layers; ``share_layers: false``: for
-    each. ``relative: true`` adds T5's bias (TUPE-R): 32 buckets up to 128, here all for keys
-    behind. The norm of p and the bias of U_q follow the authors' code; the bias of U_k, which
-    softmax cannot see, is left out. The untying of [CLS] is left out too: there is none.
+        logits[i, j] = (q_i . k_j + query(p_i) . key(p_j)) / sqrt(2 D)
+        p            = LayerNorm(table)                               table (max_len, E)
 
-    Rows start normal with deviation 0.02, projections uniform in +-1/sqrt(E), the model's
-    initial weights, which at BERT's width has the published deviation 0.02. A position past
-    ``max_len`` has no row and is an error. Absolute; causal.
+    ``query`` and ``key`` map E to D for each head. The position term is computed once for all
+    layers; ``share_layers: false``: for each. ``relative: true`` adds T5's bias (TUPE-R), 32
+    buckets up to 128. Rows start normal with deviation 0.02, projections as the model's weights,
+    uniform in +-1/sqrt(E). A position past ``max_len`` is an error. Absolute; causal.
+
+    Source: Ke 2021 (2006.15595) and the authors' code, which has the norm of p and the bias of
+    ``query``. The bias of ``key``, which softmax cannot see, is left out, as is the untying of
+    [CLS].
     """
+
+    filled = ("max_len",)
 
     def __init__(
         self, dims: Dims, max_len: PositiveInt | None, relative: bool, share_layers: bool
@@ -40,9 +40,6 @@ class TUPE(PositionalEncoding):
         nn.init.zeros_(self.query.bias)
         self.any_order = not relative
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
-
-    def null_values(self) -> dict[str, Any]:
-        return {"max_len": self.max_len}
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -1,5 +1,3 @@
-"""Rotary position embedding with an exponential decay."""
-
 import math
 from typing import Annotated
 
@@ -20,17 +18,19 @@ are left to q . k itself."""
 class XPos(PositionalEncoding):
     """RoPE whose pairs decay with the distance, those of high frequency the most.
 
-    The pair m of q_i is rotated by the angle i base^(-2m/D) and multiplied by z_m^(i /
-    scale_base), that of k_j is rotated by j base^(-2m/D) and multiplied by z_m^(-j / scale_base),
-    z_m = (2m/D + gamma) / (1 + gamma), m = 0..D/2-1: the product depends on i - j and decays as
-    z_m^((i - j) / scale_base). Features 2m and 2m + 1 make a pair. Source: Sun 2022 (2212.10554),
-    with base 10000, scale_base 512 and gamma 0.4. The blockwise attention of that paper is not part
-    of it. No parameters. Not absolute; causal (a key ahead would be amplified).
+        q'_im = q_im z_m^( i / scale_base) exp(sqrt(-1) i frequencies[m])
+        k'_jm = k_jm z_m^(-j / scale_base) exp(sqrt(-1) j frequencies[m])
+        z_m   = (2m/D + gamma) / (1 + gamma),   frequencies[m] = base^(-2m/D)
 
-    Both exponents are shifted by the middle of the queries' positions, which changes no product.
-    A key ahead is masked but computed, amplified by z_0^(-distance / scale_base), and float32
-    ends there: positions lie within 104 ln 2 scale_base / ln((1 + gamma) / gamma), 29,461 with
-    the default keys and in proportion to ``scale_base``; more are refused.
+    So the product depends on i - j and decays as z_m^((i - j) / scale_base). Features 2m and 2m + 1
+    are a pair. No parameters. Not absolute; causal (a key ahead would be amplified).
+
+    Both exponents are shifted by the middle of the queries' positions, which changes no product. A
+    key ahead is masked but computed, and amplified until float32 ends. So positions must lie within
+    104 ln 2 scale_base / ln((1 + gamma) / gamma), 29,461 with the default keys; more are refused.
+
+    Source: Sun 2022 (2212.10554), with base 10000, scale_base 512 and gamma 0.4, without its
+    blockwise attention.
     """
 
     shift_invariant = True

@@ -1,5 +1,3 @@
-"""Yet another RoPE extension."""
-
 import math
 from typing import Literal
 
@@ -14,15 +12,20 @@ from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE
 class YaRN(StretchedRoPE):
     """RoPE interpolated pair by pair, by the rotations that each makes within the trained length.
 
-    A pair of r rotations within the trained length keeps its frequency where r > ``fast``, is
-    interpolated by k where r < ``slow``, and in between is mixed: (1 - g) / k + g of it, g = (r -
-    slow) / (fast - slow). All logits are multiplied by (0.1 ln k + 1)^2; ``temperature: false``
-    leaves that out ("NTK-by-parts"). A change to a trained ``rope``, made at test time or before
-    some fine-tuning. Source: Peng 2023 (2309.00071). ``ramp: pairs`` is its published code and
-    Hugging Face transformers (rope_type yarn): g falls linearly with the number of the pair
-    instead, between the pairs of ``fast`` and ``slow`` rotations, rounded outwards. ``k:
-    null`` is the longest length over the trained one, and 1, plain RoPE, at the trained length.
-    ``logn`` as in ``rope``. No parameters, any length. Not absolute; causal.
+        frequencies[m] = base^(-2m/D) ((1 - g_m) / k + g_m)
+        g_m            = (r_m - slow) / (fast - slow), clamped to [0, 1]
+        logits         = q_i . k_j / sqrt(D) (0.1 ln k + 1)^2
+
+    r_m are the rotations of pair m within the trained length: fast pairs keep their frequency, slow
+    ones are interpolated by k. ``temperature: false`` leaves out the factor of the logits
+    ("NTK-by-parts"). ``ramp: pairs`` lets g fall linearly with m instead, between the pairs of
+    ``fast`` and ``slow`` rotations, rounded outwards. A change to a trained ``rope`` at test time
+    or before some fine-tuning. ``k: null`` is the longest length over the trained one, so 1, plain
+    RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length. Not absolute;
+    causal.
+
+    Source: Peng 2023 (2309.00071); ``ramp: pairs`` is its published code and rope_type yarn of
+    Hugging Face transformers.
     """
 
     def __init__(

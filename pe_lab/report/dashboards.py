@@ -7,7 +7,7 @@ from wandb_workspaces import expr
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
-from pe_lab.core.metrics import COSTS, IN_DOMAIN, MEAN_OOD, TITLED, metric_name
+from pe_lab.core.metrics import CHARTED, COSTS, IN_DOMAIN, MEAN_OOD, metric_name
 from pe_lab.experiment.trackers.labels import LENGTH_COLUMNS
 
 MAX_RUNS = 1000
@@ -40,7 +40,7 @@ def workspace(
         pictures: whether some runs have pictures.
     """
     errors = [MEAN_OOD, *(metric_name(s, "error") for s in splits if s != IN_DOMAIN)]
-    in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in TITLED]
+    in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in CHARTED]
     closing = [in_domain[0], *errors]
     sections = [
         ("Closing error, mean and standard deviation over seeds", _bars(closing), True),
@@ -56,7 +56,6 @@ def workspace(
     for key, values in filters.items():
         value = expr.Config(key)
         conditions.append(value == values[0] if len(values) == 1 else value.isin(list(values)))
-    groups: list[Any] = [expr.Metric("JobType")]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -69,7 +68,7 @@ def workspace(
         settings=ws.WorkspaceSettings(x_axis="step", group_by_prefix="last", max_runs=MAX_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(*conditions),
-            groupby=[*groups, expr.Config("setting")] if keys else groups,
+            groupby=[expr.Metric("JobType"), *([expr.Config("setting")] if keys else [])],
             order=[expr.Ordering(expr.Metric("JobType")), expr.Ordering(expr.Config("seed"))],
             pinned_columns=[
                 "run:displayName",

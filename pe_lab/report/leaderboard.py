@@ -1,90 +1,134 @@
-"""The page of ``pe-lab leaderboard``: heat map, every seed as a dot, cost beside error, profiles,
-published numbers and failures, in one file that loads nothing."""
+"""The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib import resources
 from typing import Any
 
-import orjson
-from markupsafe import Markup
+import altair as alt
+import polars as pl
 
-from pe_lab.common.vega import vega_script
-from pe_lab.report.charts import CONFIG
-from pe_lab.report.leaderboard_charts import Chart, profile_chart, task_charts
-from pe_lab.report.leaderboard_heat import GREY_NOTE, leaderboard_heat
-from pe_lab.report.page import script_hash, templates
-from pe_lab.results.formats import Table
-from pe_lab.results.leaderboard.across import across_tables
+from pe_lab.common.html import rendered
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.report.charts import CONFIG, Chart, specification
+from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
+from pe_lab.results.leaderboard import families
+from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
 from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.leaderboard.task_tables import phases_table, task_table
-from pe_lab.results.leaderboard.vs_published import published_table
+from pe_lab.results.presentation.leaderboard import (
+    display_name,
+    interval_text,
+    marked_share,
+    task_table,
+)
+
+GENERATOR = "pe-lab leaderboard"
 
 
-@dataclass(frozen=True)
-class TaskPart:
-    """A task's section: its table, that of its other phases, and charts."""
+def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
+    """Entries by tasks, the controls last.
 
-    name: str
-    table: Table
-    others: Table | None
-    charts: Sequence[Chart]
+    Args:
+        at_least_half: only the entries that have run half of these tasks or more.
+    """
+    run = set(found.cells["task"])
+    by = by_family(found.suite, [task for task in tasks if task in run])
+    columns = [Column(task, link=f"task-{task}", group=f) for f, of in by.items() for task in of]
+    names = [column.name for column in columns]
+    entries, controls = entry_order(found, tasks)
+    rates = rates_by(found, "generalises", {task: [task] for task in names})
+    least = len(names) / 2 if at_least_half else 0
+    entries = ordered(entries, rates_by(found, "generalises", by))
+    entries = [entry for entry in entries if len(rates.get(entry, {})) >= least]
+    caption = (
+        "In %: the success rate, averaged over the scored splits; below, its 95 % interval. "
+        "Grey, °: fewer than half of the seeds fit the task in domain. Hatched: no score."
+    )
+    if missing := [task for task in tasks if task not in run]:
+        caption += f" Not run yet: {', '.join(missing)}."
+    return Grid(
+        f"Success rate by entry and task, suite {found.suite.title}",
+        caption,
+        "entry",
+        columns,
+        [
+            Row(
+                display_name(found, entry, names),
+                "(control)" if entry in controls else "",
+                [_cell(found, rates.get(entry, {}), entry, task) for task in names],
+            )
+            for entry in (*entries, *controls)
+        ],
+    )
+
+
+def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str) -> Cell:
+    rate = rates.get(task)
+    if rate is None:
+        why = families.missing(found, entry, [task])
+        return Cell("" if why == families.NOT_RUN else why, kind=NOT_RUN, title=why)
+    text, below = marked_share(rate), interval_text(rate)
+    if rate.unlearned:
+        return Cell(text, below, kind=UNLEARNED, order=rate.share)
+    return Cell(text, below, round(rate.share, 3), order=rate.share)
 
 
 def leaderboard_page(
-    found: Scores, tasks: Sequence[str], notes: Sequence[str], mark: str, command: str
+    found: Scores, tasks: Sequence[str], notes: Sequence[str], command: str
 ) -> str:
     """The HTML of the page.
 
     Args:
-        notes: what stands at its end.
-        mark: the element by which a page is known as ours.
+        notes: what is at its end.
         command: that made it.
     """
-    run = [task for task in tasks if task in set(found.cells["task"])]
-    heat = leaderboard_heat(found, tasks)
-    shown = [row.entry for row in (*heat.rows, *heat.controls)]
-    parts = [
-        TaskPart(
-            task,
-            task_table(found, task),
-            phases_table(found, task),
-            task_charts(found, task, shown),
-        )
-        for task in run
-    ]
-    profile = [profile_chart(found, run, shown)] if run else []
-    charts = [chart for part in parts for chart in part.charts] + profile
-    specs = {chart.id: {"config": CONFIG, **chart.spec} for chart in charts}
-    source = resources.files("pe_lab.report")
-    scripts = [vega_script(), (source / "leaderboard.js").read_text("utf-8")]
-    return (
-        templates()
-        .get_template("leaderboard.html")
-        .render(
-            mark=Markup(mark),
-            suite=found.suite.title,
-            made=datetime.now().astimezone(),
-            command=command,
-            heat=heat,
-            parts=parts,
-            profile=profile,
-            across=across_tables(found, run) if run else None,
-            published=published_table(found, tasks),
-            notes=notes,
-            grey=GREY_NOTE,
-            style=Markup((source / "page.css").read_text("utf-8")),
-            scripts=[Markup(script) for script in scripts],
-            hashes=" ".join(script_hash(script) for script in scripts),
-            specs=Markup(_escaped(specs)),
-        )
+    grid = leaderboard_grid(found, tasks)
+    run = [column.name for column in grid.columns]
+    return rendered(
+        "pe_lab.report",
+        "leaderboard.html",
+        generator=GENERATOR,
+        title=f"Which encoding generalises? Suite {found.suite.title}",
+        made=datetime.now().astimezone(),
+        command=command,
+        overview=grid,
+        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
+        notes=notes,
     )
 
 
-def _escaped(value: Any) -> str:
-    """JSON that cannot end the script element."""
-    text = orjson.dumps(value).decode()
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+def _seeds(found: Scores, task: str) -> Chart:
+    """Every seed as a dot on each scored split."""
+    one = found.suite.tasks[task]
+    counted = found.rows.filter(
+        pl.col("counts") & pl.col("threshold").is_not_null() & (pl.col("task") == task)
+    )
+    dots = counted.filter(pl.col("error").is_not_null()).select("entry", "split", "seed", "error")
+    splits = [IN_DOMAIN, *one.generalises]
+    values: list[dict[str, Any]] = [
+        {**row, "error": round(100 * row["error"], 3)} for row in dots.iter_rows(named=True)
+    ]
+    limits = [(split, one.threshold(split)) for split in splits]
+    values += [{"split": split, "limit": 100 * at} for split, at in limits if at is not None]
+    scale = alt.Scale(type="sqrt", domain=[0, 100], clamp=True)
+    axis = alt.Axis(title="error (%)", values=[0, 1, 5, 20, 50, 100])
+    entries = [entry for several in entry_order(found, [task]) for entry in several]
+    shown = [entry for entry in entries if entry in set(dots["entry"])]
+    y = alt.Y("entry:N", scale=alt.Scale(domain=shown), title=None)
+    dot = alt.Chart().mark_circle(size=26, opacity=0.55, color="var(--c1)")
+    limit = alt.Chart().mark_rule(color="var(--c2)", strokeDash=[3, 3])
+    chart = (
+        alt.layer(
+            limit.encode(x=alt.X("limit:Q", scale=scale, axis=axis)),
+            dot.encode(
+                x=alt.X("error:Q", scale=scale, axis=axis),
+                y=y,
+                tooltip=["entry:N", "seed:N", "error:Q"],
+            ),
+            data=alt.NamedData("rows"),
+        )
+        .properties(width=165, height=alt.Step(14))
+        .facet(alt.Facet("split:N", sort=splits, title=None), columns=4)
+    )
+    note = "A dot is the error of a run, the line is the threshold."
+    spec = specification(chart, values) | {"config": CONFIG}
+    return Chart(task, "Every seed", note, spec)

@@ -1,211 +1,190 @@
-"""The report as one HTML file: tables as HTML, charts as Vega-Lite, nothing loaded from outside."""
+"""The report as one HTML file: an overview, a sentence for each task, and the rest folded."""
 
-import base64
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import resources
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.common.vega import vega_script
-from pe_lab.core.metrics import COSTS, TITLED
-from pe_lab.report.bands import Band
-from pe_lab.report.facts import Counts, Settings
-from pe_lab.report.inspected import Inspected
-from pe_lab.report.panels import Group, Point
-from pe_lab.report.sections import Section, Setting
+from pe_lab.common.errors import PeLabError
+from pe_lab.common.html import rendered
+from pe_lab.inspection.data import Inspection
+from pe_lab.inspection.page import fragment
+from pe_lab.report.charts import charts
+from pe_lab.report.data import Section, evaluated, sections
+from pe_lab.report.tables import overview, sentence, table
+from pe_lab.results.frame import FACTS, by_split
+from pe_lab.results.reader import text
+from pe_lab.store.run_folder import RunFolder
 
-DEEP = 0.73
-"""Cells of a darker shade have light text; the same number as in tables.js."""
-SCRIPTS = ("filters.js", "tables.js", "charts.js")
-
-
-@dataclass(frozen=True)
-class Part:
-    """The content of one task's section."""
-
-    section: Section
-    groups: Sequence[Group]
-    drawn: int
-    settings: Settings | None
-    """None for evaluations: the settings are in the section of the task."""
+GENERATOR = "pe-lab report"
+NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
+MAX_VALUES = 12
+"""Maximum of values listed for a key; the rest are counted."""
+MAX_INSPECTED, MAX_INSPECTED_PER_TASK = 8, 4
+"""Limits on the runs that are inspected by default."""
 
 
 @dataclass(frozen=True)
-class Page:
-    """The content of the page."""
+class Report:
+    """What the page and the chart files are made of.
 
-    title: str
-    command: str
-    made: datetime
-    with_versions: str
-    parts: Sequence[Part]
-    states: Mapping[str, int]
-    unfinished: Sequence[Mapping[str, Any]]
+    Args:
+        evaluated: the sections of evaluations, shown with their tasks.
+        unread: a message for each file that cannot be read.
+        refused: a message for each run that could not be inspected.
+    """
+
+    trained: Sequence[Section]
+    evaluated: Sequence[Section]
     unread: Sequence[str]
-    provenance: Mapping[str, Counts]
-    inspected: Inspected
+    inspections: Sequence[Inspection]
+    refused: Sequence[str]
 
 
-def templates() -> Environment:
-    """The templates of this folder."""
-    return Environment(
-        loader=PackageLoader("pe_lab.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report:
+    """The report of these runs.
+
+    Args:
+        where: the condition that selected the runs.
+        inspect: the folders of runs to inspect, separated by commas, or "none"; by default one run
+            of the best encodings of each task.
+
+    Raises:
+        UsageError: a run of ``inspect`` cannot be inspected.
+    """
+    finished = runs.filter(pl.col("state") == "finished")
+    if finished.is_empty():
+        return Report([], [], [], [], [])
+    trained = sections(finished, by_split(finished), where)
+    since, unread = evaluated(finished, where)
+    paths = [] if inspect == "none" else inspect.split(",") if inspect else _best(trained)
+    found, refused = [], []
+    for path in paths:
+        # Imported here: this is the only part that needs torch.
+        from pe_lab.experiment.inspect_run import inspect_run
+
+        try:
+            found.append(inspect_run(path))
+        except PeLabError as error:
+            if inspect is not None:
+                raise
+            refused.append(str(error))
+    return Report(trained, since, unread, found, refused)
+
+
+def _best(found: Sequence[Section]) -> list[str]:
+    """Runs with weights: per task, the lowest seed of each of the best encodings."""
+    each = min(MAX_INSPECTED_PER_TASK, max(1, MAX_INSPECTED // max(1, len(found))))
+    paths: list[str] = []
+    for section in found[:MAX_INSPECTED]:
+        of_task: dict[str, str] = {}
+        for setting in section.settings:
+            folders = section.runs.filter(setting=setting.name).sort("seed")["path"]
+            with_weights = (path for path in folders if (Path(path) / "checkpoint.pt").is_file())
+            if setting.pe not in of_task and (path := next(with_weights, None)):
+                of_task[setting.pe] = path
+        paths += list(of_task.values())[:each]
+    return paths
+
+
+def render(content: Report, runs: pl.DataFrame, title: str, command: str) -> str:
+    """The HTML of the page.
+
+    Args:
+        runs: all of them, unfinished ones too.
+        command: that made the page.
+    """
+    return rendered(
+        "pe_lab.report",
+        "report.html",
+        generator=GENERATOR,
+        title=title,
+        command=command,
+        made=datetime.now().astimezone(),
+        versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
+        report=content,
+        states=states(runs),
+        unfinished=_unfinished(runs),
+        provenance=_provenance(runs.filter(pl.col("state") == "finished")["path"]),
+        overview=overview(content.trained),
+        sentence=sentence,
+        table=table,
+        charts=charts,
+        settings=_settings,
+        fragment=fragment,
     )
 
 
-def render(page: Page) -> str:
-    """The HTML of the page."""
-    environment = templates()
-    environment.filters |= {
-        "shade": shade,
-        "number": number,
-        "percent": percent,
-        "breakable": breakable,
-    }
-    source = resources.files("pe_lab.report")
-    scripts = [vega_script(), *((source / name).read_text("utf-8") for name in SCRIPTS)]
-    if page.inspected.script:
-        scripts.append(page.inspected.script)
-    found = [part.section for part in page.parts]
-    trained = [section for section in found if not section.split]
-    evaluated = [section for section in found if section.split]
-    return environment.get_template("page.html").render(
-        page=page,
-        parts=page.parts,
-        tasks=list(dict.fromkeys(section.task for section in found)),
-        encodings=sorted({setting.pe for section in found for setting in section.settings}),
-        splits=list(dict.fromkeys(s for section in trained for s in section.splits)),
-        lengths=sorted({s for section in evaluated for s in section.splits}, key=int),
-        style=Markup((source / "page.css").read_text("utf-8") + page.inspected.style),
-        scripts=[Markup(script) for script in scripts],
-        hashes=" ".join(script_hash(script) for script in scripts),
-        rows=Markup(_data(page.parts)),
-        reference=reference,
-        deep=DEEP,
-        metrics=TITLED,
-        costs=COSTS.values(),
-    )
+def states(runs: pl.DataFrame) -> str:
+    """``61 finished, 1 failed``."""
+    ranked = sorted(Counter(runs["state"]).items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{n} {state}" for state, n in ranked)
 
 
-def reference(section: Section) -> float:
-    """The error of the darkest colour: that of guessing, or the largest error if greater."""
-    means = [band.mean for s in section.settings for band in s.cells["error"].values() if band]
-    return max([*means, *(guess for guess in section.guess.values() if guess)], default=1.0) or 1.0
+def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The keys that all runs share, and those in which they differ, with values as on the command
+    line."""
+    common, differing = {}, {}
+    for key in runs.columns:
+        if key in NO_SETTING or "/" in key or key.startswith("tracker"):
+            continue
+        values = Counter(map(text, runs[key].drop_nulls().to_list()))
+        if len(values) == 1 and values.total() == len(runs):
+            common[key] = next(iter(values))
+        elif values:
+            differing[key] = _counted(values)
+    return common, differing
 
 
-def shade(band: Band, most: float) -> float:
-    """The shade of a cell, from 0 to 1; the square root makes small errors distinguishable."""
-    return round(math.sqrt(max(0.0, band.mean) / most), 3)
+def _counted(values: Counter[str]) -> list[str]:
+    """The most frequent values, each with its number of runs, and how many more there are."""
+    ranked = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
+    more = len(ranked) - MAX_VALUES
+    shown = [f"{value} ×{n}" for value, n in ranked[:MAX_VALUES]]
+    return [*shown, f"and {more} more"] if more > 0 else shown
 
 
-def breakable(name: str) -> Markup:
-    """A name with line breaks allowed after underscores."""
-    return escape(name).replace("_", Markup("_<wbr>"))
+def _unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
+    """Every run without a result: path, state, step of steps, and why."""
+    columns = ("path", "state", "step", "steps", "message")
+    rows = runs.filter(pl.col("state") != "finished").select(columns).iter_rows()
+    return [
+        (path, state, "" if step is None else f"{step} of {steps}", message or "")
+        for path, state, step, steps, message in rows
+    ]
 
 
-def number(value: float) -> str:
-    """Three significant digits, with thousands separators."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
+    """What the finished runs were made with, each value with its number of runs: revision,
+    versions, machine. Of a run that was resumed, the last start counts."""
+    values: dict[str, Counter[str]] = {}
+    for path in paths:
+        for name, value in _environment(Path(path)).items():
+            values.setdefault(name, Counter())[value] += 1
+    return {name: _counted(counted) for name, counted in values.items()}
 
 
-def script_hash(script: str) -> str:
-    """The source of a script for the page's Content-Security-Policy."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _data(parts: Sequence[Part]) -> str:
-    """The data of the scripts as JSON, escaped so that no value can end the script element."""
-    plain = orjson.dumps([_section(part) for part in parts]).decode()
-    for character in "<>&\u2028\u2029":
-        plain = plain.replace(character, f"\\u{ord(character):04x}")
-    return plain
-
-
-def _section(part: Part) -> dict[str, Any]:
-    section = part.section
-    return {
-        "task": section.task,
-        "split": section.split,
-        "splits": section.splits,
-        "reference": reference(section),
-        "order": section.colour_order,
-        "settings": [_setting(setting, section) for setting in section.settings],
-        "groups": [_group(group) for group in part.groups],
-    }
-
-
-def _setting(setting: Setting, section: Section) -> dict[str, Any]:
-    return {
-        "pe": setting.pe,
-        "label": setting.label,
-        "seeds": len(setting.seeds),
-        "ood": {metric: _seeds(band) for metric, band in setting.ood.items()},
-        "cost": [_rounded(band.mean if band else None) for band in setting.cost.values()],
-        "cells": {
-            metric: [_seeds(cells.get(split)) for split in section.splits]
-            for metric, cells in setting.cells.items()
-        },
-    }
-
-
-def _group(group: Group) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "title": group.title,
-        "metrics": group.metrics,
-        "panels": [
-            {
-                "title": panel.title,
-                "split": panel.split,
-                "guess": _rounded(panel.guess),
-                "spec": panel.spec,
-                "points": [_point(point) for point in panel.points],
-            }
-            for panel in group.panels
-        ],
-    }
-
-
-def _point(point: Point) -> list[Any]:
-    """setting, x, split, bands by metric; without those at the end that are None."""
-    if point.bands is not None:
-        bands = {metric: _band(band) for metric, band in point.bands.items()}
-        return [point.setting, point.x, point.split, bands]
-    return [point.setting, point.x, *([point.split] if point.split else [])]
-
-
-def _band(band: Band | None) -> list[float | None] | None:
-    """mean, low, high, least, most, n."""
-    if band is None:
-        return None
-    spread = (band.mean, band.low, band.high, band.least, band.most)
-    return [*map(_rounded, spread), band.n]
-
-
-def _seeds(band: Band | None) -> list[Any] | None:
-    """mean, low, high, least, most, n, median, rate and the values of all seeds."""
-    if band is None:
-        return None
-    rest = [_rounded(band.median), band.rate, list(map(_rounded, band.values))]
-    return [*(_band(band) or ()), *rest]
-
-
-def _rounded(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    # Whole numbers are a digit or two shorter.
-    short = float(f"{value:.4g}")
-    return int(short) if short.is_integer() else short
+def _environment(path: Path) -> dict[str, str]:
+    try:
+        starts = RunFolder(path).starts()
+        last: Any = starts[-1]
+        changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
+        threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
+        return {
+            "revision": (last["git_revision"] or "not in a git repository")
+            + (" with uncommitted changes" if changed else ""),
+            "versions": ", ".join(f"{name} {value}" for name, value in last["versions"].items()),
+            "python": last["python"],
+            "machine": f"{last['host']}, {last['platform']}",
+            "device": f"{last['gpu'] or last['device']}, {threads}",
+        }
+    except PeLabError as error:
+        return {"revision": f"unknown: {error}"}
+    except (KeyError, IndexError, TypeError):
+        return {"revision": "unknown: environment.json is missing or broken"}

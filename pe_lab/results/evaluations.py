@@ -1,6 +1,7 @@
 """The evaluations of runs, read from evaluations.jsonl: a row for each run, encoding, split and
 length; and their means over seeds."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from pe_lab.results.aggregate import (
     THRESHOLDED,
     data_keys,
     group_keys,
-    pooled_message,
     summarized,
 )
-from pe_lab.results.intervals import NO_THRESHOLD
+from pe_lab.results.statistics.seeds import NO_THRESHOLD
+from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
 AT_TEST = ("encoding", "in place of")
@@ -35,7 +36,8 @@ AT_TEST = ("encoding", "in place of")
 def evaluated_paths(runs: pl.DataFrame) -> list[str]:
     """The finished ones of these runs that were evaluated."""
     finished = runs.filter(pl.col("state") == "finished")
-    return [path for path in finished["path"] if (Path(path) / NAME).exists()]
+    # A link to nothing, too: reading it says so.
+    return [path for path in finished["path"] if os.path.lexists(Path(path) / NAME)]
 
 
 def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -51,12 +53,11 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
     for run in evaluated.iter_rows():
-        path = Path(run[0]) / NAME
+        path = Path(run[0])
         try:
-            cells = _cells(read_evaluations(path))
-        except (RunError, OSError) as error:
-            message = str(error) if isinstance(error, RunError) else f"{path} cannot be read"
-            unread.append(f"{message}; until then what it holds is left out")
+            cells = _cells(read_evaluations(RunFolder(path)))
+        except RunError as error:
+            unread.append(f"{error}; until then what it holds is left out")
             continue
         for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
             numbers = [row.get(name) for name in measured]
@@ -99,9 +100,10 @@ def grouped_evaluations(
     by: Sequence[str],
     metric: str = "error",
     across: str = "length",
-) -> tuple[pl.DataFrame, list[str]]:
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """As ``aggregate.grouped`` without what depends on a threshold, one row for each group, split
-    and length, with the scale ``k`` where the group has one; and the message for what is pooled.
+    and length, with the scale ``k`` where the group has one; and the rows that are grouped, whose
+    task is the title of their table.
 
     Args:
         evaluated: as ``recorded`` or ``evaluate`` gives them.
@@ -142,7 +144,7 @@ def grouped_evaluations(
     one = pl.col("k").min() == pl.col("k").max()
     scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
     groups.insert_column(len(names), scale["k"])
-    return groups, pooled_message(rows.with_columns(task="_title"), by)
+    return groups, rows.with_columns(task="_title")
 
 
 def title(across: str) -> pl.Expr:

@@ -8,15 +8,15 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from pe_lab.common.errors import PeLabError, UsageError
-from pe_lab.core.metrics import IN_DOMAIN, OOD, TABLED, TITLED, metric_name, metric_prefix
-from pe_lab.results.columns import Kind, frame_of
+from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
+from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import Record, read_records, records_of, text, without_collection
 from pe_lab.results.tuning_runs import COLUMN as TUNING_OF
@@ -25,6 +25,7 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import excluded
 
 logger = logging.getLogger("pe_lab")
+Kind = pl.DataType | type[pl.DataType]
 
 FACTS: dict[str, Kind] = {
     "path": pl.String,
@@ -119,7 +120,7 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
     ood = [split for split in splits_of(frame) if split != IN_DOMAIN]
     n = pl.col("splits").list.len() - pl.col("splits").list.contains(IN_DOMAIN).cast(pl.UInt32)
     means = {}
-    for metric in (*(m.name for m in TITLED), "guess"):
+    for metric in (*(m.name for m in CHARTED), "guess"):
         columns = [c for split in ood if (c := metric_name(split, metric)) in frame.columns]
         if columns:
             measured = pl.sum_horizontal(pl.col(columns).is_not_null())
@@ -167,13 +168,17 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
-def curves(frame: pl.DataFrame) -> pl.DataFrame:
+def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step`` and
-    the metrics; an incomplete last line, and a run without rows or with damaged ones, are left
-    out."""
+    the metrics. An incomplete last line is left out, and so is a run without rows or with a file
+    that cannot be read.
+
+    Args:
+        unread: gets the message for each file that cannot be read, which is a warning too.
+    """
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        with _warning():
+        with _warning(unread):
             rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
@@ -182,13 +187,17 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame([*columns.values(), *metrics])
 
 
-def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
+def breakdowns(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
     """The errors of the finished runs by property of the answer: ``path``, ``task``, ``pe``,
     ``seed``, ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4),
-    ``error``, ``loss`` (null where it is not finite), ``n``."""
+    ``error``, ``loss`` (null where it is not finite), ``n``.
+
+    Args:
+        unread: gets a message for each breakdown that is left out, which is a warning too.
+    """
     facts = ("path", "task", "pe", "seed", "setting")
     finished = frame.filter(pl.col("state") == "finished").select(facts)
-    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0])]
+    rows = [(*run, *cell) for run in finished.iter_rows() for cell in _breakdown(run[0], unread)]
     schema = {name: FACTS[name] for name in facts}
     schema |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
     schema |= dict.fromkeys(("error", "loss"), pl.Float64) | {"n": pl.Int64}
@@ -199,11 +208,11 @@ BUCKET = re.compile(r"(?:\d{1,15}-)?-?\d{1,15}")
 """A value, or the first and the last: 0, 1, 2, 3-4, 5-8, .."""
 
 
-def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
-    """Split, kind, bucket, error, loss and n of every cell of a run. A kind with a bucket that is
-    not as pe-lab names it is one warning, and left out."""
+def _breakdown(path: str, unread: list[str] | None) -> Iterator[tuple[Any, ...]]:
+    """Split, kind, bucket, error, loss and n of every cell of a run, without the kinds that have a
+    bucket that is not a number."""
     by: dict[str, dict[str, Any]] = {}
-    with _warning():
+    with _warning(unread):
         by = (RunFolder(Path(path)).summary() or {}).get("by", {})
     damaged = {
         kind: bucket
@@ -213,8 +222,9 @@ def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
         if not BUCKET.fullmatch(bucket)
     }
     for kind, bucket in damaged.items():
-        what = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
-        logger.warning("%s; this run is left out of that breakdown", what)
+        message = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
+        with _warning(unread):
+            raise PeLabError(message)
     for split, kinds in by.items():
         for kind, buckets in kinds.items():
             for bucket, cell in () if kind in damaged else buckets.items():
@@ -222,9 +232,76 @@ def _breakdown(path: str) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _warning() -> Iterator[None]:
+def _warning(unread: list[str] | None = None) -> Iterator[None]:
     """A run whose files cannot be read is one warning, and left out."""
     try:
         yield
     except PeLabError as error:
+        if unread is not None:
+            unread.append(str(error))
         logger.warning("%s; until then it is left out", error)
+
+
+def frame_of(records: list[Record], schema: dict[str, Kind]) -> pl.DataFrame:
+    """One row per record: the facts of ``schema``, all other facts, the keys of the setting and the
+    metrics; null where a record has none."""
+    facts = [record.facts for record in records]
+    columns = [
+        pl.Series(name, [f.get(name) for f in facts], dtype) for name, dtype in schema.items()
+    ]
+    settings = list({id(r.setting): r.setting for r in records if r.setting is not None}.values())
+    index = {id(setting): number for number, setting in enumerate(settings)}
+    rows = pl.Series([index.get(id(record.setting)) for record in records], dtype=pl.UInt32)
+    identities = pl.Series("setting", [s.identity for s in settings], pl.String)
+    columns = [identities.gather(rows) if s.name == "setting" else s for s in columns]
+    names = dict.fromkeys(name for f in facts for name in f if name not in schema)
+    groups = [_column(name, [f.get(name) for f in facts], pl.String) for name in names]
+    keys = dict.fromkeys(key for setting in settings for key in setting.keys)
+    config = [
+        _column(key, [s.keys.get(key) for s in settings], pl.String).gather(rows)
+        for key in keys
+        if key not in names
+    ]
+    return pl.DataFrame([*columns, *groups, *config, _not_finite(records), *_metrics(records)])
+
+
+def _not_finite(records: list[Record]) -> pl.Series:
+    """The metrics that each run measured as infinite or NaN: JSON holds them as null, whereas a
+    metric that a run did not measure is absent."""
+    names = [" ".join(k for k, value in r.metrics.items() if value is None) for r in records]
+    return pl.Series(NOT_FINITE, names, pl.String)
+
+
+def _metrics(records: list[Record]) -> list[pl.Series]:
+    """A column for each metric. Runs with the same metrics are transposed together."""
+    same: dict[tuple[str, ...], list[int]] = {}
+    for number, record in enumerate(records):
+        same.setdefault(tuple(record.metrics), []).append(number)
+    tables = []
+    for names, numbers in same.items():
+        values = zip(*(records[number].metrics.values() for number in numbers), strict=True)
+        columns = [
+            _column(name, list(v), pl.Float64) for name, v in zip(names, values, strict=True)
+        ]
+        tables.append(pl.DataFrame([pl.Series("row", numbers), *columns]))
+    if not tables:
+        return []
+    return pl.concat(tables, how="diagonal_relaxed").sort("row").drop("row").get_columns()
+
+
+def _column(name: str, values: list[Any], empty: type[pl.DataType]) -> pl.Series:
+    """Numbers, booleans or text, whichever holds all the values."""
+    kinds = set(map(type, values)) - {type(None)}
+    dtype: type[pl.DataType] = pl.String
+    if kinds == {int}:
+        with suppress(TypeError, OverflowError):
+            return pl.Series(name, values, pl.Int64)
+    if not kinds:
+        dtype = empty
+    elif kinds == {bool}:
+        dtype = pl.Boolean
+    elif kinds <= {int, float}:
+        dtype = pl.Float64
+    if dtype == pl.String:
+        values = [None if value is None else text(value) for value in values]
+    return pl.Series(name, values, dtype, strict=False)

@@ -6,7 +6,7 @@ from functools import partial
 
 import polars as pl
 
-from pe_lab.common.suggest import did_you_mean, did_you_mean_of_many
+from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import OOD
 from pe_lab.results.defaults import GROUPS
@@ -45,4 +45,4 @@ def unknown(key: str, columns: list[str]) -> str:
     if not siblings:
         siblings = sorted({re.split("[./]", column)[0] for column in columns})
     lists = "pe-lab results" if sign == "/" else "pe-lab --cfg job"
-    return f"none of the runs has a key {key}: {did_you_mean_of_many(key, siblings, lists)}"
+    return f"none of the runs has a key {key}: {did_you_mean(key, siblings, lists)}"

@@ -11,18 +11,17 @@ from pe_lab.common.errors import UsageError
 from pe_lab.core.metrics import metric_name
 from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
-from pe_lab.results.intervals import over_seeds
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.pairs import holm
-from pe_lab.results.statistics.proportions import two_clusters
+from pe_lab.results.statistics.seeds import over_seeds, two_clusters
 from pe_lab.results.suite import threshold
 from pe_lab.results.tuning_runs import without_tuning
 
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""
 EXACT = 13
-"""Up to so many seeds all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
+"""Seeds up to which all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),

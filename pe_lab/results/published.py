@@ -1,12 +1,17 @@
-"""The published numbers of published.yaml: one for each encoding, size and split."""
+"""The published numbers of published.yaml: one for each encoding, size and split; and on which
+side of our seeds a number lies."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import polars as pl
 import yaml
+
+from pe_lab.core.metrics import wilson
 
 
 @dataclass(frozen=True)
@@ -128,3 +133,34 @@ def _value(text: str) -> Any:
     except ValueError:
         return yaml.safe_load(text)
     return int(text) if text.isdigit() else number
+
+
+def verdict(number: Published, cell: Mapping[str, Any]) -> str:
+    """On which side of our seeds a published number lies.
+
+    Within ours: the number, as rounded, lies between the lowest and the highest of our seeds, each
+    widened to the 95 % Wilson interval of that single run. Ours lower, ours higher: it lies beyond
+    them. No verdict: one seed, or two clusters with the number in their range.
+
+    Args:
+        cell: of our seeds ``n``, ``range_low`` and ``range_high`` (the lowest and the highest
+            bound of ``with_bounds``) and ``clusters`` (whether they fall into two).
+    """
+    if cell["n"] < 2:
+        return "one seed: no verdict"
+    if number.high < cell["range_low"]:
+        return "ours higher"
+    if number.low > cell["range_high"]:
+        return "ours lower"
+    return "two clusters: no verdict" if cell["clusters"] else "within ours"
+
+
+def with_bounds(runs: pl.DataFrame, share: str, n: str) -> pl.DataFrame:
+    """With ``<share>_low`` and ``<share>_high``, the 95 % Wilson interval of each run's share of n
+    answers or sequences; null where the run did not measure it."""
+    pairs = runs.select(share, n).iter_rows()
+    found = [(None, None) if None in pair else wilson(pair[0] * pair[1], pair[1]) for pair in pairs]
+    return runs.with_columns(
+        pl.Series(f"{share}_low", [low for low, _ in found], pl.Float64),
+        pl.Series(f"{share}_high", [high for _, high in found], pl.Float64),
+    )

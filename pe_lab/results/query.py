@@ -15,7 +15,6 @@ of an unfinished run or a key of one without a configuration, the run is kept.
 
 import math
 import re
-from dataclasses import dataclass
 from functools import reduce
 
 import polars as pl
@@ -24,35 +23,93 @@ from pe_lab.common.errors import UsageError
 from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.keys import check_choice, column_of, unknown
 
-_TOKEN = re.compile(
-    r"""\s*(?: (?P<quoted>"[^"]*"|'[^']*')
-             | (?P<sign>==|!=|<=|>=|[=<>(),])
-             | (?P<word>(?:\[[^\]]*\]|[^\s=!<>(),"'\[])+)
-             | (?P<end>$) )""",
-    re.VERBOSE,
-)
-COMPARISONS = ("=", "==", "!=", "<", "<=", ">", ">=")
+_NAME = r"""(?:"[^"]*"|'[^']*'|(?:\[[^\]]*\]|[^\s=!<>(),"'\[])+)"""
+_OPERAND = re.compile(_NAME)
+_SIGN = re.compile(r"""\s*(==|!=|<=|>=|[=<>])\s*|\s+((?:not\s+)?in)(?=[\s(]|$)\s*""", re.IGNORECASE)
+_LISTED = re.compile(rf"\(\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\)")
+_LOGIC = re.compile(r"""[()]|(?:and|or|not)(?=[\s()"']|$)""", re.IGNORECASE)
+SIGNS = "= == != < <= > >= in"
 KEYWORDS = ("and", "or", "not", "in")
 
 
-@dataclass(frozen=True)
-class _Token:
-    text: str
-    kind: str
-    at: int
+def condition(frame: pl.DataFrame, where: str) -> pl.Series:
+    """Whether ``where`` holds for each row of ``frame``, or cannot be evaluated yet.
 
-    def is_(self, *words: str) -> bool:
-        """Whether this is one of these operators or keywords, not quoted."""
-        return self.kind != "quoted" and self.text.lower() in words
-
-
-def condition(frame: pl.DataFrame, where: str) -> pl.Expr:
-    """The rows of ``frame`` for which ``where`` holds, or cannot be evaluated yet.
+    Each comparison becomes a column, since its keys and values are ours; polars' SQL joins them.
 
     Raises:
         UsageError: a syntax error, with its position.
     """
-    return _Parser(frame, where).parsed().fill_null(True)
+    columns: dict[str, pl.Expr] = {}
+    logic: list[str] = []
+    at, depth, wants_key = 0, 0, True
+    while (at := len(where) - len(where[at:].lstrip())) < len(where):
+        word = _LOGIC.match(where, at) or _OPERAND.match(where, at)
+        if word is None:
+            raise _error(where, at, f"{where[at]} is out of place")
+        text = word[0].lower() if _LOGIC.match(where, at) else ""
+        depth += (text == "(") - (text == ")")
+        if wants_key and text in ("and", "or", ")"):
+            raise _error(where, at, "a key is missing")
+        if depth < 0:
+            raise _error(where, at, ") is out of place")
+        if not wants_key and text not in ("and", "or", ")"):
+            raise _error(where, at, f"{word[0]} is out of place: join conditions by and, or")
+        if text:
+            logic.append(text)
+            at = word.end()
+            wants_key = text != ")"
+        else:
+            logic.append(f'"{len(columns)}"')
+            columns[f"{len(columns)}"], at = _comparison(frame, where, word)
+            wants_key = False
+    if not columns and not logic:
+        raise UsageError("where is empty: give a condition, or leave it out")
+    if wants_key or depth:
+        missing = "a key is missing" if wants_key else "a closing parenthesis is missing"
+        raise _error(where, len(where), missing)
+    compared = frame.select(**columns)
+    try:
+        return compared.select(pl.sql_expr(" ".join(logic))).to_series().fill_null(True)
+    except pl.exceptions.PolarsError:
+        raise _error(where, 0, "it is nested too deep, write fewer parentheses") from None
+
+
+def _comparison(frame: pl.DataFrame, where: str, key: re.Match[str]) -> tuple[pl.Expr, int]:
+    """The comparison that begins with this key, and where it ends."""
+    sign = _SIGN.match(where, key.end())
+    if sign is None:
+        raise _error(where, key.end(), f"after {key[0]} one of {SIGNS} is missing")
+    at, values = sign.end(), None
+    if sign[2] is None:
+        value = _OPERAND.match(where, at)
+        if value is None or value[0].lower() in KEYWORDS:
+            quoted = where[at : at + 1] in ("'", '"')
+            raise _error(where, at, "the quote does not end" if quoted else "a value is missing")
+        values, end, name = [value[0]], value.end(), sign[1]
+    else:
+        listed = _LISTED.match(where, at)
+        if listed is None and where[at : at + 1] != "(":
+            raise _error(where, at, f"{sign[2]} wants (A, B)")
+        if listed is None:
+            closed = ")" in where[at:]
+            missing = "a value" if closed else "a closing parenthesis"
+            raise _error(where, at + closed if closed else len(where), f"{missing} is missing")
+        values, end, name = _OPERAND.findall(listed[0]), listed.end(), "="
+    try:
+        found = [_compared(frame, _bare(key[0]), name, _bare(v), v[0] in "\"'") for v in values]
+    except ValueError as error:
+        raise _error(where, key.start(), str(error)) from None
+    either = reduce(pl.Expr.or_, found)
+    return (~either if sign[2] and sign[2].lower() != "in" else either), end
+
+
+def _bare(word: str) -> str:
+    return word[1:-1] if word[0] in "\"'" else word
+
+
+def _error(where: str, at: int, why: str) -> UsageError:
+    return UsageError(f"where={where!r}, character {at + 1}: {why}")
 
 
 def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
@@ -68,103 +125,6 @@ def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
     except ValueError as error:
         raise UsageError(f"{key}={values}: {error}") from None
     return reduce(pl.Expr.or_, equal).fill_null(True)
-
-
-class _Parser:
-    def __init__(self, frame: pl.DataFrame, where: str) -> None:
-        self.frame, self.where = frame, where
-        self.tokens = list(self._tokens())
-        self.next = 0
-
-    def _tokens(self) -> list[_Token]:
-        tokens, at = [], 0
-        while True:
-            found = _TOKEN.match(self.where, at)
-            if found is None:
-                at += len(self.where[at:]) - len(self.where[at:].lstrip())
-                raise self._error(f"{self.where[at]} is out of place", at)
-            kind = str(found.lastgroup)
-            tokens.append(_Token(found[kind], kind, found.start(kind)))
-            if kind == "end":
-                return tokens
-            at = found.end()
-
-    def parsed(self) -> pl.Expr:
-        if self.tokens[0].kind == "end":
-            raise UsageError("where is empty: give a condition, or leave it out")
-        whole = self._any()
-        left = self.tokens[self.next]
-        if left.kind != "end":
-            raise self._error(f"{left.text} is out of place: join conditions by and, or", left.at)
-        return whole
-
-    def _any(self) -> pl.Expr:
-        found = self._all()
-        while self._take("or"):
-            found = found | self._all()
-        return found
-
-    def _all(self) -> pl.Expr:
-        found = self._one()
-        while self._take("and"):
-            found = found & self._one()
-        return found
-
-    def _one(self) -> pl.Expr:
-        if self._take("not"):
-            return ~self._one()
-        if self._take("("):
-            inside = self._any()
-            if not self._take(")"):
-                raise self._error("a closing parenthesis is missing", self.tokens[self.next].at)
-            return inside
-        return self._comparison()
-
-    def _comparison(self) -> pl.Expr:
-        key = self._operand("a key")
-        excluded = self._take("not")
-        if self._take("in"):
-            found = reduce(pl.Expr.or_, [self._compare(key, "=", v) for v in self._values()])
-            return ~found if excluded else found
-        sign = self.tokens[self.next]
-        if excluded or not sign.is_(*COMPARISONS):
-            signs = " ".join(COMPARISONS)
-            raise self._error(f"after {key.text} one of {signs} in is missing", sign.at)
-        self.next += 1
-        return self._compare(key, sign.text, self._operand("a value"))
-
-    def _values(self) -> list[_Token]:
-        if not self._take("("):
-            raise self._error("in wants (A, B)", self.tokens[self.next].at)
-        values = [self._operand("a value")]
-        while self._take(","):
-            values.append(self._operand("a value"))
-        if not self._take(")"):
-            raise self._error("a closing parenthesis is missing", self.tokens[self.next].at)
-        return values
-
-    def _operand(self, what: str) -> _Token:
-        token = self.tokens[self.next]
-        if token.kind not in ("word", "quoted") or token.is_(*KEYWORDS):
-            raise self._error(f"{what} is missing", token.at)
-        self.next += 1
-        if token.kind == "quoted":
-            return _Token(token.text[1:-1], "quoted", token.at)
-        return token
-
-    def _take(self, *words: str) -> bool:
-        taken = self.tokens[self.next].is_(*words)
-        self.next += taken
-        return taken
-
-    def _compare(self, key: _Token, sign: str, value: _Token) -> pl.Expr:
-        try:
-            return _compared(self.frame, key.text, sign, value.text, value.kind == "quoted")
-        except ValueError as error:
-            raise self._error(str(error), key.at) from None
-
-    def _error(self, why: str, at: int) -> UsageError:
-        return UsageError(f"where={self.where!r}, character {at + 1}: {why}")
 
 
 def _compared(frame: pl.DataFrame, key: str, sign: str, value: str, quoted: bool) -> pl.Expr:

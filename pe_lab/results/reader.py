@@ -18,10 +18,9 @@ import orjson
 from pe_lab.common.errors import DamagedError, PeLabError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.store.digests import REMEDY, unsealed
-from pe_lab.store.read_back import checked, read_config
-from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
-from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts
+from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts, checked, read_config
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,15 @@ def read_records(runs_dir: Path) -> list[Record]:
                 )
                 record = Record({**record.facts, "state": "broken", "message": message}, {}, None)
         records.append(record)
-    return records
+    return records + [_misplaced(folder.path, runs_dir) for folder in misplaced_folders(runs_dir)]
+
+
+def _misplaced(path: Path, runs_dir: Path) -> Record:
+    message = (
+        f"{path} is not counted: a run is in {runs_dir}/TASK/ENCODING, in a folder named "
+        "seed<k>-<hash> as when it was made; move or rename it back"
+    )
+    return Record({"path": str(path), "state": "broken", "message": message}, {}, None)
 
 
 def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:
@@ -120,13 +127,13 @@ class _Reader:
             summary, setting = self._parse_parts(content, path) or self._parse_whole(content, path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
-        folder.check_identity(summary)
+        folder.check_identity(summary["identity"], "summary.json")
         facts = {
             **facts,
             "state": "finished",
             "step": summary["steps"],
             "steps": setting.keys["train.steps"],
-            "run_id": summary.get("run_id"),
+            "run_id": summary["run_id"],
             "splits": list(summary["splits"]),
             **summary["names"],
             "null_keys": setting.null_keys,
@@ -180,7 +187,11 @@ class _Reader:
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
-        return Record({**names, **facts}, {}, self._setting({"config": config, **_start(folder)}))
+        setting = {"config": config, **_start(folder)}
+        folder.check_identity(identity(config, setting.get("contents")), "config.yaml")
+        # Where the folder was moved, its path names another task or encoding.
+        facts |= {key: names[key] for key in ("task", "pe") if isinstance(names.get(key), str)}
+        return Record({**names, **facts}, {}, self._setting(setting))
 
 
 def _start(folder: RunFolder) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import PositiveFloat
 
-from pe_lab.common.closed import closed
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import closed
 from pe_lab.config.choices import choices
 from pe_lab.results.suite_file import SuiteFile, read_suite
 from pe_lab.store.run_id import identity
@@ -25,6 +25,9 @@ DEFAULT_THRESHOLD = 0.05
 TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
 EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
 """Phases: what a run of a suite is for."""
+
+PINNED = {("v1", "fope"): ("pe.fourier_norm=true",)}
+"""Overrides of an entry of a suite that ships: its runs are older than another default of a key."""
 
 
 @closed
@@ -99,7 +102,8 @@ class Suite(SuiteFile):
 
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
-        return self.controls.get(entry, (*self.model, f"pe={entry}"))
+        encoding = (*self.model, f"pe={entry}", *PINNED.get((self.name, entry), ()))
+        return self.controls.get(entry, encoding)
 
 
 def _times(limit: float, times: float) -> float:
@@ -120,7 +124,7 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     files = _files(folder)
     if name not in files:
         raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
-    suite = _loaded(name, files[name])
+    suite = _loaded(name, files[name].absolute())
     if folder is not None:
         check_controls(suite, folder)
     return suite
@@ -143,7 +147,7 @@ def suites(folder: Path | None = None) -> list[Suite]:
     Raises:
         UsageError: a yaml is not that of a suite.
     """
-    return [_loaded(name, file) for name, file in sorted(_files(folder).items())]
+    return [_loaded(name, file.absolute()) for name, file in sorted(_files(folder).items())]
 
 
 def _files(folder: Path | None) -> dict[str, Path]:

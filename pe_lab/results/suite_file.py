@@ -5,36 +5,26 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
-import yaml
 from pydantic import (
     AfterValidator,
     Field,
     PositiveFloat,
-    TypeAdapter,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from pe_lab.common.closed import closed
-from pe_lab.common.errors import UsageError, reason
-from pe_lab.common.limits import remedy
+from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import closed
 from pe_lab.core.metrics import IN_DOMAIN
 
 EXAMPLE = "conf/suite/v1.yaml"
 SET_BY_SUITE = ("train.lr", "seed", "seed.init", "seed.data", "eval.every")
 """Keys that the protocol sets in every run. A run of a suite is measured at its end only."""
-UNKNOWN = "unexpected_keyword_argument"
-"""The kind of pydantic's error for an unknown key."""
-SHOWN = 60
-"""The most characters of a value in a message."""
 
 
 def _used(word: str) -> str:
@@ -184,69 +174,13 @@ class SuiteFile:
         return self
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which PyYAML takes the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        assert node is not None
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        for key, times in keys.items():
-            # All mappings that are merged by << count.
-            if times > 1 and key != "<<":
-                said = f'"{key}" is there {times} times, keep one'
-                raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
-        return node
-
-
 def read_suite(file: Path) -> tuple[SuiteFile, str]:
     """A suite and the digest of what its yaml says.
 
     Raises:
         UsageError: the file cannot be read, is no YAML, or is not that of a suite.
     """
-    try:
-        content = yaml.load(file.read_bytes(), Loader=_Loader)
-        suite = TypeAdapter(SuiteFile).validate_python(content)
-        text = json.dumps(content, sort_keys=True, ensure_ascii=True)
-    except ValidationError as error:
-        unknown_first = sorted(error.errors(), key=lambda e: e["type"] != UNKNOWN)
-        raise UsageError(f"{file}: {_problem(unknown_first[0])}") from None
-    # A tag whose value does not fit it (`!!bool 3`) raises errors of any kind.
-    except Exception as error:
-        raise UsageError(
-            f"{file} cannot be read as YAML: {reason(error)}: write it as in {EXAMPLE}"
-        ) from None
+    keys = [key for kind in (SuiteFile, Protocol, SuiteTask) for key in kind.__annotations__]
+    suite, content = read_checked(file, SuiteFile, keys, EXAMPLE)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     return suite, hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _problem(error: ErrorDetails) -> str:
-    """An error of pydantic as a sentence with key, value, limit and remedy."""
-    loc = [str(part) for part in error["loc"] if part != "[key]"]
-    key = ".".join(loc)
-    if error["type"] == "missing":
-        return f"{key} is missing: add it as in {EXAMPLE}"
-    if error["type"] == UNKNOWN:
-        owner: Any = SuiteFile
-        if len(loc) > 1:
-            owner = Protocol if loc[0] == "protocol" else SuiteTask
-        known = [field.name for field in fields(owner)]
-        return f"{key} is not a key of a suite: {did_you_mean(loc[-1], known)}"
-    if error["type"] == "value_error":
-        said = str(error["ctx"]["error"])
-        return f"{key}: {said}" if key else said
-    text = _text(error["input"])
-    said = f"{key or 'the file'}: {text} is not allowed: {remedy(error)}"
-    if error["type"] != "string_type" or isinstance(error["input"], (dict, list)):
-        return said
-    # A digest 12345678, an entry no.
-    return f"{said}, and YAML reads this one as {text}: write it in quotes"
-
-
-def _text(value: object) -> str:
-    # Aliases of aliases have millions of values, and a hexadecimal number thousands of digits.
-    if isinstance(value, dict | list | set) and value:
-        return f"a {type(value).__name__} of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number of more than 64 bits"
-    return json.dumps(value, ensure_ascii=False, default=str)[:SHOWN]

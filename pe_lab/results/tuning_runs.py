@@ -1,4 +1,4 @@
-"""Runs on which a suite chose the learning rate of an entry: they are no evidence for that rate."""
+"""Runs on which a suite chose a learning rate: they are no evidence for it, and tables say so."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,10 +10,9 @@ import polars as pl
 from pe_lab.core.metrics import metric_name
 from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
 from pe_lab.results.frame import splits_of
-from pe_lab.results.published import Published, published
+from pe_lab.results.published import Published, published, verdict, with_bounds
 from pe_lab.results.reader import text
 from pe_lab.results.tuning_runs import without_tuning
-from pe_lab.results.verdicts import verdict, with_bounds
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
@@ -71,7 +70,7 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading``
     (what had to be assumed), ``recipe``.
 
-    ``verdict``: that of ``verdicts.verdict``, or "not run"; "other protocol, " before the former
+    ``verdict``: that of ``published.verdict``, or "not run"; "other protocol, " before the former
     where ``differs`` is not empty: it is then no reproduction.
 
     >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")

@@ -7,17 +7,13 @@ from typing import Any
 
 import torch
 
-from pe_lab.common.errors import DamagedError, MachineError, OlderError, cannot_read, reason
+from pe_lab.common.errors import DamagedError, MachineError, cannot_read, reason
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.store.digests import REMEDY, digest_of
 
 FORMAT = 2
 MARK = b"pe-lab sha256 "
 COMMENT_BYTES = 2 + len(MARK) + 64
-EARLIER = (
-    "use the version in environment.json, or make the run again with force=true, which sets this "
-    "folder aside"
-)
 
 
 def _whole(value: Any) -> Any:
@@ -62,7 +58,6 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
 
     Raises:
         DamagedError: the file is damaged, of another run, or no checkpoint.
-        OlderError: it has no digest.
     """
     try:
         content = memoryview(read_file(path))
@@ -70,11 +65,6 @@ def load(path: Path, run: str | None, digest: str | None = None) -> dict[str, An
         message = f"the checkpoint {path} cannot be read ({error}): {REMEDY}"
         raise cannot_read(message, error) from None
     zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
-    if _without_comment(content):
-        raise OlderError(
-            f"the checkpoint {path} has no digest, as earlier versions of the program wrote none: "
-            f"{EARLIER}"
-        )
     if comment != digest_comment(zipped):
         raise DamagedError(
             f"the checkpoint {path} ({len(content)} bytes) does not fit its digest, it is damaged, "
@@ -112,9 +102,3 @@ def digest_comment(zipped: memoryview) -> bytes:
     Any reader of torch's format reads it."""
     comment = MARK + digest_of(zipped).encode()
     return len(comment).to_bytes(2, "little") + comment
-
-
-def _without_comment(content: memoryview) -> bool:
-    """Whether a zip archive ends here, as torch.save writes it."""
-    end = bytes(content[-22:])
-    return end[:4] == b"PK\5\6" and end[20:] == bytes(2)

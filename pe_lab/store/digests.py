@@ -34,15 +34,33 @@ def sealed(value: dict[str, Any]) -> str:
 
 
 def unsealed(content: bytes, path: Path) -> bytes:
-    """The JSON that was ``sealed``, without its digest. JSON that never had one is returned as is:
-    earlier versions of the program wrote neither ``digest`` nor ``digests`` into a summary.
+    """The JSON that was ``sealed``, without its digest.
 
     Raises:
-        DamagedError: the digest is that of something else, or was cut out.
+        DamagedError: the digest is that of something else, or is missing.
     """
     body, seal, end = content.rpartition(SEAL)
-    if seal and end == f'{digest_of(body)}"\n}}\n'.encode():
-        return body + b"\n}"
-    if b'"digest":' not in content and b'"digests":' not in content:
-        return content
-    raise DamagedError(does_not_fit(path))
+    if not seal or end != f'{digest_of(body)}"\n}}\n'.encode():
+        raise DamagedError(does_not_fit(path))
+    return body + b"\n}"
+
+
+def sealed_lines(lines: bytes) -> bytes:
+    """JSON lines, and a last line with their ``digest``."""
+    return lines + _last_line(lines)
+
+
+def unsealed_lines(content: bytes, path: Path, remedy: str) -> bytes:
+    """The JSON lines that were ``sealed_lines``, without the last one.
+
+    Raises:
+        DamagedError: the last line is missing, or is the digest of other lines.
+    """
+    lines = content[: content.removesuffix(b"\n").rfind(b"\n") + 1]
+    if lines + _last_line(lines) != content:
+        raise DamagedError(does_not_fit(path, "digest in its last line", remedy))
+    return lines
+
+
+def _last_line(lines: bytes) -> bytes:
+    return json.dumps({"digest": digest_of(lines)}).encode() + b"\n"

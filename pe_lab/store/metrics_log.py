@@ -11,8 +11,7 @@ from typing import Any, Self
 from pe_lab.common.errors import DamagedError, cannot_write
 from pe_lab.common.files import no_link
 from pe_lab.store.digests import does_not_fit
-from pe_lab.store.read_back import read_rows
-from pe_lab.store.schema import ROW
+from pe_lab.store.schema import ROW, read_rows
 
 log = logging.getLogger("pe_lab")
 
@@ -34,21 +33,22 @@ def read_metrics(path: Path, content: bytes | None = None) -> list[dict[str, Any
 class MetricsLog:
     """metrics.jsonl of one run: a JSON object a line, opened for appending.
 
-    ``keep`` is the length in bytes that the checkpoint being resumed recorded (0: start
-    anew). Rows beyond it will be written again, so the file is cut back to it; with None all
-    whole lines stay. ``digest`` is that of these bytes, as the checkpoint recorded it.
-
     A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
+
+    Args:
+        keep: the length in bytes that the checkpoint being resumed recorded; 0: start anew. The
+            file is cut back to it, as later rows will be written again.
+        digest: that of these bytes, as the checkpoint recorded it.
     """
 
-    def __init__(self, path: Path, keep: int | None, digest: str | None = None) -> None:
+    def __init__(self, path: Path, keep: int, digest: str | None = None) -> None:
         self.path = path
         try:
             # Unbuffered: a row is with the system when write() returns, and only then.
             self._file = open(path, "a+b", buffering=0, opener=no_link)  # noqa: SIM115
             self._file.seek(0)
             content = self._file.read()
-            self.size = content.rfind(b"\n") + 1 if keep is None else keep
+            self.size = keep
             if content[: self.size].rfind(b"\n") + 1 != self.size:
                 self._file.close()
                 raise DamagedError(

@@ -9,13 +9,14 @@ log.txt                         log records, tracebacks included
 summary.json                    the result, once the run is finished
 """
 
+import errno
 import fcntl
 import json
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,14 +24,15 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from pe_lab.common.errors import DamagedError, HeldError, cannot_write
-from pe_lab.common.files import read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
+from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
+from pe_lab.common.files import no_link, read_file, replace_file
+from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.read_back import read_json
-from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked
+from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked, read_json
 
 State = Literal["running", "interrupted", "failed", "finished"]
+DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
+"""Files that say how a run was made; they stay as they are once it is finished."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
 
@@ -54,8 +56,12 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """The run's hash, the end of the folder's name."""
-        return self.path.name.rpartition("-")[2]
+        """The run's hash: the end of the folder's name, or that of the summary in a folder that
+        was named otherwise; empty where neither has one."""
+        if _NAME.fullmatch(self.path.name):
+            return self.path.name.rpartition("-")[2]
+        summary = read_json(SUMMARY, self.path / "summary.json", seal=True)
+        return "" if summary is None else summary["identity"]
 
     @property
     def metrics(self) -> Path:
@@ -83,6 +89,9 @@ class RunFolder:
         lock = FileLock(self._lock_file)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from None
+        try:
             lock.acquire(timeout=wait)
         except Timeout:
             pid, host = (self.status().get(key) for key in ("pid", "host"))
@@ -92,7 +101,7 @@ class RunFolder:
                 "same command again"
             ) from None
         except OSError as error:
-            raise cannot_write(self.path, error) from None
+            raise cannot_write(self._lock_file, error) from None
         try:
             yield
         finally:
@@ -120,13 +129,17 @@ class RunFolder:
         except OSError as error:
             raise cannot_write(self.path, error) from None
 
-    def write_text(self, name: str, text: str) -> None:
+    def write(self, name: str, content: bytes) -> None:
         """A file in the folder, written atomically; RunError if that fails."""
         path = self.path / name
         try:
-            replace_file(path, text.encode())
+            replace_file(path, content)
         except OSError as error:
             raise cannot_write(path, error) from None
+
+    def write_text(self, name: str, text: str) -> None:
+        """A text in the folder, atomically."""
+        self.write(name, text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
         """A JSON file in the folder, atomically."""
@@ -141,37 +154,74 @@ class RunFolder:
         by_machine: bool = False,
     ) -> None:
         """Record the run's state and step."""
-        status: dict[str, Any] = {"state": state, "step": step, "steps": steps, "error": error}
+        status: dict[str, Any] = {"run": self.identity, "state": state}
+        status |= {"step": step, "steps": steps, "error": error}
         status |= {"by_machine": True} if by_machine else {}
         host = {"pid": os.getpid(), "host": socket.gethostname()}
-        self.write_json("status.json", {**status, **host, "time": time.time()})
+        self.write_text("status.json", sealed({**status, **host, "time": time.time()}))
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
-        return dict(read_json(STATUS, self.path / "status.json") or {})
+        found = read_json(STATUS, self.path / "status.json", seal=True)
+        if found is None:
+            return {}
+        self.check_identity(found["run"], "status.json")
+        return dict(found)
 
     def starts(self) -> list[Start]:
-        """What environment.json says of each start."""
+        """What environment.json says of each start.
+
+        Raises:
+            DamagedError: it is not as it was written.
+        """
+        self.check_digest("environment.json")
         return read_json(STARTS, self.path / "environment.json") or []
+
+    def digests(self) -> dict[str, str]:
+        """The digests of the files of ``DESCRIBING`` that are there, for the summary."""
+        found = {}
+        for path in (self.path / name for name in DESCRIBING):
+            with suppress(FileNotFoundError):
+                found[path.name] = digest_of(self._content(path))
+        return found
+
+    def check_digest(self, name: str) -> None:
+        """DamagedError if the run is finished and a file is not the one that its summary counts."""
+        summary, path = self.summary(), self.path / name
+        if summary is None or name not in summary["digests"]:
+            return
+        try:
+            content = self._content(path)
+        except FileNotFoundError:
+            raise DamagedError(f"{path} is missing: {REMEDY}") from None
+        if digest_of(content) != summary["digests"][name]:
+            raise DamagedError(does_not_fit(path, "digest in summary.json"))
 
     def tracked(self) -> Tracked | None:
         """What tracker.json says; None before a tracker has begun."""
         return read_json(TRACKED, self.path / "tracker.json")
 
+    def _content(self, path: Path) -> bytes:
+        try:
+            return read_file(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RunError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; none where there is no such file.
+        """The rows of metrics.jsonl; none of a run that has not begun to write it.
 
         Raises:
             DamagedError: a line is not a row, or the run is finished and these are not the rows
                 that its summary counts.
+            RunError: the file cannot be read.
         """
+        self.check_digest("metrics.jsonl")
         try:
-            content = read_file(self.metrics)
-        except OSError:
+            content = self._content(self.metrics)
+        except FileNotFoundError:
             return []
-        digest = ((self.summary() or {}).get("digests") or {}).get("metrics.jsonl")
-        if digest not in (None, digest_of(content)):
-            raise DamagedError(does_not_fit(self.metrics, "digest in summary.json"))
         return read_metrics(self.metrics, content)
 
     def killed(self) -> bool:
@@ -180,27 +230,27 @@ class RunFolder:
             return False
         # Opened for reading: tables write nothing, and a folder may be read-only.
         try:
-            with open(self._lock_file) as file:
+            with open(self._lock_file, opener=no_link) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:
-            return not self._lock_file.exists()
+        except OSError as error:
+            # Nobody can hold a lock that is a link.
+            return error.errno in (errno.ENOENT, errno.ELOOP)
         return True
 
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
-        if (found := read_json(SUMMARY, self.path / "summary.json")) is None:
+        if (found := read_json(SUMMARY, self.path / "summary.json", seal=True)) is None:
             return None
-        self.check_identity(found)
+        self.check_identity(found["identity"], "summary.json")
         return dict(found)
 
-    def check_identity(self, summary: Mapping[str, Any]) -> None:
-        """DamagedError for a summary that was written for a folder of another name."""
-        of = summary.get("identity", self.identity)
-        if of != self.identity and _NAME.fullmatch(self.path.name):
+    def check_identity(self, of: str, name: str) -> None:
+        """DamagedError if the file ``name`` is of the run ``of`` and the folder is another's."""
+        if _NAME.fullmatch(self.path.name) and of != self.identity:
             raise DamagedError(
-                f"{self.path / 'summary.json'} is of the run {of}, not of {self.identity}: {REMEDY}"
+                f"{self.path / name} is of the run {of}, not of {self.identity}: {REMEDY}"
             )
 
 
@@ -213,6 +263,15 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
         for run in _folders(pe)
         if _NAME.fullmatch(run.name)
     ]
+
+
+def misplaced_folders(runs_dir: Path) -> list[RunFolder]:
+    """Run folders that ``run_folders`` leaves out: not in a folder of an encoding, or renamed."""
+    tasks = _folders(runs_dir)
+    encodings = [pe for task in tasks for pe in _folders(task)]
+    named = [Path(entry) for entry in (*tasks, *encodings) if _NAME.fullmatch(entry.name)]
+    others = (Path(run) for pe in encodings for run in _folders(pe) if not _NAME.match(run.name))
+    return [RunFolder(path) for path in (*named, *(path for path in others if is_run(path)))]
 
 
 def runs_called(name: str, runs_dir: Path) -> list[Path]:
@@ -242,5 +301,11 @@ def is_run(path: Path) -> bool:
 def _folders(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     """Sorted by name. Path.glob would call stat for every entry."""
     with suppress(PermissionError), os.scandir(parent) as entries:
-        return sorted((e for e in entries if e.is_dir()), key=lambda entry: entry.name)
+        return sorted(filter(_is_folder, entries), key=lambda entry: entry.name)
     return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # A link to itself.
+        return entry.is_dir()
+    return False

@@ -28,6 +28,7 @@ ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 _FILES: dict[str, Any] = {"files": {}}
 _COPY = {"letters": "free", "p": None, "bos_eos": False, **_FILES}
 ADDED: dict[str, dict[str, Any]] = {
+    "pe_lab.tasks.addition.Addition": {"units_id": "largest"},
     "pe_lab.tasks.brackets.Brackets": _FILES,
     "pe_lab.tasks.copy.Copy": _COPY,
     "pe_lab.tasks.counting.Counting": _FILES,
@@ -41,12 +42,13 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.reverse.Reverse": _COPY,
     "pe_lab.models.transformer.TransformerConfig": {"logn": None},
     "pe_lab.models.gau.GAUConfig": {"logn": None},
+    "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
     "pe_lab.tasks.selective_copy.SelectiveCopy": _FILES,
     "pe_lab.tasks.sort.Sort": _FILES,
     "pe_lab.tasks.text.Text": _FILES,
 }
-"""Class -> keys added after runs of it were recorded, with the value that changes no number. With
+"""Class -> keys added after runs of it were recorded, with the value that those runs had. With
 this value they are not part of the identity, so that those runs are found again."""
 
 

@@ -162,8 +162,8 @@ def over_seeds(jobs: Sequence[Job]) -> None:
     from pe_lab.results.aggregate import grouped
     from pe_lab.results.frame import runs_of
     from pe_lab.results.labels import named
-    from pe_lab.results.output import print_tables
-    from pe_lab.results.tables import Layout, tables
+    from pe_lab.results.presentation.formats import print_tables
+    from pe_lab.results.presentation.tables import Layout, tables
 
     runs = runs_of(dict.fromkeys(job.folder.path for job in jobs))
     runs = runs.filter(state="finished")

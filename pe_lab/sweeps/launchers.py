@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from pe_lab.common.errors import UsageError
 
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
-RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
 OPTUNA = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
 
 CHOICES: dict[tuple[str, str], dict[str, Any]] = {
@@ -28,20 +27,6 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
         "verbose": 0,
         "timeout": None,
         "temp_folder": None,
-    },
-    ("hydra/launcher", "ray"): {
-        "_target_": RAY,
-        "ray": {
-            # address=HOST:PORT joins a cluster; num_cpus and object_store_memory are then null.
-            "init": {
-                "address": None,
-                "num_cpus": "${cores:1}",
-                "object_store_memory": 78643200,
-                "include_dashboard": False,
-            },
-            # A worker that dies is replaced, and its job resumes from its checkpoint.
-            "remote": {"num_cpus": "${cpus:${threads}}", "num_gpus": 0, "max_retries": 3},
-        },
     },
     ("hydra/sweeper", "optuna"): {
         "defaults": [{"optional sampler": "tpe"}, "_self_"],

@@ -7,6 +7,7 @@ searches is run by Hydra: it chooses its jobs as it goes.
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig
@@ -18,6 +19,7 @@ from pe_lab.config.overrides import as_typed
 from pe_lab.experiment.provenance import changed_code, made_otherwise
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
+from pe_lab.experiment.without_effect import unchanged, without_effect
 from pe_lab.store.sweep_name import swept
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
@@ -71,6 +73,7 @@ def _every_combination(
             track_rest(plan, job.folder)
     pairs = zip(jobs, plans, strict=True)
     _note_other_conditions([(job, plan) for job, plan in pairs if job.finished_before])
+    _warn_once([(job, plan) for job, plan in zip(jobs, plans, strict=True) if job.missing])
     ended: Exception | Interrupted | None = None
     if missing:
         sweep = Sweep(args, composed[0], plans[0].config.runs_dir)
@@ -104,15 +107,28 @@ def _every_combination(
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
 
 
+def _warn_once(missing: Sequence[tuple[Job, Plan]]) -> None:
+    """Print each warning of ``without_effect`` once, however many jobs it concerns."""
+    found = (m for job, plan in missing for m in without_effect(plan, as_typed(job.words)))
+    for message in dict.fromkeys(found):
+        console().print(message, soft_wrap=True)
+
+
 def _note_other_conditions(finished: Sequence[tuple[Job, Plan]]) -> None:
     """Print how many finished runs were made with other settings, or before their code changed."""
     notes: Counter[str] = Counter()
     for job, plan in finished:
         if found := made_otherwise(job.folder, plan.config):
-            notes[f"with {found}, so the last digits may differ"] += 1
+            notes[f"made with {found}, so the last digits may differ"] += 1
+        # The closing table says which files are damaged.
+        with suppress(PeLabError):
+            summary = job.folder.summary()
+            if summary and (found := unchanged(summary["config"], plan.resolved)):
+                notes[found] += 1
         if found := changed_code(job.folder, plan.resolved):
-            notes[f"before the file of {found} changed: their numbers are those of that code"] += 1
+            said = f"made before the file of {found} changed: their numbers are those of that code"
+            notes[said] += 1
     for note, n in notes.items():
         console().print(
-            f"{n} of the finished runs made {note}; force=true runs them again", soft_wrap=True
+            f"{n} of the finished runs {note}; force=true runs them again", soft_wrap=True
         )

@@ -4,7 +4,7 @@ other machines."""
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pe_lab.common.console import console
@@ -13,7 +13,6 @@ from pe_lab.sweeps.jobs import Job
 
 POLL_INTERVAL_S = 5.0
 LINE_INTERVAL_S = 60.0
-"""Most seconds between two lines; there is also one after each job, seconds later."""
 MAX_NAMED = 4
 """Running jobs whose steps a line has."""
 _TAIL = 16384
@@ -26,16 +25,10 @@ class Progress:
     Args:
         jobs: those to be launched.
         total: of the sweep, with those that were finished before.
-        tail: what a line ends with; where there is one, lines come by time alone.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        total: int,
-        tail: Callable[["Progress"], str] | None = None,
-    ) -> None:
-        self.jobs, self.total, self.tail = jobs, total, tail
+    def __init__(self, jobs: Sequence[Job], total: int) -> None:
+        self.jobs, self.total = jobs, total
         self.began = time.monotonic()
         self.first = {job.number: _step(job.folder) for job in jobs}
         self.done = 0
@@ -67,13 +60,11 @@ class Progress:
         if steps and remaining:
             left_s = remaining * (time.monotonic() - self.began) / steps
             parts.append(f"about {duration(left_s)} to go")
-        if self.tail is not None:
-            parts.append(self.tail(self))
         return ", ".join(parts)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Print the line after each job that ends, and every ``LINE_INTERVAL_S``."""
+        """Print the line every ``LINE_INTERVAL_S``."""
         stop = threading.Event()
         watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
         watch.start()
@@ -86,12 +77,10 @@ class Progress:
     def _watch(self, stop: threading.Event) -> None:
         printed = time.monotonic()
         while not stop.wait(POLL_INTERVAL_S):
-            done, line = self.done, self.line()
-            late = time.monotonic() - printed >= LINE_INTERVAL_S
-            ended = self.done > done and self.tail is None
-            if (ended or late) and self.done < len(self.jobs):
-                printed = time.monotonic()
-                console().print(line, soft_wrap=True)
+            if time.monotonic() - printed >= LINE_INTERVAL_S:
+                printed, line = time.monotonic(), self.line()
+                if self.done < len(self.jobs):
+                    console().print(line, soft_wrap=True)
 
 
 def _step(folder: RunFolder) -> int:

@@ -21,7 +21,6 @@ from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import register_resolvers
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.sweeps.retry import MAX_KILLS
 from pe_lab.sweeps.worker import LOCK_WAIT_S, PROGRESS_INTERVAL_S, run_when_free, serving
 
 logger = logging.getLogger("pe_lab")
@@ -38,7 +37,6 @@ class Trial:
         sweep, launcher, pool: as in ``SweepJob``.
         total: number of trials.
         fixed: the words that all trials share.
-        resume: whether the search was begun before: ``force`` has had its effect.
     """
 
     sweep: str
@@ -46,7 +44,6 @@ class Trial:
     pool: bool
     total: int
     fixed: frozenset[str]
-    resume: bool = False
 
     def __call__(self, cfg: DictConfig) -> float | None:
         """Do the run, or read it where it is finished, and return its error.
@@ -73,7 +70,7 @@ class Trial:
                     check_composed(cfg),
                     words,
                     SweepPlace(name, self.sweep, number, interval),
-                    resume=self.resume,
+                    resume=False,
                     wait_s=LOCK_WAIT_S,
                 )
             except Interrupted:
@@ -93,7 +90,7 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
     """Run the sweeper's search to its end, and print the best trial.
 
     Raises:
-        RunError: no trial ended well, or workers are killed again and again.
+        RunError: no trial ended well, or a worker was killed.
         Interrupted: a signal came; the same command continues.
     """
     import optuna  # type: ignore[import-not-found, unused-ignore]
@@ -101,40 +98,27 @@ def search(hydra: Hydra, cfg: DictConfig, overrides: list[str], sweep: str, pool
     # Trials are logged here already.
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
     optuna.logging.set_verbosity(logging.ERROR)
-    runs, idle_pools, resume = Path(cfg.runs_dir), 0, False
-    while True:
-        finished = _count_finished(runs)
-        trials = int(cfg.hydra.sweeper.get("n_trials", 0))
-        trial = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)), resume)
-        try:
-            with warnings.catch_warnings():
-                # The sweeper uses deprecated names of optuna.
-                warnings.simplefilter("ignore")
-                hydra.multirun("config", trial, overrides)
-            break
-        except BrokenProcessPool:
-            # The same trials are drawn again; the finished ones are only read.
-            idle_pools = 0 if _count_finished(runs) > finished else idle_pools + 1
-            resume = True
-            if idle_pools == MAX_KILLS:
-                raise RunError(
-                    f"{MAX_KILLS} times a worker was killed before a trial ended: is there memory "
-                    "for hydra.launcher.n_jobs of them? The same command continues"
-                ) from None
-            logger.warning("a worker was killed: continuing the search in new workers")
-        except ValueError as error:
-            if stopping() is None:
-                raise RunError(
-                    f"no trial of the search ended well ({error}): the failures are listed above"
-                ) from None
-            break
+    trials = int(cfg.hydra.sweeper.get("n_trials", 0))
+    trial = Trial(sweep, os.getpid(), pool, trials, frozenset(as_typed(overrides)))
+    try:
+        with warnings.catch_warnings():
+            # The sweeper uses deprecated names of optuna.
+            warnings.simplefilter("ignore")
+            hydra.multirun("config", trial, overrides)
+    except BrokenProcessPool:
+        if stopping() is None:
+            raise RunError(
+                "a worker was killed: is there memory for hydra.launcher.n_jobs of them? The same "
+                "command continues"
+            ) from None
+    except ValueError as error:
+        if stopping() is None:
+            raise RunError(
+                f"no trial of the search ended well ({error}): the failures are listed above"
+            ) from None
     if (stop := stopping()) is not None:
         raise stop
     _print_best(Path(cfg.hydra.sweep.dir), overrides)
-
-
-def _count_finished(runs: Path) -> int:
-    return len(list(runs.glob("*/*/seed*/summary.json")))
 
 
 def _print_best(folder: Path, overrides: list[str]) -> None:

@@ -1,7 +1,6 @@
 """A sweep's name, composed configuration and launcher: what launches some of its jobs."""
 
 import os
-import signal
 import socket
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,9 @@ from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
 from pe_lab.store.sweep_name import sweep_name
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import Job
-from pe_lab.sweeps.launchers import JOBLIB, RAY, check_installed, check_numbers
+from pe_lab.sweeps.launchers import JOBLIB, check_installed, check_numbers
 from pe_lab.sweeps.retry import Launch
 from pe_lab.sweeps.worker import SweepJob
-
-POOLS = (JOBLIB,)
-"""Launchers whose workers are children of this process."""
 
 
 def check_launcher(cfg: DictConfig) -> bool:
@@ -72,7 +68,8 @@ class Sweep:
             "config", args.overrides, RunMode.MULTIRUN, with_log_configuration=True
         )
         self.callbacks = Callbacks(self.cfg)
-        self.pool = self.cfg.hydra.launcher._target_ in POOLS
+        # Its workers are children of this process.
+        self.pool = self.cfg.hydra.launcher._target_ == JOBLIB
         self.slurm = self.cfg.hydra.launcher._target_ == slurm.LAUNCHER
 
     @contextmanager
@@ -84,8 +81,6 @@ class Sweep:
         watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
         if self.slurm:
             watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
-        elif self.cfg.hydra.launcher._target_ == RAY:
-            watch = _ray()
         try:
             with watch, warnings.catch_warnings():
                 # loky replaces a worker whose memory grew, between two jobs: nothing is lost.
@@ -135,20 +130,3 @@ class Sweep:
                 launched.returned = returned and returned.return_value
 
         return launch
-
-
-@contextmanager
-def _ray() -> Iterator[None]:
-    """Signals stop the jobs that Ray runs inside, and the Ray that a sweep began ends with it: its
-    workers stay in the folder in which they started, and the next sweep of this process may have
-    another one."""
-    import ray
-
-    before = ray.is_initialized()
-    # Ray waits in code that takes no other exception.
-    with StopOnSignal(signal.default_int_handler):
-        try:
-            yield
-        finally:
-            if not before:
-                ray.shutdown()

@@ -4,17 +4,14 @@ Shape letters: B rows, T tokens of the prompt, S positions, V vocabulary.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
-from pe_lab.core.task import Batch, Bools, Ints
+from pe_lab.core.task import Ints
 from pe_lab.models.base import Model
-from pe_lab.training.measure import Answers, chunks, evaluating
 
 Choice = Callable[[Tensor], Tensor]
 """From logits (B, V) to one token for each row, (B, 1)."""
@@ -97,45 +94,3 @@ def generate(
             return torch.cat(answers, 1)
         read += 1
         hidden = model(answers[-1], positions(), cache)
-
-
-@torch.inference_mode()
-def generated_answers(
-    model: Model,
-    data: Batch,
-    positions: Ints,
-    of_tokens: OfTokens | None = None,
-    *,
-    batch_tokens: int,
-    autocast: Callable[[], Any],
-    poll: Callable[[], None] = lambda: None,
-) -> Answers:
-    """The answers that the model generates greedily, to a task whose scored answers are one run
-    at the end of each row. The arguments are those of ``measure.answer`` and ``generate``; losses
-    are nan.
-    """
-    wrong = np.zeros(data.scored.shape, dtype=bool)
-    with evaluating(model):
-        for rows, first, n in _same_places(data.scored):
-            rows_pos = positions if len(positions) == 1 else positions[rows]
-            found = []
-            for part, pos in chunks(data.take(rows), rows_pos, batch_tokens, poll):
-                prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(model.device)
-                with autocast():
-                    where = pos.to(model.device)
-                    answers = generate(model, prompt, where, n, of_tokens=of_tokens)
-                found.append(answers.cpu().numpy() != part.targets[:, first : first + n])
-            wrong[rows, first : first + n] = np.concatenate(found)
-    row, position = np.nonzero(data.scored)
-    flat = wrong[data.scored]
-    return Answers(flat, np.full(len(flat), np.nan), row, position, {})
-
-
-def _same_places(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
-    """Rows with the same scored places, the first of these, and their number."""
-    n = scored.sum(1)
-    first = scored.argmax(1)
-    for start, length in np.unique(np.stack([first, n], 1), axis=0).tolist():
-        rows = np.flatnonzero((first == start) & (n == length))
-        assert scored[rows, start : start + length].all()
-        yield rows, start, length

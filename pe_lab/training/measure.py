@@ -1,9 +1,10 @@
 """Measuring a model on a split: its answers, their metrics, and a breakdown of the errors."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from pe_lab.core.metrics import computed
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch, Ints, Task
-from pe_lab.models.base import Model
-from pe_lab.models.scored_positions import ScoredPositions
+from pe_lab.core.task import Batch, Bools, Ints, Task
+from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.pe.positions import Positions
+from pe_lab.training.generate import OfTokens, generate
+from pe_lab.training.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Answers:
         return len(np.unique(self.row[self.wrong]))
 
     def measured(self) -> dict[str, float]:
-        """Every metric of ``common.metrics`` that is computed from answers."""
+        """Every metric of ``core.metrics`` that is computed from answers."""
         return computed(self)
 
     def breakdown(
@@ -148,3 +150,89 @@ def answer(
         position,
         {name: tag[data.scored] for name, tag in data.tags.items()},
     )
+
+
+@torch.inference_mode()
+def generated_answers(
+    model: Model,
+    data: Batch,
+    positions: Ints,
+    of_tokens: OfTokens | None = None,
+    *,
+    batch_tokens: int,
+    autocast: Callable[[], Any],
+    poll: Callable[[], None] = lambda: None,
+) -> Answers:
+    """The answers that the model generates greedily, to a task whose scored answers are one run
+    at the end of each row. The arguments are those of ``measure.answer`` and ``generate``; losses
+    are nan.
+    """
+    wrong = np.zeros(data.scored.shape, dtype=bool)
+    with evaluating(model):
+        for rows, first, n in _same_places(data.scored):
+            rows_pos = positions if len(positions) == 1 else positions[rows]
+            found = []
+            for part, pos in chunks(data.take(rows), rows_pos, batch_tokens, poll):
+                prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(model.device)
+                with autocast():
+                    where = pos.to(model.device)
+                    answers = generate(model, prompt, where, n, of_tokens=of_tokens)
+                found.append(answers.cpu().numpy() != part.targets[:, first : first + n])
+            wrong[rows, first : first + n] = np.concatenate(found)
+    row, position = np.nonzero(data.scored)
+    flat = wrong[data.scored]
+    return Answers(flat, np.full(len(flat), np.nan), row, position, {})
+
+
+def _same_places(scored: Bools) -> Iterator[tuple[Ints, int, int]]:
+    """Rows with the same scored places, the first of these, and their number."""
+    n = scored.sum(1)
+    first = scored.argmax(1)
+    for start, length in np.unique(np.stack([first, n], 1), axis=0).tolist():
+        rows = np.flatnonzero((first == start) & (n == length))
+        assert scored[rows, start : start + length].all()
+        yield rows, start, length
+
+
+class Evaluator:
+    """Evaluates a model on the splits of a plan.
+
+    Args:
+        sets: the evaluation set of each split.
+        poll: called between batches; may raise to stop.
+        batch_tokens: tokens evaluated at once; None: ``eval.batch_tokens``.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: Model,
+        sets: Mapping[str, Batch],
+        poll: Callable[[], None] = lambda: None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self.plan, self.model, self.sets = plan, model, sets
+        self._options: dict[str, Any] = {
+            "batch_tokens": batch_tokens or plan.config.eval.batch_tokens,
+            "autocast": partial(model.autocast, plan.config.train.precision),
+            "poll": poll,
+        }
+
+    def answers(self, split: str, n: int | None = None) -> Answers:
+        """The teacher-forced answers to a split, or to its first ``n`` sequences."""
+        data, positions = self._sequences(split, n)
+        task = self.plan.task.split(split)
+        return answer(self.model, task, data, positions, **self._options)
+
+    def generated(self, split: str) -> Answers:
+        """The answers that the model generates greedily."""
+        data, positions = self._sequences(split, None)
+        source = self.plan.positions
+        of_tokens = source.of_tokens if source.from_tokens else None
+        return generated_answers(self.model, data, positions, of_tokens, **self._options)
+
+    def _sequences(self, split: str, n: int | None) -> tuple[Batch, Ints]:
+        data = self.sets[split]
+        positions = fixed_positions(self.plan.positions, split, data)
+        first = slice(0, n)
+        return data.take(first), positions if len(positions) == 1 else positions[first]

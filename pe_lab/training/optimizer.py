@@ -1,5 +1,6 @@
-"""Adam and AdamW, and the optimizer of a configuration."""
+"""Adam and AdamW, the optimizer of a configuration, and its learning rate."""
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
@@ -76,3 +77,14 @@ def state_per_weight(train: TrainConfig) -> int:
     """How many numbers a configuration's optimizer keeps for each weight: 2 for Adam."""
     probe = make_optimizer(train, [nn.Parameter(torch.zeros(1))])
     return sum(tensor.shape == probe.values.shape for tensor in probe.state.values())
+
+
+def learning_rate(cfg: TrainConfig, step: int) -> float:
+    """The learning rate of a step, counted from 0: linear warm-up over ``cfg.warmup`` steps, then
+    ``cfg.schedule``, which would reach zero at step ``cfg.steps``."""
+    if step < cfg.warmup:
+        return cfg.lr * (step + 1) / cfg.warmup
+    progress = (step - cfg.warmup) / max(1, cfg.steps - cfg.warmup)
+    if cfg.schedule == "cosine":
+        return cfg.lr * (1 + math.cos(math.pi * progress)) / 2
+    return cfg.lr * (1 - progress) if cfg.schedule == "linear" else cfg.lr

@@ -1,5 +1,7 @@
 """From a checked configuration to a plan: every error that can be found before any work."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +14,11 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.pe.base import Dims
+from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
 from pe_lab.training.encodings import build_encodings, refused, refused_positions
 from pe_lab.training.kernels import accelerate, check_backend
-from pe_lab.training.null_values import null_values, replaced
-from pe_lab.training.sizes import check_sizes, sequences_of
+from pe_lab.training.memory import check_sizes, sequences_of
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,20 @@ class Plan:
     """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
     null_values: dict[str, Any] = field(default_factory=dict)
     """The keys that are null and stand for a value, with that value."""
+    reads_positions: bool = True
+    """Whether any layer's encoding reads them."""
+    at_test_time: bool = False
+    """Whether the encoding is made for a trained one, at test time."""
 
     @property
     def resolved(self) -> Config:
-        """The configuration as it is recorded and hashed: with the ``null_values``."""
-        return validated(replaced(plain(self.config), self.null_values))
+        """The configuration as it is recorded and hashed.
+
+        It holds the ``null_values``, and ``eval.skip_too_long`` only where a split is skipped: the
+        key changes nothing in another run.
+        """
+        values = self.null_values | {"eval.skip_too_long": bool(self.too_long)}
+        return validated(replaced(plain(self.config), values))
 
     def sequences(self, split: str, most: int) -> int:
         """How many sequences of a split to measure, where ``most`` of the training length are:
@@ -95,6 +105,23 @@ def plan(config: Config) -> Plan:
         source = config.names.get("positions", "")
         if refusal := refused_positions(model_config, encoding, positions, source):
             raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
+    too_long = _too_long(config, limits, encodings)
+    _check_generation(config, task, encodings)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    splits = [name for name in task.evaluated() if name not in too_long]
+    values = null_values(plain(config), model_config, encodings)
+    return Plan(
+        config, task, positions, model_config, dims, splits, too_long, values,
+        reads_positions=any(encoding.reads_positions for encoding in encodings),
+        at_test_time=any(encoding.at_test_time for encoding in encodings),
+    )  # fmt: skip
+
+
+def _too_long(
+    config: Config, limits: Mapping[str, int], encodings: Sequence[PositionalEncoding]
+) -> dict[str, int]:
+    """The splits with more positions than the encoding has; refused unless they are skipped."""
     limited = {e.max_len: e for e in encodings if e.max_len is not None}
     longest = min(limited, default=None)
     too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
@@ -107,6 +134,11 @@ def plan(config: Config) -> Plan:
         if not never:
             remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
         raise UsageError(f"pe.{key}={size} is too short: {name} needs {need} positions; {remedy}")
+    return too_long
+
+
+def _check_generation(config: Config, task: Task, encodings: Sequence[PositionalEncoding]) -> None:
+    """Refuse ``eval.generate`` where the answers cannot be generated."""
     if config.eval.generate and not task.generates:
         raise UsageError(
             "eval.generate=true is not allowed: this task's answers are not one run at the "
@@ -119,11 +151,6 @@ def plan(config: Config) -> Plan:
             "whole sequence, not known while it is written: set eval.generate=false or change "
             f"pe.{whole.partition('=')[0]}"
         )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    splits = [name for name in task.evaluated() if name not in too_long]
-    values = null_values(plain(config), model_config, encodings)
-    return Plan(config, task, positions, model_config, dims, splits, too_long, values)
 
 
 def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:
@@ -192,3 +219,43 @@ def build_task(section: dict[str, Any]) -> Task:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return task
+
+
+def null_values(
+    config: Mapping[str, Any], model: ModelConfig, encodings: Iterable[PositionalEncoding]
+) -> dict[str, Any]:
+    """The keys of a configuration that are null and stand for a value, with that value:
+    ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
+    found: dict[str, list[Any]] = {}
+    for group, made in (("model", [model]), ("pe", encodings)):
+        for one in made:
+            for key, value in one.null_values().items():
+                if value is not None:
+                    found.setdefault(f"{group}.{key}", []).append(value)
+    return {
+        key: values[0]
+        for key, values in found.items()
+        if len(set(values)) == 1 and _is_null(config, key)
+    }
+
+
+def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with these values of dotted keys."""
+    changed: Any = deepcopy(dict(config))
+    for key, value in values.items():
+        section, name = _section(changed, key)
+        section[name] = value
+    return dict(changed)
+
+
+def _is_null(config: Any, key: str) -> bool:
+    section, name = _section(config, key)
+    return name in section and section[name] is None
+
+
+def _section(config: Any, key: str) -> tuple[Any, str]:
+    """The mapping that holds a dotted key, and its name there."""
+    *path, name = key.split(".")
+    for part in path:
+        config = config[int(part)] if isinstance(config, list) else config[part]
+    return config, name

@@ -1,30 +1,70 @@
-"""The training loop: steps, evaluation, checkpoints; it can stop and resume at any step."""
+"""The training loop: loss, steps, evaluation, checkpoints; it can stop and resume at any step.
+
+Shape letters: B batch, T tokens.
+"""
 
 import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.core.rng import generator, torch_seed
-from pe_lab.core.task import Batch
+from pe_lab.core.task import Batch, Bools
+from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.batches import TrainData
-from pe_lab.training.evaluator import Evaluator, autocast
-from pe_lab.training.loss import Microbatch, summed_loss
-from pe_lab.training.optimizer import make_optimizer
+from pe_lab.training.measure import Evaluator
+from pe_lab.training.optimizer import learning_rate, make_optimizer
 from pe_lab.training.plan import Plan
-from pe_lab.training.schedule import learning_rate
 
 logger = logging.getLogger("pe_lab")
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One of the ``train.accumulate`` parts of a training step's batch.
+
+    Args:
+        counted: True at the positions of the loss, (B, T).
+        pos: (1 or B, T).
+        key: the key of the dropout masks.
+    """
+
+    batch: Batch
+    counted: Bools
+    pos: Tensor
+    key: int
+
+
+def summed_loss(
+    model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
+) -> Tensor:
+    """Cross-entropy summed over the counted positions; the last layer and the logits are computed
+    there only. ``key`` is that of the dropout masks."""
+    device = model.device
+    targets = torch.from_numpy(batch.targets[counted]).to(device)
+    tokens = torch.from_numpy(batch.tokens).to(device)
+    if counted.all():
+        hidden = model(tokens, pos, key=key).flatten(0, 1)
+    else:
+        hidden = model(tokens, pos, scored=ScoredPositions.of(counted, device), key=key)
+    return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
+
+
+def wide(logits: Tensor) -> Tensor:
+    """Logits in at least float32, as half precision is too narrow for a loss."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class RowLog(Protocol):
@@ -174,7 +214,7 @@ class Trainer:
             # Making a generator takes as long as all the rest here.
             self.positions_rng = generator(seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
-        counted = self.plan.task.trained(batch)
+        counted = batch.trained(self.plan.task.loss_on)
         if not counted.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
@@ -193,7 +233,9 @@ class Trainer:
         total = sum(int(part.counted.sum()) for part in microbatches)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in microbatches:
-            part_loss = self._summed_loss(part)
+            with self.model.autocast(self.config.precision):
+                pos = part.pos.to(self.device)
+                part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
         norm = self.optimizer.clip(self.config.clip)
@@ -204,11 +246,6 @@ class Trainer:
         self.step += 1
         self.loss_sum += loss
         self.loss_steps += 1
-
-    def _summed_loss(self, part: Microbatch) -> Tensor:
-        pos = part.pos.to(self.device)
-        with autocast(self.plan, self.model):
-            return summed_loss(self.model, part.batch, part.counted, pos, part.key)
 
     def _log_loss(self) -> None:
         self.last_loss = float(self.loss_sum) / self.loss_steps
@@ -234,8 +271,7 @@ class Trainer:
         self.below = self.below + 1 if limit is not None and error <= limit else 0
 
     def _poll(self) -> None:
-        stop = self.stopping()
-        if stop is not None:
+        if (stop := self.stopping()) is not None:
             self.save()
             raise stop
 

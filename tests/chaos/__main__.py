@@ -1,11 +1,10 @@
 """``make test-chaos``: attacks on runs and their folders for some minutes.
 
-    python -m tests.chaos [minutes=10] [seed=N] [jobs=2] [page=true] [case=KIND-NUMBER]
+    python -m tests.chaos [minutes=10] [seed=N] [jobs=2] [case=KIND-NUMBER]
 
-Runs, sweeps and evaluations are killed at random moments, file operations fail, files of run
-folders are damaged or edited, configurations are drawn at random: docs/reliability.md says what
-must hold.
-A violation is printed with the command that repeats it. ``page``: write the counts into that page.
+Runs, sweeps and evaluations are killed at random moments, file operations fail, configurations are
+drawn at random: docs/reliability.md says what must hold. ``tests.chaos.corruption`` damages files.
+A violation is printed with the command that repeats it.
 Linux, with a C compiler.
 """
 
@@ -19,7 +18,7 @@ from pathlib import Path
 def main() -> int:
     """Start again with the library preloaded, then attack; 1 if a promise was broken."""
     defaults = {"minutes": "10", "seed": str(random.randrange(10**6)), "jobs": "2",
-                "page": "true", "case": ""}  # fmt: skip
+                "case": ""}  # fmt: skip
     options = dict(word.partition("=")[::2] for word in sys.argv[1:])
     if wrong := options.keys() - defaults.keys():
         raise SystemExit(f"{', '.join(wrong)}: the options are {', '.join(defaults)}")
@@ -38,10 +37,7 @@ def main() -> int:
     folder = Path(os.environ["LD_PRELOAD"]).parent
     if options["case"]:
         return repeat(folder, int(options["seed"]), options["case"])
-    return campaign(
-        folder, float(options["minutes"]), int(options["seed"]), int(options["jobs"]),
-        options["page"] == "true",
-    )  # fmt: skip
+    return campaign(folder, float(options["minutes"]), int(options["seed"]), int(options["jobs"]))
 
 
 if __name__ == "__main__":

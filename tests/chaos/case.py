@@ -22,7 +22,7 @@ from tests.chaos.warm import Ended, Fault, run
 from tests.program import rows, summary, tiny
 
 STATUSES = (0, 1, 2)
-TIMED = {"seconds", "time", "git_revision", "git_changed", "digest"}
+TIMED = {"seconds", "time", "git_revision", "git_changed"}
 """Columns of evaluations that differ between two equal measurements."""
 
 
@@ -143,17 +143,11 @@ def run_folders(place: Path) -> list[Path]:
     return sorted(p for p in place.glob("runs/*/*/seed*") if "replaced" not in p.name)
 
 
-def table(ended: Ended) -> dict[tuple[Any, ...], Any]:
-    """The rows of ``results format=json`` of one seed each, by run and split."""
-    content = json.loads(ended.output[ended.output.index("{") :])
-    keys = ("task", "pe", "seed", "split")
-    return {tuple(row.get(key) for key in keys): row for row in content["rows"]}
-
-
 def evaluated(folder: Path) -> set[str]:
     """The rows of evaluations.jsonl without times."""
     path = folder / "evaluations.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
+    # The last line is the digest of the others.
+    lines = path.read_text().splitlines()[:-1] if path.exists() else []
     kept = ({k: v for k, v in json.loads(n).items() if k not in TIMED} for n in lines)
     return {json.dumps(row, sort_keys=True) for row in kept}
 

@@ -10,7 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop
-from pe_lab.kernels import reference
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.requests import (
+    Cope,
+    Dape,
+    Distance,
+    NearFar,
+    Path,
+    Request,
+    StickBreaking,
+)
 from pe_lab.pe.rotation import Rotation
 
 Attend = Callable[..., Tensor | None]
@@ -18,6 +27,37 @@ DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
 # Of values and gradients, relative to the largest of them.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 GATES = ("keys", "sep_keys", "values", "rope")
+
+
+QKV = ("q", "k", "v")
+TERMS = ("bias_HN", "kept_BHS", "bias_HTS", "key_HND", "query_HND", "value_HND")
+ARGUMENTS: dict[str, tuple[type[Request], tuple[str, ...]]] = {
+    "cope": (Cope, (*QKV, "gate_q", "gate_k", "table_ND", "position_scale")),
+    "dape": (Dape, (*QKV, "bias_HN", "from_content_WH", "by_distance_WN", "out_WH")),
+    "distance": (Distance, (*QKV, "bias_HN")),
+    "rotary_distance": (Distance, (*QKV, "bias_HN", "rotation")),
+    "relative": (Distance, (*QKV, *TERMS)),
+    "near_far": (NearFar, (*QKV, "near", "rotation", "far_q", "far_k")),
+    "path": (Path, (*QKV, "w_BHSD", "beta_BHS", "kept_BHS")),
+    "stick_breaking": (StickBreaking, (*QKV, "remainder")),
+}
+"""Requests by the names of these tests, and the order of their fields here; dropout comes last."""
+
+
+def request(name: str, *given: Any) -> Request:
+    """The request of these arguments."""
+    kind, fields = ARGUMENTS[name]
+    return kind(**dict(zip((*fields, "drop"), given, strict=True)))
+
+
+def kernel(name: str) -> Attend:
+    """The C++ kernel as a function of ``ARGUMENTS`` and dropout."""
+    return lambda *given: dispatch.kernel(ARGUMENTS[name][0])(request(name, *given))
+
+
+def formula(name: str) -> Attend:
+    """The formula, likewise."""
+    return lambda *given: request(name, *given).formula()
 
 
 @dataclass(frozen=True)
@@ -164,28 +204,22 @@ def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor
 
 
 def assert_equal(
-    attend: Attend, formula: Attend, tensors: list[Tensor], *rest: object, tolerance: float = 0.0
+    attend: Attend,
+    expected_by: Attend,
+    tensors: list[Tensor],
+    *rest: object,
+    tolerance: float = 0.0,
 ) -> None:
     """A kernel agrees with the formula in float64, in value and gradients."""
     wide = {id(x): x.double() for x in tensors}
     found = results(attend, tensors, *rest)
-    expected = results(formula, [wide[id(x)] for x in tensors], *rest)
+    expected = results(expected_by, [wide[id(x)] for x in tensors], *rest)
     for x, y in zip(found, expected[: len(found)], strict=True):
         assert x.dtype == tensors[0].dtype
         error = float((x.double() - y).abs().max() / y.abs().max().clamp(min=1))
         assert error <= (tolerance or TOLERANCE[x.dtype]), f"off by {error:.1e}"
 
 
-def assert_cope(attend: Attend, size: Size, gates: str, npos: int, dtype: torch.dtype) -> None:
-    for drop in (None, DROP):
-        assert_equal(attend, reference.cope, cope_inputs(size, gates, npos, dtype), 0.7, drop)
-
-
-def assert_distance(attend: Attend, size: Size, dtype: torch.dtype) -> None:
-    def no_bias(attend: Attend) -> Attend:
-        return lambda q, k, v, drop: attend(q, k, v, None, drop)
-
-    *qkv, bias = distance_inputs(size, dtype)
-    for drop in (None, DROP):
-        assert_equal(attend, reference.distance, [*qkv, bias], drop)
-        assert_equal(no_bias(attend), no_bias(reference.distance), qkv, drop)
+def assert_kernel(name: str, tensors: list[Tensor], *rest: object, tolerance: float = 0.0) -> None:
+    """``assert_equal`` of a C++ kernel and its formula."""
+    assert_equal(kernel(name), formula(name), tensors, *rest, tolerance=tolerance)

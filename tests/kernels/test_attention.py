@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,12 +11,14 @@ from attention_cases import (
     SIZES,
     Attend,
     Size,
-    assert_cope,
-    assert_distance,
     assert_equal,
+    assert_kernel,
+    cope_inputs,
     dape_inputs,
     distance_inputs,
+    formula,
     inputs,
+    kernel,
     path_inputs,
     relative_inputs,
     results,
@@ -27,26 +28,13 @@ from compiler import needs_compiler
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.kernels import reference
-from pe_lab.kernels.cpu import (
-    build,
-    cope,
-    dape,
-    distance,
-    path,
-    relative,
-    stick_breaking,
-)
+from pe_lab.kernels.cpu import build
 
 pytestmark = needs_compiler
 
-KERNELS: dict[str, Callable[..., Tensor]] = {
-    "cope": cope.cope,
-    "distance": distance.distance,
-    "near_far": distance.near_far,
-    "path": path.path,
-    "relative": relative.relative,
-    "stick_breaking": stick_breaking.stick_breaking,
+KERNELS = {
+    name: kernel(name)
+    for name in ("cope", "distance", "near_far", "path", "relative", "stick_breaking")
 }
 TERMS = range(3, 9)
 """Arguments of ``relative`` that may be None."""
@@ -57,16 +45,24 @@ each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], id
 @each_dtype
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_cope_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
-    for gates in (*GATES, "sep_queries"):
-        assert_cope(cope.cope, size, gates, 20, dtype)
-    for npos in (1, 2, size.s + 1, 3 * size.s):
-        assert_cope(cope.cope, size, "keys", npos, dtype)
+    cases = [(gates, 20) for gates in (*GATES, "sep_queries")]
+    cases += [("keys", npos) for npos in (1, 2, size.s + 1, 3 * size.s)]
+    for gates, npos in cases:
+        for drop in (None, DROP):
+            assert_kernel("cope", cope_inputs(size, gates, npos, dtype), 0.7, drop)
 
 
 @each_dtype
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_distance_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
-    assert_distance(distance.distance, size, dtype)
+    *qkv, bias = distance_inputs(size, dtype)
+    for drop in (None, DROP):
+        assert_kernel("distance", [*qkv, bias], drop)
+        assert_equal(no_bias(kernel("distance")), no_bias(formula("distance")), qkv, drop)
+
+
+def no_bias(attend: Attend) -> Attend:
+    return lambda q, k, v, drop: attend(q, k, v, None, drop)
 
 
 @each_dtype
@@ -86,19 +82,18 @@ def test_relative_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
             return call
 
         for drop in (None, DROP):
-            assert_equal(only(relative.relative), only(reference.relative), tensors, drop)
+            assert_equal(only(kernel("relative")), only(formula("relative")), tensors, drop)
 
 
 @each_dtype
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_stick_breaking_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
-    attend, formula = stick_breaking.stick_breaking, reference.stick_breaking
     for remainder in (False, True):
         for drop in (None, DROP):
             q, k, v, _ = distance_inputs(size, dtype)
-            assert_equal(attend, formula, [q, k, v], remainder, drop)
+            assert_kernel("stick_breaking", [q, k, v], remainder, drop)
             # Sticks that end at once, or stay whole.
-            assert_equal(attend, formula, [30 * q, k, v], remainder, drop, tolerance=3e-5)
+            assert_kernel("stick_breaking", [30 * q, k, v], remainder, drop, tolerance=3e-5)
 
 
 @each_dtype
@@ -111,8 +106,8 @@ def test_path_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
 
     for drop in (None, DROP):
         *ungated, kept = path_inputs(size, dtype)
-        assert_equal(path.path, reference.path, [*ungated, kept], drop)
-        assert_equal(no_gates(path.path), no_gates(reference.path), ungated, drop)
+        assert_kernel("path", [*ungated, kept], drop)
+        assert_equal(no_gates(kernel("path")), no_gates(formula("path")), ungated, drop)
 
 
 HEADS = [
@@ -128,29 +123,21 @@ HEADS = [
 @pytest.mark.parametrize("size", HEADS, ids=str)
 def test_dape_equals_the_formula(size: Size, dtype: torch.dtype) -> None:
     for drop in (None, DROP):
-        assert_equal(dape.dape, reference.dape, dape_inputs(size, dtype), drop)
+        assert_kernel("dape", dape_inputs(size, dtype), drop)
 
 
 def test_dape_is_left_to_pytorch_for_other_numbers_of_heads() -> None:
-    assert dape.dape(*dape_inputs(Size(2, 3, 5, 5, 4), torch.float32), None) is None
-
-
-def test_the_number_of_threads_changes_no_bit_of_dape() -> None:
-    tensors = dape_inputs(Size(1, 2, 200, 333, 8), torch.float32)
-    alone = results(dape.dape, tensors, DROP)
-    torch.set_num_threads(3)
-    for x, y in zip(results(dape.dape, tensors, DROP), alone, strict=True):
-        assert torch.equal(x, y)
+    assert kernel("dape")(*dape_inputs(Size(2, 3, 5, 5, 4), torch.float32), None) is None
 
 
 def test_a_broken_stick_ends_the_row_but_not_where_it_is_not_a_number() -> None:
     """Key 0 is far beyond where the weights of float32 end."""
     q, k, v = torch.zeros(3, 1, 1, 400, 8)
     v[..., 0, :] = torch.nan
-    found = stick_breaking.stick_breaking(q, k, v, True, None)
+    found = KERNELS["stick_breaking"](q, k, v, True, None)
     assert bool(found[..., 300:, :].isfinite().all())
     k[..., 390, :] = torch.nan
-    assert bool(stick_breaking.stick_breaking(q, k, v, True, None)[..., 391:, :].isnan().all())
+    assert bool(KERNELS["stick_breaking"](q, k, v, True, None)[..., 391:, :].isnan().all())
 
 
 @each_dtype
@@ -162,22 +149,23 @@ def test_near_far_equals_the_formula(size: Size, near: int, dtype: torch.dtype) 
     for halves, far_keys, drop in ((False, True, None), (True, False, DROP)):
         rest = windowed(size, near, halves, far_keys)
         tensors = [q / 4, k / 4, v]
-        assert_equal(distance.near_far, reference.near_far, tensors, *rest, drop)
+        assert_kernel("near_far", tensors, *rest, drop)
 
 
 def test_near_far_is_left_to_pytorch_where_gradients_are_needed() -> None:
     (q, k, v), rest = inputs("near_far", Size(1, 2, 5, 9, 4), torch.float64)
-    assert distance.near_far(q, k, v.requires_grad_(), *rest, None) is None
+    assert KERNELS["near_far"](q, k, v.requires_grad_(), *rest, None) is None
     with torch.no_grad():
-        assert distance.near_far(q, k, v, *rest, None) is not None
+        assert KERNELS["near_far"](q, k, v, *rest, None) is not None
 
 
-@pytest.mark.parametrize("needed", range(9))
-def test_one_gradient_of_relative_alone(needed: int) -> None:
-    found = []
-    for attend in (relative.relative, reference.relative):
-        tensors = relative_inputs(Size(2, 2, 70, 90, 16), torch.float64)
-        tensors = [x.detach().requires_grad_(i == needed) for i, x in enumerate(tensors)]
+@pytest.mark.parametrize(
+    ("kind", "needed"), [*(("distance", i) for i in range(4)), *(("relative", i) for i in range(9))]
+)
+def test_one_gradient_alone(kind: str, needed: int) -> None:
+    found, (drawn, _) = [], inputs(kind, Size(2, 2, 70, 90, 16), torch.float64)
+    for attend in (kernel(kind), formula(kind)):
+        tensors = [x.detach().requires_grad_(i == needed) for i, x in enumerate(drawn)]
         found += torch.autograd.grad(attend(*tensors, DROP).sin().sum(), tensors[needed])
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
 
@@ -189,7 +177,7 @@ def test_the_dropout_mask(kind: str, drop: Drop) -> None:
     q, k, v = torch.zeros(2, 2, 70, 90), torch.zeros(2, 2, 90, 90), torch.eye(90)
     v = v.expand(2, 2, 90, 90)
     if kind == "cope":
-        weights = cope.cope(q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
+        weights = KERNELS["cope"](q, k, v, q, k, torch.zeros(4, 90), 1.0, drop)
     else:
         rest = {
             "distance": [None],
@@ -217,7 +205,7 @@ def test_strides(kind: str, spread: str) -> None:
         strided = spread == "gradient strided" and out is not None
         return out.mT.contiguous().mT if strided else out
 
-    assert_equal(attend, reference.REFERENCE[kind], tensors, *rest, DROP)
+    assert_equal(attend, formula(kind), tensors, *rest, DROP)
 
 
 @each_kernel
@@ -226,13 +214,13 @@ def test_the_output_lies_as_the_output_projection_reads_it(kind: str) -> None:
     assert KERNELS[kind](*tensors, *rest, None).transpose(1, 2).is_contiguous()
 
 
-@each_kernel
+@pytest.mark.parametrize("kind", [*KERNELS, "dape"])
 @pytest.mark.parametrize("size", [Size(1, 1, 200, 333, 8), Size(5, 4, 48, 48, 16)], ids=str)
 def test_the_number_of_threads_changes_no_bit(kind: str, size: Size) -> None:
     tensors, rest = inputs(kind, size, torch.float32)
-    alone = results(KERNELS[kind], tensors, *rest, DROP)
+    alone = results(kernel(kind), tensors, *rest, DROP)
     torch.set_num_threads(3)
-    for x, y in zip(results(KERNELS[kind], tensors, *rest, DROP), alone, strict=True):
+    for x, y in zip(results(kernel(kind), tensors, *rest, DROP), alone, strict=True):
         assert torch.equal(x, y)
 
 
@@ -241,7 +229,7 @@ def test_threads_without_openmp(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(build, "fork", lambda: 0)
     torch.set_num_threads(3)
     tensors, rest = inputs(kind, Size(2, 2, 100, 100, 16), torch.float64)
-    assert_equal(KERNELS[kind], reference.REFERENCE[kind], tensors, *rest, DROP)
+    assert_equal(KERNELS[kind], formula(kind), tensors, *rest, DROP)
 
 
 @each_kernel
@@ -266,7 +254,7 @@ def test_tensors_that_do_not_fit_are_refused(
         KERNELS[kind](*tensors, *rest, None)
 
 
-@pytest.mark.parametrize("kind", KERNELS.keys() - {"near_far"})
+@pytest.mark.parametrize("kind", sorted(KERNELS.keys() - {"near_far"}))
 def test_double_backward_is_refused(kind: str) -> None:
     tensors, rest = inputs(kind, Size(1, 2, 5, 9, 4), torch.float64)
     q = tensors[0].requires_grad_()
@@ -310,17 +298,23 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
 
 LONG = """
 import resource, torch
-from pe_lab.kernels.cpu import cope, distance, relative, stick_breaking
+from pe_lab.kernels.dispatch import kernel
+from pe_lab.kernels.requests import Cope, Distance, StickBreaking
 torch.set_num_threads(1)
 def step(length):
     q, k, v = torch.randn(3, 1, 1, length, 16).requires_grad_()
+    of = {"q": q, "k": k, "v": v}
     table = torch.randn(length + 1, 16).requires_grad_()
-    cope.cope(q, k, v, q, k, table, 1.0, None).sum().backward()
-    distance.distance(q, k, v, None, None).sum().backward()
-    kept, tables = torch.randn(1, 1, length), torch.randn(3, 1, length, 16)
-    of = [kept.requires_grad_(), None, *tables.requires_grad_()]
-    relative.relative(q, k, v, None, *of, None).sum().backward()
-    stick_breaking.stick_breaking(q, k, v, True, None).sum().backward()
+    kept, tables = torch.randn(1, 1, length).requires_grad_(), torch.randn(3, 1, length, 16)
+    names = "key_HND", "query_HND", "value_HND"
+    terms = dict(zip(names, tables.requires_grad_(), strict=True))
+    for request in (
+        Cope(**of, gate_q=q, gate_k=k, table_ND=table, position_scale=1.0),
+        Distance(**of),
+        Distance(**of, kept_BHS=kept, **terms),
+        StickBreaking(**of, remainder=True),
+    ):
+        kernel(type(request))(request).sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 short = step(64)
 print(step(4096) - short)

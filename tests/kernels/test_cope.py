@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from attention_cases import Size, cope_inputs
+from attention_cases import Size, cope_inputs, kernel
 from compiler import needs_compiler
 
-from pe_lab.kernels.cpu.cope import cope
-
 pytestmark = needs_compiler
+
+cope = kernel("cope")
 
 
 def test_open_gates_count_whole_positions_up_to_the_last_of_the_table() -> None:

@@ -5,33 +5,27 @@ import math
 
 import pytest
 import torch
-from attention_cases import DROP, Size, assert_equal, distance_inputs, results
+from attention_cases import (
+    DROP,
+    Size,
+    assert_equal,
+    assert_kernel,
+    distance_inputs,
+    formula,
+    kernel,
+    results,
+)
 from compiler import needs_compiler
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop
-from pe_lab.kernels import dispatch, reference
-from pe_lab.kernels.cpu import distance
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.requests import Distance
 from pe_lab.pe.rotation import Rotation
 
 pytestmark = needs_compiler
 
 SIZE = Size(2, 2, 70, 90, 16)
-
-
-@pytest.mark.parametrize("needed", ["q", "k", "v", "bias", "kv", "qbias"])
-def test_only_some_gradients(needed: str) -> None:
-    found, expected = [], []
-    for attend, into in ((distance.distance, found), (reference.distance, expected)):
-        tensors = [x.detach() for x in distance_inputs(SIZE, torch.float64)]
-        leaves = [
-            x.requires_grad_()
-            for name, x in zip(("q", "k", "v", "bias"), tensors, strict=True)
-            if name in needed
-        ]
-        into += torch.autograd.grad(attend(*tensors, DROP).sin().sum(), leaves)
-    for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=1e-10)
 
 
 def rotation(size: Size, halves: bool, of_each: bool) -> Rotation:
@@ -57,10 +51,10 @@ def test_rotation_inside_the_kernel(
     q, k, v, bias = distance_inputs(size, dtype)
 
     def found(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, drop: Drop | None) -> Tensor:
-        return distance.rotary_distance(q, k, v, bias, by, drop)
+        return kernel("rotary_distance")(q, k, v, bias, by, drop)
 
     def expected(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, drop: Drop | None) -> Tensor:
-        return reference.rotary_distance(q, k, v, bias, by, drop)
+        return formula("rotary_distance")(q, k, v, bias, by, drop)
 
     for drop in (None, DROP):
         assert_equal(found, expected, [q / 4, k / 4, v, bias], drop)
@@ -73,15 +67,16 @@ def test_a_learned_rotation_is_left_to_the_caller(of: str) -> None:
     by, (q, k, v, _) = rotation(size, False, False), distance_inputs(size, torch.float64)
     learned = torch.ones(1, dtype=torch.float64, requires_grad=True)
     scaled = {"queries": (by.q * learned, by.k), "keys": (by.q, by.k * learned)}[of]
-    assert dispatch.rotary_distance(q, k, v, None, by, None) is not None
-    assert dispatch.rotary_distance(q, k, v, None, Rotation(*scaled, False), None) is None
+    by_learned = Rotation(*scaled, False)
+    assert dispatch.attend(Distance(q=q, k=k, v=v, rotation=by)) is not None
+    assert dispatch.attend(Distance(q=q, k=k, v=v, rotation=by_learned)) is None
 
 
 @pytest.mark.parametrize("size", [30.0, 1e3, 1e-30])
 def test_large_and_tiny_logits(size: float) -> None:
     tensors = distance_inputs(SIZE, torch.float64)
     tensors[:3] = (x * size for x in tensors[:3])
-    assert_equal(distance.distance, reference.distance, tensors, DROP, tolerance=1e-8)
+    assert_kernel("distance", tensors, DROP, tolerance=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +86,16 @@ def test_far_and_large_biases(bias: Tensor) -> None:
     """Weights that underflow, and powers that would overflow but for the maximum."""
     *qkv, _ = distance_inputs(SIZE, torch.float64)
     biases = bias.double().expand(2, 93)
-    assert_equal(distance.distance, reference.distance, [*qkv, biases], DROP)
+    assert_kernel("distance", [*qkv, biases], DROP)
 
 
 def test_a_bias_of_minus_infinity_masks_a_distance() -> None:
     q, k, v, bias = distance_inputs(Size(1, 2, 150, 150, 16), torch.float64)
     bias[:, 3:100] = -math.inf
-    found = distance.distance(q, k, v, bias, None)
-    torch.testing.assert_close(found, reference.distance(q, k, v, bias, None))
+    found, expected = (
+        attend(q, k, v, bias, None) for attend in (kernel("distance"), formula("distance"))
+    )
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("argument", [0, 1, 2, 3])
@@ -106,7 +103,7 @@ def test_nan_stays_nan(argument: int) -> None:
     tensors = [x.clone() for x in distance_inputs(SIZE, torch.float64)]
     tensors[argument][(-1, 66) if argument == 3 else (-1, -1, 4)] = math.nan
     found, expected = (
-        results(attend, tensors, None) for attend in (distance.distance, reference.distance)
+        results(attend, tensors, None) for attend in (kernel("distance"), formula("distance"))
     )
     assert [bool(x.isnan().any()) for x in found] == [bool(x.isnan().any()) for x in expected]
     assert bool(found[0].isnan().any())

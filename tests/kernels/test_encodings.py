@@ -11,6 +11,7 @@ from fast import accelerated
 
 from docs import facts
 from pe_lab.kernels import dispatch
+from pe_lab.kernels.requests import Request
 from pe_lab.models.base import Vocabulary
 from pe_lab.training.encodings import build_encodings
 
@@ -52,15 +53,16 @@ def test_values_and_gradients_are_those_of_the_hooks(
     windowed encodings has values only."""
     served: list[bool] = []
     kind = {"combined": "stick_breaking", **dict.fromkeys(WINDOWED, "near_far")}.get(name, name)
-    kind = kind if kind in ("dape", "near_far", "path", "stick_breaking") else "relative"
-    real = getattr(dispatch, kind)
+    kind = kind if kind in ("dape", "near_far", "path", "stick_breaking") else "distance"
+    real = dispatch.attend
 
-    def counted(*given: Any) -> torch.Tensor | None:
-        out: torch.Tensor | None = real(*given)
+    def counted(request: Request) -> torch.Tensor | None:
+        out = real(request)
+        assert request.kind == kind
         served.append(out is not None)
         return out
 
-    monkeypatch.setattr(dispatch, kind, counted)
+    monkeypatch.setattr(dispatch, "attend", counted)
     torch.manual_seed(0)
     with facts.float64(0):
         encodings = build_encodings({**facts.section(name), **keys}, facts.dims(2 * LENGTH))

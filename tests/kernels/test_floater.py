@@ -2,13 +2,9 @@
 
 import pytest
 import torch
-from fast import accelerated
 
-from docs import facts
 from pe_lab.kernels.floater import FastSlope
-from pe_lab.models.base import Vocabulary
 from pe_lab.pe.floater import Slope
-from pe_lab.training.encodings import build_encodings
 
 
 @pytest.mark.parametrize(("n", "steps"), [(2, 1), (33, 1), (7, 3)])
@@ -37,9 +33,3 @@ def test_a_single_position_is_the_start() -> None:
     path.sum().backward()
     assert start.grad is not None
     assert torch.equal(start.grad, torch.ones(6))
-
-
-def test_it_serves_in_a_fast_model() -> None:
-    encodings = build_encodings(facts.section("floater"), facts.dims(8))
-    plain = facts.small_model().build(Vocabulary(facts.VOCAB), encodings)
-    assert any(type(module) is FastSlope for module in accelerated(plain).modules())

@@ -27,6 +27,12 @@ def first_layer(name: str, choice: dict[str, Any], **sizes: int) -> PositionalEn
     return encoding
 
 
+def causal(logits: Tensor, v: Tensor) -> Tensor:
+    """Softmax over the keys that are not later, times v."""
+    mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+    return logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
 def attend_by_hooks(
     encoding: PositionalEncoding,
     q: Tensor,
@@ -77,9 +83,24 @@ def agree(
     known = {**SECTIONS[name], **choice, **(keys or {})}
 
     slow = naive(Sight(q, k, v, x, pos.expand(batch, -1), own, known))
-    fast = attend_by_hooks(encoding, q, k, v, x, pos)
+
+    def by_hooks(encoding: PositionalEncoding, *operands: Tensor) -> Tensor:
+        return attend_by_hooks(encoding, *operands, pos)
+
+    compare(encoding, by_hooks, slow, operands, direction)
+
+
+def compare(
+    encoding: PositionalEncoding,
+    compute: Callable[..., Tensor],
+    slow: Tensor,
+    operands: list[Tensor],
+    direction: Tensor,
+) -> None:
+    """``compute(encoding, *operands)`` against ``slow``, in value and gradient and in float32."""
+    fast = compute(encoding, *operands)
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    leaves = [*operands, *own.values()]
+    leaves = [*operands, *encoding.parameters()]
     slow_grads, fast_grads = (
         torch.autograd.grad(out, leaves, direction, materialize_grads=True) for out in (slow, fast)
     )
@@ -87,7 +108,7 @@ def agree(
 
     single = copy.deepcopy(encoding).float()
     narrow = [t.detach().float().requires_grad_() for t in operands]
-    out = attend_by_hooks(single, *narrow, pos)
+    out = compute(single, *narrow)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), slow, rtol=1e-5, atol=1e-5)
     grads = torch.autograd.grad(
@@ -119,21 +140,8 @@ def agree_at_input(
     direction = torch.randn(batch, length, width)
     own = dict(encoding.named_parameters())
     slow = naive(x, tokens, pos.expand(batch, -1), own)
-    fast = encoding.embed(x, tokens, pos)
-    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    slow_grads, fast_grads = (
-        torch.autograd.grad(out, [x, *own.values()], direction, materialize_grads=True)
-        for out in (slow, fast)
-    )
-    torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
 
-    single = copy.deepcopy(encoding).float()
-    narrow = x.detach().float().requires_grad_()
-    out = single.embed(narrow, tokens, pos)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out.double(), slow, rtol=1e-5, atol=1e-5)
-    grads = torch.autograd.grad(
-        out, [narrow, *single.parameters()], direction.float(), materialize_grads=True
-    )
-    for got, expected in zip(grads, slow_grads, strict=True):
-        torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    def by_hook(encoding: PositionalEncoding, x: Tensor) -> Tensor:
+        return encoding.embed(x, tokens, pos)
+
+    compare(encoding, by_hook, slow, [x], direction)

@@ -5,7 +5,7 @@ the last T are the queries; a query sees the keys up to its own.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,21 @@ def plain_value(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 
 def content(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     return s.q[b, h, i] @ s.k[b, h, j] / math.sqrt(s.width)
+
+
+def turned(
+    s: Sight, b: int, h: int, i: int, j: int, angles: Sequence[Tensor | float], pairing: str = ""
+) -> Tensor:
+    """q_i . k_j / sqrt(D), the pair m of q_i rotated by angles[m]."""
+    q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
+    total = torch.zeros((), dtype=q.dtype)
+    for m, angle in enumerate(torch.as_tensor(angle) for angle in angles):
+        halves = (pairing or s.keys["pairing"]) == "half"
+        first, second = (m, m + half) if halves else (2 * m, 2 * m + 1)
+        real = q[first] * k[first] + q[second] * k[second]
+        imaginary = q[first] * k[second] - q[second] * k[first]
+        total = total + real * angle.cos() + imaginary * angle.sin()
+    return total / math.sqrt(s.width)
 
 
 def relative(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

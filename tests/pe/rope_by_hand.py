@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 
-import torch
 from agreement import MAX_LEN, TRAIN_LEN
-from naive import Sight
+from naive import Sight, turned
 from torch import Tensor
 
 K = MAX_LEN / TRAIN_LEN
@@ -99,18 +98,6 @@ def smallest_group(w: int) -> int:
 DISTANCES = {"rerope": rerope, "leaky_rerope": leaky_rerope, "self_extend": self_extend}
 
 
-def rotated_product(s: Sight, b: int, h: int, i: int, j: int, angles: list[float]) -> Tensor:
-    """q_i rotated by an angle for each pair, times k_j."""
-    q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
-    total = torch.zeros((), dtype=q.dtype)
-    for m in range(half):
-        first, second = (m, m + half) if s.keys["pairing"] == "half" else (2 * m, 2 * m + 1)
-        cos, sin = math.cos(angles[m]), math.sin(angles[m])
-        total = total + (q[first] * cos - q[second] * sin) * k[first]
-        total = total + (q[first] * sin + q[second] * cos) * k[second]
-    return total / math.sqrt(s.width)
-
-
 def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = True) -> Tensor:
     """By the distance alone: a rotation for each query and key."""
     pos_i, pos_j = int(s.pos[b, s.key_of(i)]), int(s.pos[b, j])
@@ -119,7 +106,7 @@ def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = 
     else:
         distance, angle = pos_i - pos_j, ANGLES[name]
     angles = [angle(s, b, distance, m) for m in range(1, s.width // 2 + 1)]
-    found = rotated_product(s, b, h, i, j, angles)
+    found = turned(s, b, h, i, j, angles)
     if name == "yarn" and s.keys["temperature"]:
         found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
     return found * growth(s, pos_i, training)

@@ -9,7 +9,7 @@ import torch
 from agreement import SIZES, TRAIN_LEN, Size, agree, first_layer
 from naive import Sight, attend, content, plain_value, softplus, t5_bucket
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, sequential
+from variants import SECTIONS, dims, sequential
 
 from pe_lab.training.encodings import build_encodings
 
@@ -105,27 +105,6 @@ def test_far_neighbours_differ_under_half_precision(name: str) -> None:
     assert len(bias[0, 0, 0].unique()) == 100
 
 
-@pytest.mark.parametrize(("form", "most"), [("log", (2, 1)), ("power", (1, 2))])
-def test_kerple_starts_in_the_published_range(form: str, most: tuple[float, float]) -> None:
-    torch.manual_seed(0)
-    heads = 400
-    section = {**SECTIONS["kerple"], "form": form}
-    encoding: Any = build_encodings(section, dims(d_model=heads, n_heads=heads))[0]
-    r1 = softplus(encoding.raw_r1)
-    r2 = softplus(encoding.raw_r2) if form == "log" else 2 * encoding.raw_r2.sigmoid()
-    for r, top in zip((r1, r2), most, strict=True):
-        assert 0.01 - 1e-9 <= r.min() < 0.05 * top
-        assert 0.95 * top < r.max() < top
-        torch.testing.assert_close(r.mean().item(), top / 2, rtol=0.1, atol=0)
-
-
-def test_fire_sees_shares_of_the_sequence() -> None:
-    """Past L, and with c so large that psi is a plain logarithm, i^2 is to i as j^2 to j."""
-    encoding = first_layer("fire", {"c": 1e9, "threshold": 0.1})
-    ends = [encoding.bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (10, 1000)]
-    torch.testing.assert_close(*ends, rtol=1e-6, atol=0)
-
-
 def test_tupe_has_a_logit_for_every_pair_in_its_table() -> None:
     encoding = first_layer("tupe", {"max_len": 9})
     bias = encoding.bias(sequential(9), sequential(9))
@@ -174,26 +153,3 @@ def test_t5_with_distances_that_no_table_holds(most: int) -> None:
 def test_shaw_without_values_names_no_such_hook() -> None:
     assert "values" in first_layer("shaw", {}).hooks()
     assert "values" not in first_layer("shaw", {"values": False}).hooks()
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("t5", {"max_distance": 2**62}, ["pe.max_distance=4611686018427387904", "less than"]),
-        ("kerple", {"form": "exp"}, ["pe.form=exp", "power"]),
-        ("kerple", {"share_layers": 3}, ["pe.share_layers=3", "true or false"]),
-        ("sandwich", {"dim": 7}, ["dim=7", "odd", "even"]),
-        ("sandwich", {"dim": 0}, ["pe.dim=0", "greater than 0"]),
-        ("fire", {"c": 0}, ["pe.c=0", "greater than 0"]),
-        ("fire", {"c": 1e-300}, ["c=1e-300", "0 in float32", "1.18e-38"]),
-        ("fire", {"c": 1e38}, ["c=1e+38", "threshold=0.25", "not finite", "lower them"]),
-        ("fire", {"threshold": 1e300}, ["c=0.1", "threshold=1e+300", "not finite"]),
-        ("fire", {"threshold": -1}, ["pe.threshold=-1", "greater than 0"]),
-        ("fire", {"hidden": 2.5}, ["pe.hidden=2.5", "whole number"]),
-        ("tupe", {"max_len": 0}, ["pe.max_len=0", "greater than 0"]),
-        ("tupe", {"relative": "t5"}, ["pe.relative=t5", "true or false"]),
-    ],
-    ids=str,
-)
-def test_refused(name: str, changes: dict[str, Any], words: list[str]) -> None:
-    assert_refused(name, changes, words)

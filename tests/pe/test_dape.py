@@ -1,14 +1,13 @@
 """DAPE against its formula in loops."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from agreement import SIZES, TRAIN_LEN, Size, agree
 from naive import SLOPES, Sight, attend, content, plain_value, softplus
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims
+from variants import SECTIONS, dims
 
 from pe_lab.pe.dape import BASES, DAPE
 from pe_lab.training.encodings import build_encodings
@@ -66,16 +65,3 @@ def test_layers_share_what_the_base_shares(base: str) -> None:
     bases = {id(layer.base) for layer in layers}
     assert len(bases) == (1 if SECTIONS[base].get("share_layers") else len(layers))
     assert len({id(layer.hidden) for layer in layers}) == len(layers)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"base": "t5"}, ["pe.base=t5", "alibi", "kerple", "fire"]),
-        ({"width": 0}, ["pe.width=0", "greater than 0"]),
-        ({"width": None}, ["pe.width", "whole number"]),
-    ],
-    ids=str,
-)
-def test_bad_values(changes: dict[str, Any], words: list[str]) -> None:
-    assert_refused("dape", changes, words)

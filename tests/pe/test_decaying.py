@@ -1,6 +1,5 @@
 """Attention that fades with what lies between: fox and stick_breaking."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -10,10 +9,7 @@ from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from peers import fla_naive
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, sequential
-
-from pe_lab.pe.base import AttentionInputs
-from pe_lab.training.encodings import build_encodings
+from variants import sequential
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -122,19 +118,3 @@ def test_the_first_token_breaks_no_stick() -> None:
     dropped, kept = (first_layer("stick_breaking", {"remainder": r}) for r in ("none", "self"))
     assert (attend_by_hooks(dropped, *given) == 0).all()
     assert torch.equal(attend_by_hooks(kept, *given), v)
-
-
-def test_fox_sums_in_float32_under_half_precision() -> None:
-    """At first a gate is 1/2 where x is 0; 999 of them in a bfloat16 sum would stop short."""
-    n = 1000
-    encoding = build_encodings(SECTIONS["fox"], dims(d_model=2, n_heads=1))[0].bfloat16()
-    q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
-    x = torch.zeros(1, n, 2, dtype=torch.bfloat16)
-    inputs = AttentionInputs(x, q, k, v, sequential(n), sequential(n))
-    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, inputs)
-    assert logits.dtype == torch.float32
-    assert logits[0, 0, -1, 0].item() == pytest.approx(-(n - 1) * math.log(2), rel=1e-5)
-
-
-def test_refused() -> None:
-    assert_refused("stick_breaking", {"remainder": "first"}, ["pe.remainder=first", "self"])

@@ -7,11 +7,6 @@ from variants import SECTIONS, dims
 
 from docs import facts
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.pe.cope import CoPE
-from pe_lab.pe.positions import Randomized
-from pe_lab.pe.tape import TAPE
-from pe_lab.tasks.brackets import Brackets
-from pe_lab.tasks.copy import Copy
 from pe_lab.training.encodings import build_encodings
 
 
@@ -44,25 +39,3 @@ def test_self_extend_shifts_by_the_rounded_or_the_exact_number(window: int, grou
         expected = torch.polar(torch.ones_like(angles), angles)
         torch.testing.assert_close(factors[shift][0, 0, 7], expected)
     assert torch.equal(factors["floored"], factors["exact"]) == (window % group == 0)
-
-
-def test_the_comment_of_accumulate_names_dropout() -> None:
-    """Parts of a batch draw other masks than the whole batch does."""
-    lines = (facts.ROOT / "conf" / "train" / "default.yaml").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("accumulate:")]
-    assert "same gradient but for dropout masks" in line
-
-
-@pytest.mark.parametrize(
-    ("described", "words"),
-    [
-        (CoPE, "published code has one for the model"),
-        (CoPE, "not the slopes of the paper's flip-flop runs"),
-        (TAPE, "its gate reads the output of the feed-forward"),
-        (Randomized, "draws sorted distances instead, once for all sequences of a batch"),
-        (Copy, "the answer to s is s s"),
-        (Brackets, "whose code scores every prefix with an open bracket"),
-    ],
-)
-def test_a_departure_is_stated(described: type, words: str) -> None:
-    assert words in " ".join(str(described.__doc__).split())

@@ -9,7 +9,7 @@ import torch
 from agreement import SIZES, Size, agree
 from naive import Sight, attend, plain_value
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims
+from variants import SECTIONS, dims
 
 from pe_lab.pe.fope import start
 from pe_lab.training.encodings import build_encodings
@@ -56,15 +56,24 @@ def test_value_and_gradient(choice: dict[str, Any], size: Size) -> None:
 
 @pytest.mark.parametrize(("kept", "mixed"), [(3, 3), (6, 4), (8, 4)])
 def test_start_is_that_of_the_published_code(kept: int, mixed: int) -> None:
-    """Columns of sum 1, of which one entry is far larger, every ceil(kept / mixed) rows down."""
+    """Noise around a 1 in each column, ceil(kept / mixed) rows further down in each."""
     matrices = start(200, kept, mixed)
-    torch.testing.assert_close(matrices.sum(1), torch.ones(200, mixed))
-    large = matrices.mean(0).argmax(0)
     step = math.ceil(kept / mixed)
-    whole = [column for column in range(mixed) if column * step < kept]
-    assert [int(large[column]) for column in whole] == [column * step for column in whole]
+    expected = torch.zeros(kept, mixed)
+    for column in range(mixed):
+        if column * step < kept:
+            expected[column * step, column] = 1
     deviation = 0.3 * math.sqrt(2 / (kept * mixed + 200 * mixed))
-    assert matrices[:, 1, 0].std() < 1.5 * deviation
+    assert (matrices.mean(0) - expected).abs().max() < deviation
+    assert 0.8 < (matrices - expected).std() / deviation < 1.2
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_columns_are_divided_by_their_sums_at_the_start_only(normed: bool) -> None:
+    torch.manual_seed(0)
+    encoding = build_encodings({**SECTIONS["fope"], "fourier_norm": normed}, dims(n_layers=1))[0]
+    sums = encoding.get_parameter("cosine").sum(1)
+    assert torch.allclose(sums, torch.ones_like(sums), atol=1e-6) == normed
 
 
 def test_fixed_matrices_are_kept_with_the_weights() -> None:
@@ -74,7 +83,3 @@ def test_fixed_matrices_are_kept_with_the_weights() -> None:
     assert set(first.state_dict()) == {"cosine", "sine"}
     other.load_state_dict(first.state_dict())
     assert torch.equal(other.get_buffer("sine"), first.get_buffer("sine"))
-
-
-def test_a_length_without_a_rotation_is_refused() -> None:
-    assert_refused("fope", {}, ["trained length of 6", "7 tokens or more"], train_len=6)

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fast import accelerated, plain
@@ -18,8 +17,8 @@ from variants import (
     VARIANTS,
     VOCAB,
     Section,
-    decoded,
     move_parameters,
+    scattered,
     sequential,
     tokens,
 )
@@ -27,10 +26,10 @@ from variants import (
 from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.core.dropout import Drop, attention_rows
+from pe_lab.evaluation.contract import tiny
 from pe_lab.evaluation.contract.choices import accepted
 from pe_lab.inspection.trace import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
-from pe_lab.models.scored_positions import ScoredPositions
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.training.encodings import build_encodings
@@ -54,15 +53,6 @@ def gau(section: Section, seed: int = 0, **keys: Any) -> GAU:
     return built
 
 
-def loss(hidden: Tensor) -> Tensor:
-    """A sum over features would not do: the last norm makes it constant."""
-    return (hidden * torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)).sin().sum()
-
-
-def gradients(built: GAU, hidden: Tensor) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(loss(hidden), list(built.parameters()), materialize_grads=True)
-
-
 FORMULAS: dict[str, dict[str, Any]] = {
     "none": {},
     "rope": {"window": 3, "norm": "rmsnorm", "activation": "relu"},
@@ -78,7 +68,7 @@ def test_the_formula_in_loops(pe: str, attention: str) -> None:
     slow = naive(built, config(**keys), pe, sequences)
     fast = built(sequences, sequential(7))
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    slow_grads, fast_grads = gradients(built, slow), gradients(built, fast)
+    slow_grads, fast_grads = (tiny.gradients(built, out) for out in (slow, fast))
     assert all(g.abs().max() > 0 for g in fast_grads[:-1]), "but for the output layer"
     torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
 
@@ -137,7 +127,6 @@ SERVING["path-rank=null"] = {**SECTIONS["path"], "rank": None}
 
 @pytest.mark.parametrize("section", SERVING.values(), ids=SERVING)
 def test_every_encoding(section: Section) -> None:
-    """Kernels equal the formulas, scored places and decoding the whole pass."""
     check(gau(section, dropout=0.2))
 
 
@@ -168,36 +157,9 @@ def test_a_window(attention: str) -> None:
 
 
 def check(built: GAU) -> None:
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    built.eval()
-    hidden = built(seen, pos)
-    assert hidden.shape == (2, TRAIN_LEN, 16)
-    for t in (1, TRAIN_LEN - 2):
-        changed = seen.clone()
-        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % VOCAB
-        again = built(changed, pos)
-        torch.testing.assert_close(again[:, : t + 1], hidden[:, : t + 1], rtol=0, atol=1e-12)
-        assert not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :])
-    if all(encoding.whole_sequence is None for encoding in built.encodings):
-        one_by_one = decoded(built, seen, pos, 5)
-        torch.testing.assert_close(one_by_one, hidden, rtol=1e-10, atol=1e-10)
-    other = plain(built)
-    compare(built, hidden, other, other(seen, pos))
-    built.train()
-    dropping, plain_dropping = built(seen, pos, key=3), other.train()(seen, pos, key=3)
-    compare(built, dropping, other, plain_dropping)
-    chosen = np.zeros((2, TRAIN_LEN), dtype=bool)
-    chosen[0, [4, 7]] = chosen[1, 9] = True
-    some = built(seen, pos, scored=ScoredPositions.of(chosen, torch.device("cpu")), key=3)
-    compare(built, some, built, built(seen, pos, key=3)[torch.from_numpy(chosen)])
-    with torch.autocast("cpu", torch.bfloat16):
-        assert built.float()(seen, pos).isfinite().all()
-
-
-def compare(built: GAU, hidden: Tensor, other: GAU, expected: Tensor) -> None:
-    torch.testing.assert_close(hidden, expected, rtol=1e-11, atol=1e-11)
-    grads = gradients(built, hidden), gradients(other, expected)
-    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-10)
+    """Kernels equal the formulas; the rest is held by test_models.py."""
+    places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)]
+    tiny.fast_equals_plain(built, plain(built), tokens(2, TRAIN_LEN), places, loose=10)
 
 
 # What it is beside the formula.
@@ -287,7 +249,7 @@ BAD = {
     "a temperature": (["pe=rope", "pe.logn=train", "model.attention=relu2"], ["logn=train"]),
     "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["replaces softmax"]),
     "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
-    "no such attention": (["model.attention=linear"], ["model.attention=linear", "'relu2'"]),
+    "no such attention": (["model.attention=linear"], ["model.attention=linear", "relu2"]),
     "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
     "heads": (["+model.n_heads=4"], ["model.n_heads=4", "not a key"]),
 }

@@ -1,6 +1,5 @@
 """Windows of a few tokens in some heads, against loops that leave the other keys out."""
 
-import math
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from agreement import SIZES, Size, agree
 from naive import Sight, content, every_query, plain_value
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, model, sequential, tokens
+from variants import SECTIONS, dims, sequential
 
 from pe_lab.training.encodings import build_encodings
 
@@ -48,20 +47,3 @@ def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
         seen = [[j for j in range(12) if bias[0, h, 11, j] == 0] for h in range(4)]
         assert seen == [[11], [10, 11], [9, 10, 11], list(range(12))]
         assert all(count <= len(keys) for count, keys in zip(counts, seen, strict=True))
-
-
-def test_a_window_of_one_token_in_a_model() -> None:
-    """With one head, which sees itself alone, earlier tokens change nothing."""
-    built = model({**SECTIONS["hard_alibi"], "heads": 1}, n_heads=1)
-    seen = tokens(2, 9)
-    changed = seen.clone()
-    changed[:, :8] = (changed[:, :8] + 1) % 11
-    last = [built(one, sequential(9))[:, 8] for one in (seen, changed)]
-    torch.testing.assert_close(*last, rtol=1e-12, atol=1e-12)
-    assert math.isfinite(float(last[0].detach().abs().max()))
-
-
-def test_more_windows_than_heads_are_refused() -> None:
-    assert_refused(
-        "hard_alibi", {"heads": 3}, ["heads=3", "the 2 heads of layer 0", "to 2 or less"]
-    )

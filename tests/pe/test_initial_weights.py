@@ -125,6 +125,7 @@ STARTS: dict[str, dict[str, Start]] = {
         "gate.weight": linear,
         "gate.bias": zero,
     },
+    "pope": {"phase": zero},
     "recurrent": {
         "start": normal(1),
         "input_bias": linear,
@@ -170,6 +171,7 @@ STARTS: dict[str, dict[str, Start]] = {
 
 # Where a choice changes how a parameter starts.
 CHANGED: dict[str, dict[str, Start]] = {
+    "pope-start=uniform": {"phase": uniform(-2 * math.pi, 0)},
     "binary-bits=53": {"weight": within(53**-0.5)},
     "kerple-form=power": {
         "raw_r1": through(softplus, uniform(0.01, 1)),

@@ -32,17 +32,6 @@ WRITING = {name: section for name, section in VARIANTS.items() if writes(section
 CHOSEN = [name for name in SECTIONS if name in WRITING]
 
 
-@pytest.mark.parametrize("section", WRITING.values(), ids=WRITING.keys())
-def test_beyond_the_training_length(section: Section) -> None:
-    equal_paths.cached(section)
-
-
-@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - WRITING.keys()))
-def test_a_token_that_depends_on_later_ones_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="depends on the sequence's length"):
-        model(VARIANTS[name]).empty_cache()
-
-
 @pytest.mark.parametrize("name", CHOSEN)
 def test_with_a_window_in_one_layer(name: str) -> None:
     built = model(SECTIONS[name], trunk={"layers": {1: LayerConfig(window=5)}}).eval()
@@ -140,14 +129,6 @@ def test_a_key_is_rotated_once(name: str, layers: int) -> None:
         built(seen[:, -1:], pos, cache)
     # Heads of width 8; queries rotate as keys.
     assert turns.pairs == 4 * layers
-
-
-def test_each_row_of_a_batch_by_itself() -> None:
-    built = model(SECTIONS["cope"]).eval()
-    seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, MAX_LEN)
-    together = in_pieces(built, seen, pos, 4)
-    alone = [in_pieces(built, seen[i : i + 1], pos[i : i + 1], 4) for i in range(3)]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-12, atol=1e-12)
 
 
 class Made(TorchDispatchMode):

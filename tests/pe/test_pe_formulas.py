@@ -9,7 +9,7 @@ from agreement import SIZES, TRAIN_LEN, Size, agree, attend_by_hooks
 from naive import LOGITS, VALUES, attend, plain_value, sinusoid
 from variants import SECTIONS, dims, scattered, sequential
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.training.encodings import build_encodings
 
 COPE_CHOICES: list[dict[str, Any]] = [
@@ -107,16 +107,3 @@ def test_cope_layers_that_do_not_count() -> None:
         got = attend_by_hooks(layer, q, k, v, x, sequential(5))
         expected = attend_by_hooks(alone, q, k, v, x, sequential(5))
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_cope_counts_in_float32_under_half_precision() -> None:
-    """A thousand gates of 1/2 make 500; a bfloat16 sum would stop at 128."""
-    n = 1000
-    section = {**SECTIONS["cope"], "npos": n, "combine": "alibi_slope"}
-    sizes = dims(d_model=2, n_heads=1, train_len=n)
-    encoding = build_encodings(section, sizes)[0].float()
-    q = k = v = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
-    pos = sequential(n)
-    inputs = AttentionInputs(torch.zeros(1, n, 2), q, k, v, pos, pos)
-    logits = encoding.logits(q @ k.transpose(-1, -2), q, k, inputs)
-    assert logits[0, 0, -1, 0].item() == -(2**-8) * n / 2

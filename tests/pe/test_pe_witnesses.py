@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import attend_by_hooks
+from agreement import attend_by_hooks, causal
 from naive import t5_bucket
 from variants import SECTIONS, dims, move_parameters, sequential
 
@@ -137,8 +137,7 @@ def test_rows_of_the_distance_as_wav2vec2_bert(name: str, rows: int) -> None:
     theirs.distance_embedding.weight.data.copy_(table.flip(0))
     q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
     rotated, bias = bert._apply_relative_key_position_encoding(theirs, q, k)
-    mask = torch.ones(7, 7, dtype=torch.bool).tril()
     logits = (rotated @ k.mT) / 8**0.5 + bias
-    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    expected = causal(logits, v)
     got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from agreement import SIZES, Size, agree, attend_by_hooks, causal, first_layer
 from naive import Sight, attend, plain_value, softplus
 from torch import Tensor
-from variants import SECTIONS, dims, sequential
-
-from pe_lab.training.encodings import build_encodings
+from variants import sequential
 
 
 def pope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -46,17 +44,6 @@ def test_pope_as_x_transformers(start: str) -> None:
     # Their softplus is in float32.
     rotated = peer.apply_polar_pos_emb(q, freqs), peer.apply_polar_pos_emb(k, freqs + bias)
     logits = (rotated[0] @ rotated[1].mT) / 8**0.5
-    mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    expected = causal(logits, v)
     got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("start", "low"), [("zero", 0.0), ("uniform", -2 * math.pi)])
-def test_phases_start_in_their_interval(start: str, low: float) -> None:
-    layers = build_encodings({**SECTIONS["pope"], "start": start}, dims(d_model=512, n_heads=2))
-    phase = layers[0].get_parameter("phase")
-    assert low <= phase.min()
-    assert phase.max() <= 0
-    if low:
-        assert abs(float(phase.detach().mean()) + math.pi) < 0.4

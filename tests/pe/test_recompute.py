@@ -5,8 +5,9 @@ import torch
 from fast import plain
 from variants import SECTIONS, TRAIN_LEN, VARIANTS, model, scattered, sequential, tokens
 
-from pe_lab.kernels import dispatch, recompute
-from pe_lab.kernels.attention import FastAttention
+from pe_lab.kernels import attention as fast_attention
+from pe_lab.kernels import dispatch
+from pe_lab.kernels.attention import FastAttention, by_blocks
 from pe_lab.models.transformer import Transformer
 
 NAMES = [*SECTIONS, "cope-combine=rope", "cope-gates=sep_keys", "cope-gates=values"]
@@ -30,7 +31,7 @@ def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
         pytest.skip("a query's weights depend on other queries")
     expected = results(plain(built), TRAIN_LEN)
-    monkeypatch.setattr(recompute, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
+    monkeypatch.setattr(fast_attention, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:
         # PyTorch's fused attention would be used before it.
         block.attention.sdpa = False  # type: ignore[union-attr]
@@ -56,6 +57,6 @@ def test_what_is_kept_grows_with_the_length() -> None:
         inputs = attention.inputs(torch.randn(1, length, 16), sequential(length), None)
         q, k = inputs.q_BHTD, inputs.k_BHSD
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            recompute.by_blocks(attention, q, k, inputs, None)
+            by_blocks(attention, q, k, inputs, None)
         sizes.append(sum(kept.values()))
     assert sizes[1] <= 2.1 * sizes[0]

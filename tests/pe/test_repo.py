@@ -1,31 +1,18 @@
 """RoPE at positions from the input (repo, rope_2d auto), and on two axes, against loops."""
 
-import math
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, first_layer
+from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, causal, first_layer
 from formulas import sigmoid
-from naive import Sight, attend, plain_value
+from naive import Sight, attend, plain_value, turned
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, scattered
+from variants import SECTIONS, dims, scattered
 
 from pe_lab.pe.rope_2d import affine_scan
 from pe_lab.training.encodings import build_encodings
-
-
-def turned(s: Sight, b: int, h: int, i: int, j: int, angles: list[Tensor]) -> Tensor:
-    """q_i . k_j / sqrt(D), the pair m of q_i rotated by angles[m] against k_j."""
-    q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
-    total = torch.zeros((), dtype=q.dtype)
-    for m, angle in enumerate(angles):
-        first, second = (m, m + half) if s.keys["pairing"] == "half" else (2 * m, 2 * m + 1)
-        real = q[first] * k[first] + q[second] * k[second]
-        imaginary = q[first] * k[second] - q[second] * k[first]
-        total = total + real * angle.cos() + imaginary * angle.sin()
-    return total / math.sqrt(s.width)
 
 
 def repo_position(s: Sight, b: int, h: int, j: int) -> Tensor:
@@ -92,8 +79,7 @@ def test_rows_and_columns_of_two_axes() -> None:
     turn = torch.polar(torch.ones_like(angle), angle)[:, None]
     rotated = [torch.view_as_complex(x.unflatten(-1, (4, 2))) * turn for x in (q, k)]
     logits = (rotated[0] @ rotated[1].mH).real / 8**0.5
-    mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    expected = causal(logits, v)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -115,7 +101,3 @@ def test_affine_scan(length: int) -> None:
         y = a[:, t] * y + b[:, t]
         expected.append(y)
     torch.testing.assert_close(affine_scan(a, b), torch.stack(expected, 1))
-
-
-def test_a_width_that_four_does_not_divide_is_refused() -> None:
-    assert_refused("rope_2d", {}, ["width 6", "choose a width that 4 divides"], d_model=12)

@@ -9,7 +9,7 @@ from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, f
 from fast import plain
 from naive import Sight, attend, plain_value
 from rope_by_hand import ANGLES, DISTANCES, logit
-from variants import SECTIONS, assert_refused, model, scattered, sequential, tokens
+from variants import SECTIONS, model, scattered, sequential, tokens
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"logn": "train", "base": 10}),
@@ -155,35 +155,3 @@ def test_the_slowest_pair_rotates_k_times_slower() -> None:
         ratio = rope / first_layer(name, {}, **sizes).frequencies  # type: ignore[operator]
         assert float(ratio[-1]) == pytest.approx(8, rel=1e-12)
         assert bool((ratio.diff() >= -1e-12).all())
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "sizes", "words"),
-    [
-        ("rope", {"logn_clip": False}, {}, ["logn_clip=false", "logn=none", "set logn=train"]),
-        ("pi", {"logn_clip": True}, {}, ["logn_clip=true", "logn=none", "logn_clip=null"]),
-        ("rope", {"logn": "train"}, {"train_len": 1}, ["logn=train", "1 token", "logn=none"]),
-        ("rope", {"logn": "always"}, {}, ["pe.logn=always", "test"]),
-        ("pi", {"k": 0.5}, {}, ["pe.k=0.5", "at least 1"]),
-        ("pi", {}, {"d_model": 6}, ["width 3", "even"]),
-        ("ntk_old", {"variant": 9603}, {}, ["pe.variant=9603", "9675", "9706"]),
-        ("ntk_old", {}, {"d_model": 4}, ["width 2", "pe=pi"]),
-        ("ntk_old", {"variant": 9706}, {"d_model": 4}, ["width 2", "pe=pi"]),
-        ("dynamic_ntk", {}, {"d_model": 4}, ["width 2", "pe=pi"]),
-        ("dynamic_ntk", {"k": 2, "factor": 4}, {}, ["factor=4", "k=2", "leave"]),
-        ("ntk_mixed", {"b": 0}, {}, ["pe.b=0", "greater than 0"]),
-        ("yarn", {"slow": 32}, {}, ["fast=32", "slow=32", "more rotations"]),
-        ("yarn", {"ramp": "pairs", "base": 1}, {}, ["base=1", "ramp=rotations"]),
-        ("rerope", {"window": 0}, {}, ["pe.window=0", "greater than 0"]),
-        ("leaky_rerope", {"k": 0}, {}, ["pe.k=0", "at least 1"]),
-        ("self_extend", {"group": 1.5}, {}, ["pe.group=1.5", "whole number"]),
-        ("self_extend", {"window": 12}, {}, ["window=12", "length is 12", "group"]),
-        ("hfwa", {}, {"n_layers": 1}, ["n_layers=1", "2 or more"]),
-        ("hfwa", {"window": 1}, {}, ["pe.window=1", "at least 2"]),
-    ],
-    ids=str,
-)
-def test_refused(
-    name: str, changes: dict[str, Any], sizes: dict[str, int], words: list[str]
-) -> None:
-    assert_refused(name, changes, words, **sizes)

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from agreement import SIZES, Size, agree
-from naive import Sight, attend, plain_value
+from naive import Sight, attend, plain_value, turned
 from program import tiny
-from rope_by_hand import rotated_product
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims
+from variants import SECTIONS, dims
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
@@ -46,17 +45,8 @@ def theta(s: Sight, m: int) -> float | Tensor:
 
 
 def masked_rope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
-    if s.keys["learned"]:
-        q, k, half = s.q[b, h, i], s.k[b, h, j], s.width // 2
-        total = torch.zeros((), dtype=q.dtype)
-        for m in range(half):
-            angle = s.distance(b, i, j) * theta(s, m)
-            assert isinstance(angle, Tensor)
-            x, y, z, w = q[2 * m], q[2 * m + 1], k[2 * m], k[2 * m + 1]
-            total = total + (x * z + y * w) * angle.cos() + (x * w - y * z) * angle.sin()
-        return total / math.sqrt(s.width)
-    angles = [s.distance(b, i, j) * float(theta(s, m)) for m in range(s.width // 2)]
-    return rotated_product(s, b, h, i, j, angles)
+    angles = [s.distance(b, i, j) * theta(s, m) for m in range(s.width // 2)]
+    return turned(s, b, h, i, j, angles)
 
 
 CHOICES: list[dict[str, Any]] = [
@@ -119,27 +109,6 @@ def test_clipped_rope_as_published() -> None:
     torch.testing.assert_close(clipped, whole * window, rtol=1e-12, atol=0)
     hard = rotation_of(width=32, train_len=128, clip="hard")
     assert torch.equal(hard, torch.cat((whole[:6], torch.zeros(n))))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"drop": "low"}, ["drop=low has no effect with fraction=1"]),
-        ({"fraction": 0.1}, ["fraction=0.1 of 4 pairs leaves none", "0.25 or more"]),
-        ({"fraction": 0.5, "drop": "low", "base": 1}, ["base=1 rotates no pair more slowly"]),
-        ({"clip": "soft", "base": 1.5}, ["clip=soft has no effect", "trained length of 12"]),
-        ({"learned": True, "clip": "soft"}, ["learned=true would move the frequencies"]),
-        ({"fraction": 0}, ["fraction=0"]),
-    ],
-)
-def test_refused(changes: dict[str, Any], words: list[str]) -> None:
-    assert_refused("rope", changes, words)
-
-
-def test_hard_clipping_of_all_pairs_is_refused() -> None:
-    assert_refused(
-        "rope", {"clip": "hard"}, ["clip=hard leaves no pair", "length of 6"], train_len=6
-    )
 
 
 def test_a_change_at_test_time_does_not_lose_a_key() -> None:

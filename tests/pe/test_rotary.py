@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
-from naive import Sight, attend, plain_value
+from naive import Sight, attend, plain_value, turned
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, scattered, sequential
+from variants import SECTIONS, dims, scattered, sequential
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.training.encodings import build_encodings
@@ -59,15 +59,11 @@ def step(s: Sight, b: int, h: int, t: int, m: int) -> Tensor:
 
 
 def selective_rope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
-    half = s.width // 2
-    total = torch.zeros((), dtype=s.q.dtype)
-    for m in range(half):
+    angles = []
+    for m in range(s.width // 2):
         between = [step(s, b, h, t, m) for t in range(j + 1, s.key_of(i) + 1)]
-        angle = sum(between, torch.zeros(())) * s.keys["base"] ** (-2 * m / s.width)
-        a, c = s.q[b, h, i, m], s.q[b, h, i, m + half]
-        d, e = s.k[b, h, j, m], s.k[b, h, j, m + half]
-        total = total + (a * d + c * e) * angle.cos() + (a * e - c * d) * angle.sin()
-    return total / math.sqrt(s.width)
+        angles.append(sum(between, torch.zeros(())) * s.keys["base"] ** (-2 * m / s.width))
+    return turned(s, b, h, i, j, angles, "half")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -191,28 +187,3 @@ def test_xpos_as_others(peer: str, length: int) -> None:
     pos = sequential(length)
     q_rotated, k_rotated = rotated(encoding, q, k, pos, pos)
     torch.testing.assert_close(q_rotated @ k_rotated.mT, q_other @ k_other.mT, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "sizes", "words"),
-    [
-        ("xpos", {}, {"d_model": 6}, ["width 3", "even"]),
-        ("xpos", {"gamma": 0}, {}, ["pe.gamma=0", "at least 1e-09"]),
-        ("xpos", {"scale_base": -1}, {}, ["pe.scale_base=-1", "greater than 0"]),
-        ("selective_rope", {}, {"d_model": 6}, ["width 3", "even"]),
-        ("selective_rope", {"rank": 0}, {}, ["pe.rank=0", "greater than 0"]),
-        (
-            "selective_rope",
-            {"kernel": 49},
-            {},
-            ["kernel=49", "48 positions", "set kernel to 48 or less"],
-        ),
-        ("selective_rope", {"kernel": 1.5}, {}, ["pe.kernel=1.5", "whole number"]),
-        ("selective_rope", {"gate": "low-rank"}, {}, ["pe.gate=low-rank", "true or false"]),
-    ],
-    ids=str,
-)
-def test_refused(
-    name: str, changes: dict[str, Any], sizes: dict[str, int], words: list[str]
-) -> None:
-    assert_refused(name, changes, words, **sizes)

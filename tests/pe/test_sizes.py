@@ -10,8 +10,8 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import normalize
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.training.encodings import build_encodings
+from pe_lab.training.memory import encoding_numbers, may_be_large
 from pe_lab.training.plan import plan
-from pe_lab.training.sizes import encoding_numbers, may_be_large
 
 
 @pytest.mark.parametrize("name", SECTIONS)

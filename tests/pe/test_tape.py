@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from variants import SECTIONS, assert_refused, dims, model, scattered, sequential, tokens
+from variants import SECTIONS, dims, model, scattered, sequential, tokens
 
 from pe_lab.kernels.fused import kernel_of
 from pe_lab.models.transformer import Transformer
@@ -116,17 +116,3 @@ def test_only_the_last_layer_updates_nothing_and_is_fused() -> None:
     layers = build_encodings(SECTIONS["tape"], dims())
     assert [kernel_of(layer) is not None for layer in layers] == [False, False, True]
     assert not list(layers[-1].parameters())
-
-
-@pytest.mark.parametrize(
-    ("changes", "sizes", "words"),
-    [
-        ({}, {"d_model": 6}, ["d_model=6", "n_heads=2", "width 3", "even"]),
-        ({"base": 0}, {}, ["pe.base=0", "greater than 0"]),
-        ({"width": 0}, {}, ["pe.width=0", "greater than 0"]),
-        ({"width": 1.5}, {}, ["pe.width=1.5", "whole number"]),
-    ],
-    ids=str,
-)
-def test_bad_values(changes: dict[str, Any], sizes: dict[str, int], words: list[str]) -> None:
-    assert_refused("tape", changes, words, **sizes)

@@ -44,8 +44,7 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         weights = trace.weights_BHTS
         added = pe.values(weights, inputs.pos_q_BT, inputs.pos_k_BS)
         mixed = weights @ inputs.v_BHSD + (0 if added is None else added)
-        # Of ``out`` the layer takes care.
-        told = mixed.transpose(1, 2).flatten(-2)
+        told = attention.out(mixed.transpose(1, 2).flatten(-2))
         torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
         logits = trace.content_BHTS + trace.position_BHTS
         again = pe.normalize(logits, inputs.mask_TS)
@@ -95,8 +94,8 @@ COPES: dict[str, Section] = {
 
 @pytest.mark.parametrize("name", COPES)
 def test_gates_and_positions_of_cope(name: str) -> None:
-    """In loops: g_ij = 1 / (1 + exp(-q_i . k_j / sqrt(D))), q and k never rotated, and p_ij the
-    sum from j to i, at most npos - 1."""
+    """Positions are sums of gates from j to i, at most npos - 1; gates are those of q and k before
+    any rotation."""
     built = model(COPES[name]).eval().requires_grad_(False)
     scenes: list[AttentionInputs] = []
     for block in built.blocks:
@@ -105,30 +104,19 @@ def test_gates_and_positions_of_cope(name: str) -> None:
         )
     _, traces = look(built, tokens(1, 12))
     counted = 0
-    for n, (trace, inputs) in enumerate(zip(traces, scenes, strict=True)):
-        encoding = built.encodings[n]
+    for encoding, trace, inputs in zip(built.encodings, traces, scenes, strict=True):
         cope = next((m for m in encoding.modules() if getattr(m, "counts", False)), None)
         assert (cope is None) == (trace.quantities == {})
-        if cope is None:
-            continue
-        counted += 1
-        for h in range(2):
-            for i in range(12):
-                running = 0.0
-                for j in reversed(range(i + 1)):
-                    q, against = inputs.q_BHTD[0, h, i], inputs.k_BHSD[0, h, j]
-                    if cope.gates == "values":
-                        against = inputs.v_BHSD[0, h, j]
-                    if cope.gates == "sep_keys":
-                        against = cope.gate_key(inputs.x_BSE[0, j])[h * 8 : h * 8 + 8]
-                    gate = 1 / (1 + math.exp(-float(q @ against) / math.sqrt(8)))
-                    running += gate
-                    position = min(running, cope.npos - 1)
-                    assert float(trace.quantities["gate"][0, h, i, j]) == pytest.approx(
-                        gate, rel=1e-9
-                    )
-                    told = float(trace.quantities["position"][0, h, i, j])
-                    assert told == pytest.approx(position, rel=1e-9)
+        if cope is not None:
+            counted += 1
+            keys = {"values": inputs.v_BHSD}.get(cope.gates, inputs.k_BHSD)
+            if cope.gates == "sep_keys":
+                keys = cope.gate_key(inputs.x_BSE).unflatten(-1, (2, 8)).transpose(1, 2)
+            gates = (inputs.q_BHTD @ keys.mT / math.sqrt(8)).sigmoid().where(CAUSAL, 0)
+            torch.testing.assert_close(trace.quantities["gate"], gates)
+            sums = torch.stack([gates[..., j:].sum(-1) for j in range(12)], -1).where(CAUSAL, 0)
+            most = float(cope.npos - 1)
+            torch.testing.assert_close(trace.quantities["position"], sums.clamp(max=most))
     assert counted == {"on one layer": 1, "cope-every=3": 1}.get(name, counted)
     assert counted
 

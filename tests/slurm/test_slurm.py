@@ -133,17 +133,6 @@ def test_a_suite_tunes_then_scores_in_two_arrays(tmp_path: Path) -> None:
     assert len({job.partition("_")[0] for job in mine}) >= 3, "tuning, score, and the lost run"
 
 
-def test_a_failing_job_leaves_the_others(tmp_path: Path) -> None:
-    sweep = line(tmp_path, "train.lr=0.003,1e30", "seed=0,1", "train.clip=null")
-    assert sweep.status == 1
-    output = sweep.output.read_text()
-    assert "Traceback" not in output
-    assert "pe-lab: 2 failed of 4 jobs" in output
-    assert "lower train.lr" in output
-    states = sorted(state(folder)["state"] for folder in run_folders(tmp_path))
-    assert states == ["failed", "failed", "finished", "finished"]
-
-
 def test_the_same_line_twice_at_once(tmp_path: Path, alone: Path) -> None:
     first = line(tmp_path)
     first.training("none", 0)

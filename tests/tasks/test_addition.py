@@ -1,12 +1,10 @@
 """addition against Python's integers."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.addition import Addition
 
 
@@ -58,9 +56,10 @@ def check(task, words, scored):
     reverse=st.booleans(),
     pad=st.booleans(),
     spare=st.none() | st.integers(1, 5),
+    units_id=st.sampled_from(["largest", "smallest"]),
     seed=st.integers(0, 2**32),
 )
-def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
+def test_rule(sentences, fewest, more, base, reverse, pad, spare, units_id, seed):
     task = Addition(
         splits={},
         min_digits=fewest,
@@ -69,6 +68,7 @@ def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
         reverse=reverse,
         pad=pad,
         hints=None if spare is None else fewest + more + spare,
+        units_id=units_id,
     )
     batch = task.sample(generator(seed), 8)
     assert batch.tokens.shape == (8, task.n_tokens)
@@ -78,9 +78,14 @@ def test_rule(sentences, fewest, more, base, reverse, pad, spare, seed):
         places, longest = check(task, words, scored)
         ids, tags = batch.positions["place"][row], batch.tags["place"][row]
         read = len(words) - 1
-        # As in the published code: the digits of one place share an id, the units have the
-        # largest, then the signs.
-        assert ids[:read].tolist() == [longest + 2 - at for at in places[:read]]
+        # As in the published code: the digits of one place share an id.
+        if units_id == "largest":
+            expected = [longest + 2 - at for at in places[:read]]
+        else:
+            expected = [at + 1 for at in places[:read]]
+            if not reverse:
+                expected[words.index("=")] = max(places[words.index("=") :]) + 2
+        assert ids[:read].tolist() == expected
         assert not ids[read:].any()
         assert tags[scored].tolist() == [places[at + 1] for at in scored]
 
@@ -100,19 +105,21 @@ def test_digits_and_lengths_are_uniform(assert_share):
     assert_share((one[:, 0] == 0).sum(), len(one), 1 / 10)
 
 
-def test_drawings(drawings):
-    first, second = drawings(Addition)
-    for drawing, hints in ((first, None), (second, 5)):
-        tokens, answers = (line.split() for line in drawing.splitlines())
-        words = [*tokens, answers[-1]]
-        task = Addition(
-            splits={}, min_digits=2, max_digits=3, base=10, reverse=True, pad=True, hints=hints
-        )
-        begin = tokens.index("=")
-        check(task, words, list(range(begin, len(tokens))))
-        numbers = np.array([[task.vocab.index(word) for word in words]])
-        scored = np.arange(len(tokens))[None] >= begin
-        assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+@pytest.mark.parametrize("units_id", ["largest", "smallest"])
+def test_the_drawing_of_ids(load, units_id):
+    lines = [line.split() for line in Addition.__doc__.splitlines()]
+    (shown,) = (line[1:] for line in lines if line[:1] == [units_id])
+    task = load("addition", min_digits=3, max_digits=3, units_id=units_id)
+    ids = task.sample(generator(0), 1).positions["place"]
+    assert ids[0].tolist() == [int(number) for number in shown]
+
+
+@pytest.mark.parametrize(("which", "hints"), [(0, None), (1, 5)])
+def test_drawings(drawn, which, hints):
+    task = Addition(
+        splits={}, min_digits=2, max_digits=3, base=10, reverse=True, pad=True, hints=hints
+    )
+    check(task, *drawn(task, which)[:2])
 
 
 def test_what_does_not_fit(load):
@@ -120,9 +127,6 @@ def test_what_does_not_fit(load):
         load("addition", min_digits=7)
     with pytest.raises(ValueError, match=r"task.hints=6 does not .* sums of 7 digits; .* to 7 or"):
         load("addition", hints=6, splits={})
-    with pytest.raises(ValueError, match=r"length of 4 is too short for addition: .* least 5"):
-        load("addition").at_length(4)
-    assert load("addition").at_length(5).max_digits == 1
 
 
 @pytest.mark.parametrize("hints", [None, 30])

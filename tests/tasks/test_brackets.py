@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.brackets import Brackets
 
 
@@ -174,44 +173,19 @@ def test_guess_is_the_commonest_closing():
     assert task.guess(batch, batch) == pytest.approx(0.75, abs=0.02)
 
 
-def test_drawings(drawings, sentences):
-    close, sentence = drawings(Brackets)
-    task = brackets(length=16)
-    words = [*close.splitlines()[0].split(), "."]
-    numbers = np.array([[task.vocab.index(word) for word in words]])
-    closings, _, _ = replay(words, task)
-    scored = np.isin(np.arange(15), [place - 1 for place, _, _ in closings])[None]
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == close
-
+def test_drawings(drawn):
+    words, scored, _ = drawn(brackets(length=16))
+    closings, _, _ = replay(words, brackets())
+    assert scored == [place - 1 for place, _, _ in closings]
     task = brackets(mode="sentence", length=20)
-    *text, query = sentence.splitlines()[0].split()
-    answer = sentence.splitlines()[1].strip()
+    *text, query, answer = drawn(task, 1)[0]
     assert replay(text, task)[1][-1 - int(query[1:])][0] == answer
-    numbers = np.array([[task.vocab.index(word) for word in [*text, query, answer]]])
-    scored = np.arange(numbers.shape[1] - 1)[None] == len(text)
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == sentence
 
 
-def test_splits(load):
-    task = load("brackets")
-    keys = ("k", "m", "length", "max_gap", "beyond_gap")
-    settings = {s: tuple(getattr(task.split(s), key) for key in keys) for s in task.evaluated()}
-    assert settings == {
-        "in_domain": (2, 3, 84, 15, None),
-        "long_x2": (2, 3, 168, 15, None),
-        "long_x4": (2, 3, 336, 15, None),
-        "deep": (2, 5, 84, 15, None),
-        "wide_gap": (2, 3, 84, None, 15),
-    }
-    wide = task.split("wide_gap").sample(generator(5), 500)
+def test_only_wide_gaps_are_scored(load):
+    wide = load("brackets").split("wide_gap").sample(generator(5), 500)
     assert wide.tags["distance"][wide.scored].min() > 15
     assert wide.scored.sum() > 100
-    assert load("brackets", "brackets").split("deep").m == 6
-    sentence = load("brackets_sentence")
-    assert list(sentence.splits) == ["long_x2", "long_x4", "deep"]
-    assert sentence.mode == "sentence"
-    for name in sentence.splits:
-        assert sentence.split(name).vocab == sentence.vocab
 
 
 @pytest.mark.parametrize(
@@ -250,18 +224,6 @@ def test_the_farthest_gap_is_scored(keys):
 def test_wide_gap_needs_a_limit(load):
     with pytest.raises(ValueError, match=r"wide_gap\.beyond_gap is null.*~task\.splits\.wide_gap"):
         load("brackets", max_gap=None)
-
-
-@pytest.mark.parametrize("name", ["brackets", "brackets_sentence"])
-@pytest.mark.parametrize("length", [4, 83, 300])
-def test_at_length(load, sentences, name, length):
-    task = load(name).split("deep").at_length(length)
-    assert task.n_tokens == length
-    batch = task.sample(generator(7), 200)
-    assert batch.tokens.shape == (200, length)
-    texts = [words if name == "brackets" else words[:-2] for words, _, _ in sentences(task, batch)]
-    deepest = max(replay(text, task)[2] for text in texts)
-    assert deepest == 5 or (deepest < 5 and length < 10)
 
 
 def test_at_a_length_without_wide_gaps(load):

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.copy import Copy
 from pe_lab.tasks.reverse import Reverse
 
@@ -51,34 +50,10 @@ def test_lengths_and_letters_are_uniform(assert_share, cls):
 
 
 @both
-def test_drawing(drawings, cls):
-    (drawing,) = drawings(cls)
-    tokens, answers = (line.split() for line in drawing.splitlines())
-    task = cls(splits={}, min_letters=5, max_letters=5, n_symbols=16)
-    numbers = np.array([[task.vocab.index(word) for word in [*tokens, answers[-1]]]])
-    scored = np.arange(10)[None] >= 5
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
-    check(cls, [*tokens, answers[-1]], [5, 6, 7, 8, 9], answers)
-
-
-@pytest.mark.parametrize("name", ["copy", "reverse"])
-def test_splits(load, name):
-    task = load(name)
-    sizes = {s: (task.split(s).min_letters, task.split(s).max_letters) for s in task.evaluated()}
-    assert sizes == {"in_domain": (1, 16), "long_x2": (32, 32), "long_x4": (64, 64)}
-    assert task.generates
-    assert task.vocab.index(task.separator) == 16
+def test_drawing(drawn, cls):
+    check(cls, *drawn(cls(splits={}, min_letters=5, max_letters=5, n_symbols=16)))
 
 
 def test_fewest_and_most_must_fit():
     with pytest.raises(ValueError, match=r"task.min_letters is 9, more than task.max_letters, 8"):
         Copy(splits={}, min_letters=9, max_letters=8, n_symbols=16)
-
-
-@pytest.mark.parametrize(
-    ("length", "fewest", "most"), [(2, 1, 1), (8, 2, 4), (16, 4, 8), (33, 8, 16)]
-)
-def test_at_length(load, length, fewest, most):
-    task = load("reverse", min_letters=4, max_letters=8).at_length(length)
-    assert (task.min_letters, task.max_letters, task.splits) == (fewest, most, {})
-    assert task.n_tokens == length // 2 * 2

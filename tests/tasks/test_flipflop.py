@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pe_lab.common.errors import UsageError
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task
@@ -55,30 +54,10 @@ def test_frequencies(assert_share, p_ignore):
     assert_share((free == task.vocab.index("1")).sum(), free.size, 0.5)
 
 
-def test_drawing(drawings):
-    (drawing,) = drawings(FlipFlop)
-    words = drawing.splitlines()[0].split()
-    task = FlipFlop(splits={}, length=len(words) + 1, p_ignore=0.5)
-    memory = [words[i + 1] for i, word in enumerate(words) if word == "w"][-1]
-    numbers = np.array([[task.vocab.index(word) for word in [*words, memory]]])
-    batch = Batch(numbers[:, :-1], numbers[:, 1:], numbers[:, :-1] == task.vocab.index("r"))
-    places = np.flatnonzero(batch.scored[0]).tolist()
-    check([*words, memory], places, [task.vocab[batch.targets[0, t]] for t in places])
-    assert task.render(batch, 0) == drawing
-
-
-def test_splits(load):
-    task = load("flipflop")
-    settings = {name: (task.split(name).p_ignore, task.split(name).length) for name in task.splits}
-    assert settings == {
-        "sparse": (0.98, 64),
-        "dense": (0.1, 64),
-        "long_x2": (0.8, 128),
-        "long_x4": (0.8, 256),
-        "sparse_x4": (0.98, 256),
-        "dense_x4": (0.1, 256),
-    }
-    assert load("flipflop", recipe="flipflop").split("long_x4").length == 2048
+def test_drawing(drawn):
+    words, scored, answers = drawn(FlipFlop(splits={}, length=64, p_ignore=0.5))
+    # The last instruction is a read: its answer is drawn, and ends the sequence.
+    check(words, scored, answers)
 
 
 def built(**keys):
@@ -231,16 +210,6 @@ def test_large_file(tmp_path):
         file.write(b"?")
     with pytest.raises(ValueError, match="line 77778, column 101 holds '\\?'"):
         from_file(path)
-
-
-@pytest.mark.parametrize(("length", "n_tokens"), [(3, 3), (63, 63), (64, 63), (257, 257)])
-@pytest.mark.parametrize("split", ["in_domain", "sparse", "long_x4"])
-def test_at_length(load, sentences, split, length, n_tokens):
-    task = load("flipflop").split(split).at_length(length)
-    assert task.n_tokens == n_tokens
-    assert task.p_ignore == load("flipflop").split(split).p_ignore
-    for sequence in sentences(task, task.sample(generator(6), 8)):
-        check(*sequence)
 
 
 def test_a_file_has_a_length(tmp_path):

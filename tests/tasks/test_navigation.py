@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.navigation import Navigation
 
 
@@ -107,29 +106,9 @@ def test_no_run_is_cut_but_the_last(max_run):
     assert lengths.max() >= max_run
 
 
-def test_drawing(drawings):
-    (drawing,) = drawings(Navigation)
-    line, below = drawing.splitlines()
-    words = [*line.split(), below.split()[-1]]
-    task = navigation()
-    numbers = np.array([[task.vocab.index(word) for word in words]])
-    queries = [4, 8, 14]
-    scored = np.isin(np.arange(15), queries)
-    batch = Batch(numbers[:, :-1], numbers[:, 1:], scored[None])
-    assert task.render(batch, 0) == drawing
-    assert list(check(task, words, scored)) == queries
-
-
-def test_splits(load):
-    task = load("navigation")
-    found = {}
-    for name in task.evaluated():
-        split = task.split(name)
-        found[name] = split.n_steps, split.size, split.p_empty
-    assert found == {
-        "in_domain": (32, 32, 0.5), "dense": (16, 16, 0.2), "sparse": (64, 64, 0.8),
-        "long_x4": (128, 32, 0.5),
-    }  # fmt: skip
+def test_drawing(drawn):
+    words, queries, _ = drawn(navigation())
+    assert list(check(navigation(), words, np.isin(np.arange(15), queries))) == queries
 
 
 def test_something_is_scored():
@@ -141,10 +120,3 @@ def test_something_is_scored():
 def test_a_split_has_the_vocabulary_of_its_task(load):
     with pytest.raises(ValueError, match="split other cannot change dims: the vocabulary is"):
         load("navigation", splits={"other": {"dims": 2}})
-
-
-def test_at_length():
-    assert navigation().at_length(16).n_tokens == 15
-    assert navigation().at_length(3).n_steps == 2
-    with pytest.raises(ValueError, match="length of 2 is too short for navigation: give at least"):
-        navigation().at_length(2)

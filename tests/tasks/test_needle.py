@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.needle import Needle
 
 
@@ -69,22 +68,12 @@ def test_places_and_questions_are_uniform(assert_share):
     assert_share((first == task.vocab.index("x0")).sum(), 20_000, 1 / 2)
 
 
-def test_drawing(drawings):
-    (drawing,) = drawings(Needle)
-    words, answers = (line.split() for line in drawing.splitlines())
-    end, values, _, questions = read([*words, answers[-1]])
+def test_drawing(drawn):
+    task = Needle(splits={}, length=18, n_variables=2, n_names=4, n_values=6, n_filler=8)
+    words, scored, answers = drawn(task)
+    end, values, _, questions = read(words)
     assert [values[name] for name, _ in questions] == answers
-    task = Needle(
-        splits={},
-        length=len(words),
-        n_variables=len(values),
-        n_names=4,
-        n_values=6,
-        n_filler=8,
-    )
-    numbers = np.array([[task.vocab.index(word) for word in [*words, answers[-1]]]])
-    scored = np.isin(np.arange(len(words)), [end + 1, end + 4])[None]
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
+    assert scored == [end + 1, end + 4]
 
 
 def test_sizes_that_do_not_fit(load):
@@ -92,16 +81,3 @@ def test_sizes_that_do_not_fit(load):
         load("needle", n_variables=9)
     with pytest.raises(ValueError, match=r"task.length=18 is too short .*=4, which take 19 tokens"):
         load("needle", length=18)
-    with pytest.raises(ValueError, match=r"length of 18 is too short .* at least 19"):
-        load("needle").at_length(18)
-
-
-def test_splits_are_longer_with_as_many_variables(load):
-    task = load("needle")
-    sizes = {s: (task.split(s).length, task.split(s).n_variables) for s in task.evaluated()}
-    assert sizes == {
-        "in_domain": (32, 4),
-        "long_x4": (128, 4),
-        "long_x8": (256, 4),
-        "long_x16": (512, 4),
-    }

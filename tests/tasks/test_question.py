@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.even_pairs import EvenPairs
 from pe_lab.tasks.missing_duplicate import MissingDuplicate
 from pe_lab.tasks.modular import Modular
@@ -182,14 +181,10 @@ def test_draws_are_uniform(assert_share):
         (MissingDuplicate(splits={}, min_length=8, max_length=8), 0),
     ],
 )
-def test_drawing(drawings, task, which):
-    drawing = drawings(type(task))[which]
-    words = drawing.split()
-    numbers = np.array([[task.vocab.index(word) for word in words]])
-    scored = np.arange(numbers.shape[1] - 1)[None] == numbers.shape[1] - 2
-    assert numbers.shape[1] == task.n_tokens + 1
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
-    text, answer = words[:-2], words[-1]
+def test_drawing(drawn, task, which):
+    words, scored, (answer,) = drawn(task, which)
+    assert (len(words), scored) == (task.n_tokens + 1, [len(words) - 2])
+    text = words[:-2]
     if isinstance(task, Modular):
         assert answer == str(value(text, 5))
         if task.brackets:
@@ -218,35 +213,6 @@ def test_keys_must_fit(keys, complaint):
 def test_too_short_for_a_duplicate():
     with pytest.raises(ValueError, match=r"task\.min_length is 1, too short .* give at least 2"):
         MissingDuplicate(splits={}, min_length=1, max_length=8)
-
-
-@pytest.mark.parametrize(
-    ("task", "length", "limits"),
-    [
-        (modular(), 18, (5, 17)),
-        (modular(), 19, (5, 17)),
-        (modular(brackets=True), 19, (6, 18)),
-        (EvenPairs(splits={}, min_length=1, max_length=8), 5, (1, 4)),
-        (MissingDuplicate(splits={}, min_length=4, max_length=8), 18, (8, 16)),
-    ],
-)
-def test_at_length(task, length, limits):
-    longer = task.at_length(length)
-    assert (longer.min_length, longer.max_length) == limits
-    assert longer.n_tokens == limits[1] + 1
-    least = 3 if isinstance(task, MissingDuplicate) else 2
-    task.at_length(least)
-    with pytest.raises(ValueError, match=f"too short for this task: give at least {least}"):
-        task.at_length(least - 1)
-
-
-def test_splits(load):
-    for name, longest in (("modular", 20), ("even_pairs", 40), ("missing_duplicate", 32)):
-        task = load(name)
-        assert list(task.splits) == ["long_x2", "long_x4"]
-        for times in (2, 4):
-            split = task.split(f"long_x{times}")
-            assert split.min_length == split.max_length == times * longest
 
 
 def test_cycle_is_a_walk(load):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.recall import Recall
 
 
@@ -144,47 +143,13 @@ def test_keys_and_values_are_uniform(assert_share):
         (1, {"n_pairs": 2, "length": 14, "reassigned": 2}),
     ],
 )
-def test_drawings(drawings, which, keys):
-    drawing = drawings(Recall)[which]
-    line, below = drawing.splitlines()
+def test_drawings(drawn, which, keys):
     task = recall(**keys)
-    words = line.split()
-    tokens = [task.vocab.index(word) for word in words]
-    answers = dict(_under(line, below))
-    targets = [*tokens[1:], tokens[0]]
-    for place, word in answers.items():
-        targets[place] = task.vocab.index(word)
-    scored = np.isin(np.arange(len(words)), list(answers))
-    batch = Batch(np.array([tokens]), np.array([targets]), scored[None])
-    assert task.render(batch, 0) == drawing
-    texts = [task.vocab[i] for i in targets]
-    check(task, [*words, texts[-1]], texts, scored)
-
-
-def _under(line, below):
-    """(number of the word above, word) of the words of the lower line."""
-    starts = [i for i, c in enumerate(line) if c != " " and (i == 0 or line[i - 1] == " ")]
-    column = 0
-    for word in below.split():
-        column = below.index(word, column)
-        yield starts.index(column), word
-        column += 1
-
-
-def test_splits(load):
-    sizes = {
-        name: {
-            split: (load(name).split(split).length, load(name).split(split).n_pairs)
-            for split in load(name).evaluated()
-        }
-        for name in ("recall", "recall_reassigned")
-    }
-    assert sizes["recall"] == {
-        "in_domain": (32, 4), "long_x2": (64, 8), "long_x4": (128, 16), "more_pairs": (32, 8),
-    }  # fmt: skip
-    assert sizes["recall_reassigned"] == {
-        "in_domain": (48, 4), "long_x2": (96, 8), "long_x4": (192, 16), "more_pairs": (48, 8),
-    }  # fmt: skip
+    words, places, values = drawn(task, which)
+    words = [*words[: task.length], words[0]]
+    answers = dict(zip(places, values, strict=True))
+    texts = [answers.get(place, words[place + 1]) for place in range(task.length)]
+    check(task, words, texts, [place in answers for place in range(task.length)])
 
 
 @pytest.mark.parametrize(
@@ -207,12 +172,3 @@ def test_keys_must_fit(keys, complaint):
 def test_a_split_has_the_vocabulary_of_its_task(load):
     with pytest.raises(ValueError, match="split other cannot change n_keys: the vocabulary is"):
         load("recall", splits={"other": {"n_keys": 300}})
-
-
-def test_at_length():
-    assert recall().at_length(51).length == 50
-    assert recall().at_length(51).n_pairs == 6
-    for task, least in ((recall(), 4), (recall(length=20, reassigned=4), 10)):
-        task.at_length(least)
-        with pytest.raises(ValueError, match=f"too short for recall: give at least {least}"):
-            task.at_length(least - 1)

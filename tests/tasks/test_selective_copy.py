@@ -1,12 +1,10 @@
 """selective_copy against a copy by hand."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
 from pe_lab.tasks.selective_copy import SelectiveCopy
 
 
@@ -48,37 +46,8 @@ def test_letters_and_places_are_uniform(assert_share):
         assert_share(count, 80_000, 1 / 16)
 
 
-def test_drawing(drawings):
-    (drawing,) = drawings(SelectiveCopy)
-    tokens, answers = (line.split() for line in drawing.splitlines())
-    task = SelectiveCopy(splits={}, n_copy=4, n_blank=4, n_symbols=16)
-    numbers = np.array([[task.vocab.index(word) for word in [*tokens, answers[-1]]]])
-    scored = np.arange(12)[None] >= 8
-    assert task.render(Batch(numbers[:, :-1], numbers[:, 1:], scored), 0) == drawing
-    check([*tokens, answers[-1]], [8, 9, 10, 11], answers, 4, 4)
-
-
-@pytest.mark.parametrize(("recipe", "n"), [(None, 16), ("selective_copy", 256)])
-def test_splits(load, recipe, n):
-    task = load("selective_copy", recipe)
-    sizes = {s: (task.split(s).n_copy, task.split(s).n_blank) for s in task.evaluated()}
-    assert sizes == {
-        "in_domain": (n, n),
-        "dense": (n, n // 2),
-        "sparse": (n, 2 * n),
-        "long_x2": (2 * n, 2 * n),
-    }
-    assert task.generates
-
-
-@pytest.mark.parametrize(
-    ("length", "n_copy", "n_blank"), [(2, 1, 0), (3, 1, 1), (48, 16, 16), (128, 42, 44)]
-)
-def test_at_length(load, length, n_copy, n_blank):
-    task = load("selective_copy").at_length(length)
-    assert (task.n_copy, task.n_blank, task.splits) == (n_copy, n_blank, {})
-    assert task.n_tokens == length
-    assert task.sample(generator(0), 2).tokens.shape == (2, length)
+def test_drawing(drawn):
+    check(*drawn(SelectiveCopy(splits={}, n_copy=4, n_blank=4, n_symbols=16)), 4, 4)
 
 
 def test_at_length_without_blanks(load):

@@ -1,20 +1,22 @@
 """Other values of an encoding's keys, found by its signature."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
+from torch import nn
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.combined_parts import encoding_section, merged, repository_of
+from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import MAX_LEN, Section, dims
 from pe_lab.pe.base import Dims
 from pe_lab.training.encodings import SHIPPED, build_encodings
 
 
 def hint_of(section: Section, key: str) -> Any:
-    """The annotation of a key; None without one."""
+    """The annotation of a key; None if it has none."""
     return get_type_hints(get_object(section["_target_"]).__init__).get(key)
 
 
@@ -37,8 +39,6 @@ def other_values(section: Section, key: str) -> list[Any]:
         literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
         if literals:
             return [choice for literal in literals for choice in get_args(literal)]
-        if choices_of := [arg for arg in get_args(hint) if get_origin(arg) is Literal]:
-            return list(get_args(choices_of[0]))
         if bool in get_args(hint):
             # logn_clip, where null is false unless logn=test.
             return [True]
@@ -69,8 +69,10 @@ def accepted(section: Section, sizes: Dims) -> bool:
 
 
 def choices(section: Section, **sizes: Any) -> dict[str, Section]:
-    """The section, then with each other choice that is no number alone, by the words of the
-    command line: ``""``, ``pairing=half``, .."""
+    """The section as it is, and with each other choice of one key that is not a number.
+
+    The names are those of the command line: ``""``, ``pairing=half``, ..
+    """
     found = {"": section}
     for key, value in section.items():
         if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -89,9 +91,31 @@ def shown(value: Any) -> str:
 
 
 def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
-    """As it is, then with one other key changed, in every way that is accepted."""
+    """The section as it is, then with one other key changed, in every accepted way."""
     yield section
     for other in section.keys() - {key, "_target_"}:
         for value in other_values(section, other):
             if accepted(changed := {**section, other: value}, dims(**sizes)):
                 yield changed
+
+
+def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
+    """A sentence with the values that were tried of each key.
+
+    Args:
+        changes: the other values of a key that were found to change something.
+
+    Raises:
+        NotClaimedError: of no key is there another value to try.
+    """
+    found = {key: changes(key) for key in section if key != "_target_"}
+    done = [f"{key}={'|'.join(values)}" for key, values in found.items() if values]
+    untried = [key for key, values in found.items() if not values]
+    left = f"no other value to try of {', '.join(untried)} (annotate choices as Literal)"
+    if not done:
+        raise NotClaimedError(left if untried else "it has no keys")
+    return "; ".join([f"tried {', '.join(done)}", *([left] if untried else [])])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

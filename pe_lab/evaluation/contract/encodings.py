@@ -1,24 +1,38 @@
-"""What an encoding must keep, one function a point. Each takes the encoding's section and the
-sizes of the tiny model that differ (``d_model``, ``n_heads``, ..), in the context ``tiny.exact``.
+"""The contract of an encoding: one function for each point.
+
+Each takes the encoding's section and the sizes of the tiny model that differ (``d_model``,
+``n_heads``, ..), and is called in the context ``tiny.exact``.
 """
 
+import inspect
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 from torch import nn
 
-from pe_lab.evaluation.contract.choices import accepted
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract.choices import (
+    accepted,
+    beside,
+    other_values,
+    parameters,
+    shown,
+    tried,
+)
+from pe_lab.evaluation.contract.hooks import LONG, half_precision
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
 from pe_lab.evaluation.contract.tiny import (
     MAX_LEN,
     TRAIN_LEN,
     Section,
-    differ,
+    agree,
+    change_after,
     dims,
     largest,
     loss,
     model,
     reach,
+    restored,
     scattered,
     sequential,
     tokens,
@@ -35,34 +49,41 @@ def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
 
 
 def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
-    """A token's state depends on no later token, and on each earlier one."""
-    built = model(section, **sizes)
-    seen, pos, worst = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN), 0.0
-    hidden = built(seen, pos)
-    expected = (2, TRAIN_LEN, dims(**sizes).d_model)
-    if hidden.shape != expected or hidden.dtype != torch.get_default_dtype():
-        raise ContractError(
-            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} "
-            f"{torch.get_default_dtype()}: keep the shape and the type of the input"
+    """A token's state depends on no later token, and on each earlier one. ``LONG`` tokens pass the
+    end of a kernel's block."""
+    long = {**sizes, "max_len": LONG}
+    if not accepted(section, dims(**long)):
+        long["train_len"] = LONG  # A window longer than the trained length is refused.
+    worst = 0.0
+    for length, size in ((TRAIN_LEN, sizes), (LONG, long)):
+        built = model(section, **size)
+        length = min([length, *(e.max_len for e in built.encodings if e.max_len is not None)])
+        seen, pos = tokens(2, length), sequential(length)
+        hidden = built(seen, pos)
+        expected, kind = (2, length, dims(**sizes).d_model), torch.get_default_dtype()
+        hold(
+            hidden.shape == expected and hidden.dtype == kind,
+            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} {kind}: keep "
+            "the shape and the type of the input",
         )
-    for t in (0, 1, TRAIN_LEN // 2, TRAIN_LEN - 2):
-        changed = seen.clone()
-        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
-        again = built(changed, pos)
-        worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
-        if not worst <= atol:
-            raise ContractError(
-                f"the states of tokens 0 to {t} change by {worst:.1e} where only tokens after "
-                f"{t} were changed: the mask comes after bias and logits, but gates, sums and "
-                "convolutions must not read later keys"
+        for t in (0, 1, length // 2, length - 2) if length == TRAIN_LEN else (length // 2,):
+            again = built(change_after(seen, t), pos)
+            worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
+            hold(
+                worst <= atol,
+                f"in a sequence of {length} tokens the states of tokens 0 to {t} change by "
+                f"{worst:.1e} where only tokens after {t} were changed: the mask comes after bias "
+                "and logits, but gates, sums and convolutions must not read later keys",
             )
-        if torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]):
-            raise ContractError(f"no state after token {t} changes where the tokens after {t} do")
-    return f"where later tokens are changed, states differ by {worst:.1g}"
+            hold(
+                not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]),
+                f"no state after token {t} changes where the tokens after {t} do",
+            )
+    return f"where later tokens of {length} are changed, states differ by {worst:.1g}"
 
 
 def finite_far_out(section: Section, **sizes: Any) -> str:
-    """At four times the trained length, and at scattered positions."""
+    """States are finite at four times the trained length, and at scattered positions."""
     built = model(section, **sizes)
     n = reach(built.encodings)
     for what, pos in (("0, 1, ..", sequential(n)), ("scattered", scattered(3, min(n, 12), n))):
@@ -75,26 +96,26 @@ def finite_far_out(section: Section, **sizes: Any) -> str:
 
 
 def low_precision(section: Section, **sizes: Any) -> str:
-    """float32 is near to float64; bfloat16 autocast and its gradients are finite."""
+    """float32 and bfloat16 autocast are near to float64, and gradients are finite."""
     built, seen, pos = model(section, **sizes), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     exact = built(seen, pos).detach()
     single = model(section, **sizes).float()
     hidden = single(seen, pos)
-    if hidden.dtype != torch.float32:
-        raise ContractError(f"a float32 model computes in {hidden.dtype}: follow the input's type")
-    worst = differ(hidden.double(), exact.double(), rtol=1e-4, atol=1e-4)
-    if worst is not None:
-        raise ContractError(f"float32 differs from float64 by {worst:.1e}: use float64 there")
+    hold(
+        hidden.dtype == torch.float32,
+        f"a float32 model computes in {hidden.dtype}: follow the input's type",
+    )
+    what = "compute in float64 what differs: float32 is off"
+    gap = agree(hidden.double(), exact.double(), 1e-4, 1e-4, what)
     with torch.autocast("cpu", torch.bfloat16):
         half = single(seen, pos)
         torch.autograd.backward(loss(half))
-    if not half.isfinite().all():
-        raise ContractError("not finite in bfloat16 autocast")
+    hold(half.isfinite().all(), "not finite in bfloat16 autocast")
     for name, parameter in encoding_parameters(single).items():
         if parameter.grad is None or not parameter.grad.isfinite().all():
             raise ContractError(f"in bfloat16 the gradient of {name} is missing or not finite")
-    gap = largest(hidden.double() - exact.double())
-    return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast is finite"
+    near = half_precision(section, **sizes)
+    return f"float32 differs from float64 by {gap:.0e}, {near}"
 
 
 def gradients_reach(section: Section, **sizes: Any) -> str:
@@ -108,25 +129,38 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
     least = float("inf")
     for name, parameter in named.items():
         gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
-        if not gradient > 1e-8:
-            raise ContractError(f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        hold(gradient > 1e-8, f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        _check_heads(name, parameter, dims(**sizes).n_heads)
         least = min(least, gradient)
     return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
 
 
+def _check_heads(name: str, parameter: nn.Parameter, heads: int) -> None:
+    """ContractError if a head's part of a parameter has no gradient."""
+    assert parameter.grad is not None
+    for axis in range(parameter.dim()):
+        if parameter.shape[axis] != heads:
+            continue
+        of_each = parameter.grad.abs().movedim(axis, 0).reshape(heads, -1).amax(1)
+        for head in (~(of_each > 1e-8)).nonzero().flatten().tolist():
+            raise ContractError(
+                f"{name} has no gradient at {head} of axis {axis}, which has one entry a head: "
+                "each head must read its own"
+            )
+
+
 def differs_from_none(section: Section, **sizes: Any) -> str:
-    """The encoding does something."""
+    """The states differ from those without an encoding."""
     if not any(e.hooks() for e in build_encodings(section, dims(**sizes))):
         raise NotClaimedError("it overrides no hook")
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     gap = largest(model(section, **sizes)(seen, pos) - model(NONE, **sizes)(seen, pos))
-    if not gap > 1e-3:
-        raise ContractError(f"it differs from pe=none by {gap:.1g} only")
+    hold(gap > 1e-3, f"it differs from pe=none by {gap:.1g} only")
     return f"it differs from pe=none by {gap:.2g}"
 
 
 def shifted(section: Section, **sizes: Any) -> str:
-    """Positions shifted by a constant change nothing exactly if ``shift_invariant``."""
+    """``shift_invariant`` is true if and only if shifting all positions changes nothing."""
     built = model(section, **sizes).eval()
     seen = tokens(2, TRAIN_LEN)
     here = built(seen, sequential(TRAIN_LEN))
@@ -136,42 +170,44 @@ def shifted(section: Section, **sizes: Any) -> str:
     there = built(seen, sequential(TRAIN_LEN, offset=shift))
     gap = largest(there - here)
     if all(encoding.shift_invariant for encoding in built.encodings):
-        if differ(there, here, rtol=1e-10, atol=1e-10) is not None:
-            raise ContractError(
-                f"shift_invariant is True, but {shift} added to every position changes states by "
-                f"{gap:.1e}: correct the formula, or set it to False"
-            )
-        return f"{shift} added to every position changes states by {gap:.0e}"
-    if not gap > 1e-3:
-        raise ContractError(
-            f"shift_invariant is False, but {shift} added to every position changes states by "
-            f"{gap:.1e} only: set it to True"
+        agree(
+            there,
+            here,
+            1e-10,
+            1e-10,
+            f"shift_invariant is True (correct the formula, or set it to False), but {shift} added "
+            "to every position changes states",
         )
+        return f"{shift} added to every position changes states by {gap:.0e}"
+    hold(
+        gap > 1e-3,
+        f"shift_invariant is False, but {shift} added to every position changes states by "
+        f"{gap:.1e} only: set it to True",
+    )
     raise NotClaimedError(f"absolute: {shift} added to every position changes states by {gap:.2g}")
 
 
 def reads_positions(section: Section, **sizes: Any) -> str:
-    """Other positions change something exactly if ``reads_positions``."""
+    """``reads_positions`` is true if and only if other positions change something."""
     built, seen = model(section, **sizes), tokens(2, TRAIN_LEN)
     # Of one shape: other kernels, which round otherwise, may take other shapes.
     places = sequential(TRAIN_LEN).expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
     here, there = (built(seen, pos) for pos in places)
     gap = largest(there - here)
     if any(encoding.reads_positions for encoding in built.encodings):
-        if not gap > 1e-6:
-            raise ContractError(
-                f"positions with gaps change states by {gap:.1g}: use the positions passed in, or "
-                "set reads_positions = False"
-            )
+        hold(
+            gap > 1e-6,
+            f"positions with gaps change states by {gap:.1g}: use the positions passed in, or "
+            "set reads_positions = False",
+        )
         return f"positions with gaps change states by {gap:.2g}"
-    if gap:
-        raise ContractError(f"reads_positions is False, but others change states by {gap:.1e}")
+    hold(gap == 0, f"reads_positions is False, but others change states by {gap:.1e}")
     raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
 
 
 def rows_alone(section: Section, **sizes: Any) -> str:
-    """A sequence's states do not depend on the others of its batch, nor on how positions that all
-    share are passed."""
+    """A sequence's states depend neither on the others of its batch, nor on whether shared
+    positions are passed once or for each sequence."""
     built = model(section, **sizes)
     seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, reach(built.encodings))
     alone = torch.cat([built(seen[i : i + 1], pos[i : i + 1]) for i in range(3)])
@@ -180,36 +216,76 @@ def rows_alone(section: Section, **sizes: Any) -> str:
         ("with (1, T) positions", built(seen, pos[:1]), built(seen, pos[:1].expand(3, -1))),
     )
     for what, one, other in pairs:
-        if (gap := differ(one, other, rtol=1e-12, atol=1e-12)) is not None:
-            raise ContractError(f"{what} a sequence's states differ by {gap:.1e}")
+        agree(one, other, 1e-12, 1e-12, f"{what} a sequence's states differ")
     return "three sequences at other positions, together as alone"
 
 
 def small_sizes(section: Section, **sizes: Any) -> str:
-    """One token, odd lengths, one head."""
+    """It works with one token, odd lengths and one head."""
     width = dims(**sizes).d_model
     for batch, length, heads in ((1, 1, None), (1, 7, None), (3, 13, 1)):
         size = sizes if heads is None else {**sizes, "n_heads": heads}
         if heads is not None and not accepted(section, dims(**size)):
             continue  # A key that names more heads is refused.
         hidden = model(section, **size)(tokens(batch, length), sequential(length))
-        if hidden.shape != (batch, length, width) or not hidden.isfinite().all():
-            raise ContractError(
-                f"{batch} sequences of {length} tokens with {dims(**size).n_heads} heads give "
-                f"{tuple(hidden.shape)}, finite: {bool(hidden.isfinite().all())}"
-            )
+        hold(
+            hidden.shape == (batch, length, width) and bool(hidden.isfinite().all()),
+            f"{batch} sequences of {length} tokens with {dims(**size).n_heads} heads give "
+            f"{tuple(hidden.shape)}, finite: {bool(hidden.isfinite().all())}",
+        )
     return "1, 7 and 13 tokens, 1 and more heads"
 
 
 def round_trip(section: Section, **sizes: Any) -> str:
     """A model with another's ``state_dict`` computes the same."""
     built, other = model(section, seed=0, **sizes), model(section, seed=1, **sizes)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    other.load_state_dict(built.state_dict())
-    gap = largest(other(seen, pos) - built(seen, pos))
-    if gap:
-        raise ContractError(
-            f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is "
-            "built must be a parameter or a persistent buffer"
+    return restored(built, other, tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+
+
+def same_keys(section: Section) -> str:
+    """The yaml sets each key that the class takes, and no other."""
+    arguments = list(inspect.signature(get_object(section["_target_"])).parameters)[1:]
+    keys = [key for key in section if key != "_target_"]
+    if unset := [key for key in arguments if key not in keys]:
+        raise ContractError(f"the yaml does not set {', '.join(unset)}, so no run records them")
+    if unknown := [key for key in keys if key not in arguments]:
+        raise ContractError(f"the class takes no {', '.join(unknown)}")
+    return f"both have {', '.join(keys)}" if keys else "it has no keys"
+
+
+def every_key(section: Section, **sizes: Any) -> str:
+    """Every key changes what is computed, or the number of parameters."""
+    return tried(section, lambda key: key_changes(section, key, **sizes))
+
+
+def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
+    """The other values of a key that are accepted; each changes something.
+
+    Raises:
+        ContractError: one changes nothing.
+    """
+    for base_section in beside(section, key, **sizes):
+        # Beside another choice only where it is refused without one.
+        values = {shown(v): {**base_section, key: v} for v in other_values(base_section, key)}
+        allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
+        if allowed:
+            break
+    else:
+        return []
+    base = model(base_section, **sizes)
+    for value, changed in allowed.items():
+        other = model(changed, **sizes)
+        # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
+        longest = min(reach(built.encodings) for built in (base, other))
+        read = [(tokens(2, n), sequential(n)) for n in (longest, min(TRAIN_LEN, longest))]
+        # There is no dropout: what differs in training or in evaluation is the key's doing.
+        hold(
+            parameters(other) != parameters(base)
+            or any(
+                largest(other.train(training)(*r) - base.train(training)(*r)) > 1e-9
+                for training in (True, False)
+                for r in read
+            ),
+            f"{key}={value} computes the same as {key}={shown(section[key])}",
         )
-    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
+    return list(allowed)

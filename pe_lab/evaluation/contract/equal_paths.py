@@ -1,18 +1,16 @@
-"""That an encoding's other ways to be computed are equal to the plain one: with a key cache, and
-with the kernels."""
+"""The contract of an encoding's other paths: a key cache and the kernels equal the plain one."""
 
-import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError
+from pe_lab.evaluation.contract import tiny
+from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
 from pe_lab.evaluation.contract.tiny import (
     TRAIN_LEN,
     Section,
     differ,
-    gradients,
     in_pieces,
     largest,
     model,
@@ -26,8 +24,10 @@ from pe_lab.training.kernels import has_kernels
 
 
 def cached(section: Section, **sizes: Any) -> str:
-    """Decoding with a key cache equals the whole pass, beyond the trained length: one token at a
-    time, several at once, one at a time; at positions 0, 1, .. and at scattered ones."""
+    """Decoding with a key cache equals the whole pass, beyond the trained length.
+
+    Tokens come one at a time and several at once, at positions 0, 1, .. and at scattered ones.
+    """
     built = model(section, **sizes).eval()
     limit = reach(built.encodings)
     n = min(2 * TRAIN_LEN, limit)
@@ -42,8 +42,8 @@ def cached(section: Section, **sizes: Any) -> str:
     return f"{n} tokens decoded one by one and in pieces differ by {worst:.0e}"
 
 
-def cache_gap(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
-    """The largest difference with a key cache and these pieces from the whole pass.
+def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int, what: str = "") -> float:
+    """The largest difference between decoding in these pieces and the whole pass.
 
     Raises:
         ContractError: it is more than rounding.
@@ -61,8 +61,8 @@ def cache_gap(built: Transformer, seen: Tensor, pos: Tensor, *pieces: int, what:
 
 
 def any_order(section: Section, **sizes: Any) -> str:
-    """With ``any_order``, positions that fall and repeat: no look at the future, finite, and equal
-    with a key cache."""
+    """With ``any_order``, positions may fall and repeat: states are finite, do not depend on later
+    positions, and are the same with a key cache."""
     built = model(section, **sizes).eval()
     reading = [encoding for encoding in built.encodings if encoding.reads_positions]
     if not reading or not all(encoding.any_order for encoding in reading):
@@ -70,20 +70,20 @@ def any_order(section: Section, **sizes: Any) -> str:
     seen, limit = tokens(3, TRAIN_LEN), reach(built.encodings)
     drawn = torch.randint(0, limit, (3, TRAIN_LEN), generator=torch.Generator().manual_seed(5))
     hidden = built(seen, drawn)
-    if not hidden.isfinite().all():
-        raise ContractError("any_order is True, but positions that fall make states not finite")
+    hold(
+        hidden.isfinite().all(), "any_order is True, but positions that fall make states not finite"
+    )
     # The positions of later tokens are other ones, too.
     later = drawn.clone()
     later[:, TRAIN_LEN // 2 :] = limit - 1 - later[:, TRAIN_LEN // 2 :]
     gap = largest((built(seen, later) - hidden)[:, : TRAIN_LEN // 2])
-    if gap > 1e-12:
-        raise ContractError(f"positions of later tokens change earlier states by {gap:.1e}")
+    hold(gap <= 1e-12, f"positions of later tokens change earlier states by {gap:.1e}")
     worst = cache_gap(built, seen, drawn, 3, what="positions that fall and repeat")
     return f"positions that fall and repeat: decoded one by one, states differ by {worst:.0e}"
 
 
 def check_refused(built: Transformer) -> None:
-    """That a key cache is refused."""
+    """ContractError if a key cache is not refused."""
     try:
         built.empty_cache()
     except ValueError:
@@ -97,19 +97,5 @@ def fast_equals_plain(section: Section, **sizes: Any) -> str:
         raise NotClaimedError("pe_lab/kernels is missing")
     trunk = {"dropout": 0.2}
     fast, plain = (model(section, trunk=trunk, fast=f, **sizes) for f in (True, False))
-    limit, seen = reach(fast.encodings), tokens(2, TRAIN_LEN)
-    places = itertools.product(
-        (sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, limit)), (True, False)
-    )
-    worst = 0.0
-    for pos, dropping in places:
-        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
-        where = "in training" if dropping else "in evaluation"
-        if (gap := differ(outs[0], outs[1], rtol=1e-12, atol=1e-12)) is not None:
-            raise ContractError(f"the kernels change states by {gap:.1e} {where}")
-        worst = max(worst, largest(outs[0] - outs[1]))
-        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
-        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
-            if (gap := differ(one, other, rtol=1e-10, atol=1e-12)) is not None:
-                raise ContractError(f"the kernels change the gradient of {name} by {gap:.1e}")
-    return f"states with the kernels differ by {worst:.0e}, gradients within 1e-10"
+    places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(fast.encodings))]
+    return tiny.fast_equals_plain(fast, plain, tokens(2, TRAIN_LEN), places)

@@ -1,7 +1,7 @@
-"""What a check of the contract finds.
+"""The outcome of a check of the contract.
 
-A check is a function that returns one sentence with its numbers if what it holds is true, raises
-``ContractError`` with one if it is not, and ``NotClaimedError`` if there is nothing to hold.
+A check is a function. It returns one sentence with numbers if the point is kept, raises
+``ContractError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
 """
 
 import traceback
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from torch import Tensor
 
 import pe_lab
 from pe_lab.common.errors import UsageError, reason, sentence
@@ -20,8 +22,14 @@ class ContractError(AssertionError):
     """The contract is broken; the message is one sentence."""
 
 
+def hold(true: bool | Tensor, otherwise: str) -> None:
+    """ContractError with a sentence, unless something is true."""
+    if not true:
+        raise ContractError(otherwise)
+
+
 class NotClaimedError(Exception):
-    """There is nothing to check; the message says why."""
+    """A point does not apply; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Outcome:
     """The result of a check.
 
     Args:
-        name: what is held, in a few words.
+        name: the point, in a few words.
         sentence: the finding, with numbers.
     """
 
@@ -39,10 +47,10 @@ class Outcome:
 
 
 def outcome(name: str, check: Callable[[], str], state: State = "pass") -> Outcome:
-    """Do a check. What the checked code raises breaks the contract, too.
+    """Run a check. An exception of the checked code breaks the contract, too.
 
     Args:
-        state: the state of a check that returns: ``measured`` where it holds nothing.
+        state: of a check that returns: ``measured`` if it only measures.
     """
     try:
         return Outcome(name, state, check())

@@ -8,9 +8,8 @@ from pe_lab.evaluation.contract import (
     cost,
     encodings,
     equal_paths,
-    keys,
+    hooks,
     models,
-    task_keys,
     tasks,
 )
 from pe_lab.evaluation.contract.choices import choices
@@ -18,11 +17,17 @@ from pe_lab.evaluation.contract.outcome import Outcome, outcome
 from pe_lab.evaluation.contract.tiny import Section, exact
 from pe_lab.training.plan import build_task
 
+FIRST: dict[str, Callable[..., str]] = {
+    "deterministic": hooks.same_twice,
+    "bias and marks": hooks.marks,
+}
+"""Checks that come first: if one fails, the others would report a consequence, not the fault."""
 OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "no look at the future": encodings.no_look_ahead,
     "finite far out": encodings.finite_far_out,
     "float32 and bfloat16": encodings.low_precision,
     "gradient to every parameter": encodings.gradients_reach,
+    "gradient by differences": hooks.derivative,
     "differs from none": encodings.differs_from_none,
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
@@ -33,8 +38,8 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "fast equals plain": equal_paths.fast_equals_plain,
     "state_dict round trip": encodings.round_trip,
 }
-"""Checks that are done with the keys as they are and with each other choice."""
-COST = "cost beside rope's"
+"""Checks that run with the keys as they are and with each other choice."""
+EVERY_KEY, COST = "every key changes something", "cost beside rope's"
 
 OF_A_TASK: dict[str, Callable[..., str]] = {
     "shapes and vocabulary": tasks.shapes,
@@ -45,7 +50,7 @@ OF_A_TASK: dict[str, Callable[..., str]] = {
     "other lengths": tasks.other_lengths,
     "one run of answers at the end": tasks.generated,
     "position ids": tasks.position_ids,
-    "drawing beside training": task_keys.share_of_a_step,
+    "drawing beside training": tasks.share_of_a_step,
 }
 OF_A_MODEL: dict[str, Callable[..., str]] = {
     "no look at the future": models.no_look_ahead,
@@ -56,7 +61,7 @@ OF_A_MODEL: dict[str, Callable[..., str]] = {
     "cached equals uncached": models.cached,
     "fast equals plain": models.fast_equals_plain,
     "state_dict round trip": models.round_trip,
-    "every key changes something": models.every_key,
+    EVERY_KEY: models.every_key,
     "encodings": models.encodings,
 }
 
@@ -68,12 +73,21 @@ def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
         sizes: of the tiny model, where they differ (``d_model``, ``n_heads``).
     """
     with exact():
-        yield outcome("keys of yaml and class", lambda: keys.same_keys(section))
+        yield outcome("keys of yaml and class", lambda: encodings.same_keys(section))
         sections = choices(section, **sizes)
+        broken = ""
+        for name, check in FIRST.items():
+            one = _worst(name, check, sections, sizes)
+            if one.state == "fail":
+                broken = name
+            yield one
+        if broken:
+            for name in (*OF_EACH_CHOICE, EVERY_KEY, COST):
+                yield Outcome(name, "not claimed", f"not checked: {broken} fails")
+            return
         for name, check in OF_EACH_CHOICE.items():
             yield _worst(name, check, sections, sizes)
-        name = "every key changes something"
-        yield outcome(name, lambda: keys.every_key(section, **sizes))
+        yield outcome(EVERY_KEY, lambda: encodings.every_key(section, **sizes))
     yield outcome(COST, lambda: cost.beside_rope(section), "measured")
 
 
@@ -82,7 +96,7 @@ def check_task(section: Section) -> Iterator[Outcome]:
     task = build_task(section)
     for name, check in OF_A_TASK.items():
         yield outcome(name, partial(check, task))
-    yield outcome("every key changes something", partial(task_keys.every_key, section))
+    yield outcome(EVERY_KEY, partial(tasks.every_key, section))
 
 
 def check_model(section: Section) -> Iterator[Outcome]:

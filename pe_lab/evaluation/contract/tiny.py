@@ -6,12 +6,13 @@ formulas, not of rounding.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pe_lab.evaluation.contract.outcome import hold
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.training.encodings import build_encodings
@@ -24,14 +25,19 @@ TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float64, and the random state of the process left as it is."""
-    before = torch.get_default_dtype()
+    """float64 on one thread, and the random state of the process left as it is.
+
+    Threads would wait for one another: the tensors are tiny.
+    """
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_num_threads(threads)
 
 
 def dims(**changes: Any) -> Dims:
@@ -107,8 +113,7 @@ def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
 
 
 def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
-    """What a model computes with a cache and so many tokens at a time, then each of the others by
-    itself."""
+    """Hidden states with a cache: ``pieces`` tokens at a time, then the others one by one."""
     cache = built.empty_cache()
     ends = [0, *accumulate(pieces)]
     ends += range(ends[-1] + 1, seen.shape[1] + 1)
@@ -116,13 +121,13 @@ def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
 
 
 def loss(hidden: Tensor) -> Tensor:
-    """A sum over features would not do: the last norm makes it constant."""
+    """A number that depends on all hidden states; their sum is constant after the last norm."""
     weight = torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)
     return (hidden * weight).sin().sum()
 
 
 def gradients(built: nn.Module, out: Tensor) -> list[Tensor]:
-    """Of ``loss`` by every parameter; zero where it does not depend on one."""
+    """The gradients of ``loss`` by every parameter; zero where it does not depend on one."""
     return list(torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True))
 
 
@@ -131,8 +136,62 @@ def largest(x: Tensor) -> float:
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
+def agree(one: Tensor, other: Tensor, rtol: float, atol: float, otherwise: str) -> float:
+    """The largest difference of two tensors.
+
+    Raises:
+        ContractError: one is beyond ``atol + rtol |other|``; with ``otherwise`` and the largest.
+    """
+    gap = differ(one, other, rtol, atol)
+    hold(gap is None, f"{otherwise} by {gap or 0:.1e}")
+    return largest(one - other)
+
+
 def differ(one: Tensor, other: Tensor, rtol: float, atol: float) -> float | None:
     """The largest difference of two tensors; None if all are within ``atol + rtol |other|``."""
     if torch.allclose(one, other, rtol=rtol, atol=atol):
         return None
     return largest(one - other)
+
+
+def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
+    """The same tokens up to the place t, other ones after it."""
+    changed = seen.clone()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
+    return changed
+
+
+def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
+    """A model with another's ``state_dict`` computes the same."""
+    other.load_state_dict(built.state_dict())
+    gap = largest(other(*inputs) - built(*inputs))
+    hold(
+        gap == 0,
+        f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is built "
+        "must be a parameter or a persistent buffer",
+    )
+    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
+
+
+def fast_equals_plain(
+    fast: nn.Module, plain: nn.Module, seen: Tensor, places: list[Tensor], loose: float = 1
+) -> str:
+    """With the kernels as without, in value and gradient, with dropout and at any positions.
+
+    Args:
+        loose: by how much the tolerances are multiplied.
+    """
+    worst = 0.0
+    for pos, dropping in product(places, (True, False)):
+        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
+        where = "in training" if dropping else "in evaluation"
+        tolerance = 1e-12 * loose
+        what = f"the kernels change states {where}"
+        gap = agree(outs[0], outs[1], tolerance, tolerance, what)
+        worst = max(worst, gap)
+        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
+        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
+            agree(
+                one, other, 1e-10 * loose, tolerance, f"the kernels change the gradient of {name}"
+            )
+    return f"states with the kernels differ by {worst:.0e}, gradients within {1e-10 * loose:.0e}"

@@ -10,7 +10,7 @@ from pe_lab.core.metrics import CURVES, IN_DOMAIN, MEAN_OOD, METRICS, TABLED, me
 
 logger = logging.getLogger("pe_lab")
 
-UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.title)
+UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.charted)
 """Suffixes of metrics that are logged without a chart."""
 
 SPLIT_COLUMNS = ("split", *TABLED)

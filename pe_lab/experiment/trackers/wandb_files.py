@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from pe_lab.common.errors import PeLabError, RunError
 from pe_lab.common.files import read_file, replace_file
-from pe_lab.store.read_back import checked, read_json
-from pe_lab.store.schema import LOGGED, WANDB_ID, Logged
+from pe_lab.store.schema import LOGGED, WANDB_ID, Logged, checked, read_json
 
 logger = logging.getLogger("pe_lab")
 T = TypeVar("T")

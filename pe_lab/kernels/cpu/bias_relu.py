@@ -7,14 +7,26 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import address, call
 from pe_lab.kernels.selfcheck import cpu_kernel_passes
+from pe_lab.models.transformer import FeedForward
 
 # The gradient of the bias is summed in this many parts, whatever the number of threads, so that
 # results do not depend on it.
 PARTS = 16
+
+
+class FastFeedForward(FeedForward):
+    """``FeedForward`` with fused bias and ReLU."""
+
+    def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:
+        fused = None
+        if self.activation == "relu" and (drop is None or not self.drops_hidden):
+            fused = feed_forward(h, self.up, self.out)
+        return super().forward(h, drop, rows) if fused is None else fused
 
 
 class Problem(ctypes.Structure):

@@ -20,6 +20,7 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     contiguous_rows,
     thirds,
 )
+from pe_lab.kernels.requests import Cope
 
 BLOCK = 32
 # Work is split into about this many parts, and the table's gradient summed in this many chunks,
@@ -127,37 +128,22 @@ class _Cope(torch.autograd.Function):
         )
 
 
-def cope(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    gate_q_BHTD: Tensor,
-    gate_k_BHSD: Tensor,
-    table_ND: Tensor,
-    position_scale: float,
-    drop: Drop | None,
-) -> Tensor:
-    """Causal attention with CoPE's logits (pe/cope.py), (B, H, T, D).
-
-    Logits are q.k / sqrt(D) + position_scale gate_q.e[p], positions p the sums of
-    sigmoid(gate_q.gate_k / sqrt(D)). The T queries are the last of the S tokens. Memory grows with
-    T + S + N; the backward pass recomputes the weights. float32 and float64; tensors with a
-    contiguous last dimension are not copied.
-    """
-    queries, keys = tuple(q_BHTD.shape), tuple(k_BHSD.shape)
+def attend(request: Cope) -> Tensor:
+    """The kernel of ``Cope``, (B, H, T, D). Memory grows with T + S + N; the backward pass
+    recomputes the weights. float32 and float64; tensors with a contiguous last dimension are not
+    copied."""
+    q, k, table = request.q, request.k, request.table_ND
     check(
-        q_BHTD,
-        k_BHSD,
-        v=(v_BHSD, keys),
-        gate_q=(gate_q_BHTD, queries),
-        gate_k=(gate_k_BHSD, keys),
-        table=(table_ND, (max(len(table_ND), 1), keys[-1])),
+        request,
+        gate_q=(request.gate_q, tuple(q.shape)),
+        gate_k=(request.gate_k, tuple(k.shape)),
+        table=(table, (max(len(table), 1), k.shape[-1])),
     )
-    gate_q = None if gate_q_BHTD is q_BHTD else gate_q_BHTD
-    gate_k = None if gate_k_BHSD is k_BHSD else gate_k_BHSD
+    gate_q = None if request.gate_q is q else request.gate_q
+    gate_k = None if request.gate_k is k else request.gate_k
     # S gates count to S at most.
-    table = table_ND[: k_BHSD.shape[-2] + 1]
+    table, scale = table[: k.shape[-2] + 1], request.position_scale
     out: Tensor = _Cope.apply(  # type: ignore[no-untyped-call]
-        q_BHTD, k_BHSD, v_BHSD, gate_q, gate_k, table, position_scale, drop
+        q, k, request.v, gate_q, gate_k, table, scale, request.drop
     )
     return out

@@ -3,13 +3,14 @@
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu import build
+from pe_lab.kernels.requests import Request
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
 
@@ -51,28 +52,9 @@ class Rotary(ctypes.Structure):
         super().__init__(Strided(factors), int(halves))
 
 
-class RotaryFactors(NamedTuple):
-    """Real factors of queries and keys, and whether pairs are halves (``Rotation``); and those of
-    far ones, from the distance ``near`` on (distance.near_far)."""
-
-    q: Tensor
-    k: Tensor
-    halves: bool
-    near: int = 0
-    far_q: Tensor | None = None
-    far_k: Tensor | None = None
-
-
 def address(tensor: Tensor) -> int:
     """Where its data begins; not 0, which would mean that there is no tensor, if it is empty."""
     return tensor.data_ptr() or 64
-
-
-def real_factors(factors: Tensor, halves: bool) -> Tensor:
-    """(.., D) real numbers of (.., D/2) complex ones, as rotary.h reads them."""
-    if halves:
-        return torch.cat((factors.real, factors.imag), -1)
-    return torch.view_as_real(factors.contiguous()).flatten(-2)
 
 
 @functools.cache
@@ -80,7 +62,7 @@ def kernel(source: str, function: str, dtype: torch.dtype) -> Callable[[Any], in
     """The function ``<function>_float`` or ``_double`` of a library."""
     library = build.library(source)
     if library is None:
-        raise RuntimeError(f"CPU kernel {source!r} is not available: choose another backend")
+        raise build.NoLibraryError(f"CPU kernel {source!r} is not available")
     found: Callable[[Any], int] = getattr(library, f"{function}_{_SUFFIX[dtype]}")
     return found
 
@@ -91,19 +73,23 @@ def call(source: str, function: str, dtype: torch.dtype, problem: ctypes.Structu
         raise MemoryError(f"too little memory for the CPU kernel {function!r}")
 
 
-def check(q: Tensor, k: Tensor, **others: tuple[Tensor, tuple[int, ...]]) -> None:
-    """ValueError for tensors that C++ would read out of bounds.
+def check(request: Request, **others: tuple[Tensor | None, tuple[int, ...]]) -> None:
+    """ValueError for tensors that C++ would read out of bounds: those of a request, q (B, H, T, D),
+    k and v (B, H, S, D) with T <= S, and others.
 
     Args:
-        q: (B, H, T, D).
-        k: (B, H, S, D), T <= S.
-        others: name -> the tensor, and the shape it must have.
+        others: name -> the tensor, and the shape it must have; None: there is none.
     """
+    q, k = request.q, request.k
     b, h, t, d = q.shape
     s = k.shape[-2]
     if t > s:
         raise ValueError(f"{t} queries are not the last of {s} tokens")
-    for name, (x, shape) in {"q": (q, (b, h, t, d)), "k": (k, (b, h, s, d)), **others}.items():
+    keys = b, h, s, d
+    shapes = {"q": (q, (b, h, t, d)), "k": (k, keys), "v": (request.v, keys), **others}
+    for name, (x, shape) in shapes.items():
+        if x is None:
+            continue
         if x.shape != shape:
             raise ValueError(f"{name} has the shape {tuple(x.shape)} instead of {shape}")
         if x.dtype != q.dtype or x.dtype not in _SUFFIX or not x.is_cpu:

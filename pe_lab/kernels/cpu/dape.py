@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu.ctypes_abi import Strided, by_token, call, check, contiguous_rows
 from pe_lab.kernels.cpu.distance import BLOCK, PARTS, Problem, problem_of
+from pe_lab.kernels.requests import Dape
 
 HEADS = (1, 2, 4, 8)
 """Numbers of heads that the kernel is compiled for."""
@@ -26,36 +27,23 @@ class _Problem(ctypes.Structure):
     )
 
 
-def dape(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    bias_HN: Tensor,
-    from_content_WH: Tensor,
-    by_distance_WN: Tensor,
-    out_WH: Tensor,
-    drop: Drop | None,
-) -> Tensor | None:
-    """Causal attention with DAPE's logits (pe/dape.py), (B, H, T, D); W hidden units, n = i - j:
-
-        logits_h = a_h + bias[h, n] + sum over w of out[w, h] leaky_relu(u_w), a = q . k / sqrt(D)
-        u_w = by_distance[w, n] + sum over h of from_content[w, h] a_h
-
-    The T queries are the last of the S tokens. Memory grows with T + S. None for a number of heads
-    that it is not compiled for.
-    """
-    (h, t), s, w = q_BHTD.shape[1:3], k_BHSD.shape[2], len(out_WH)
-    if h not in HEADS or 0 in (len(q_BHTD), t):
+def attend(request: Dape) -> Tensor | None:
+    """The kernel of ``Dape``, (B, H, T, D). Memory grows with T + S. None for a number of heads
+    that it is not compiled for."""
+    (h, t), s, w = request.q.shape[1:3], request.k.shape[2], len(request.out_WH)
+    if h not in HEADS or 0 in (len(request.q), t):
         return None
     of = {
-        "bias": (bias_HN[:, :s], (h, s)),
-        "from_content": (from_content_WH, (w, h)),
-        "by_distance": (by_distance_WN[:, :s], (w, s)),
-        "out": (out_WH, (w, h)),
+        "bias": (request.bias_HN[:, :s], (h, s)),
+        "from_content": (request.from_content_WH, (w, h)),
+        "by_distance": (request.by_distance_WN[:, :s], (w, s)),
+        "out": (request.out_WH, (w, h)),
     }
-    check(q_BHTD, k_BHSD, v=(v_BHSD, tuple(k_BHSD.shape)), **of)
+    check(request, **of)
     weights = (x.contiguous() for x, _ in of.values())
-    out: Tensor = _Dape.apply(drop, q_BHTD, k_BHSD, v_BHSD, *weights)  # type: ignore[no-untyped-call]
+    out: Tensor = _Dape.apply(  # type: ignore[no-untyped-call]
+        request.drop, request.q, request.k, request.v, *weights
+    )
     return out
 
 

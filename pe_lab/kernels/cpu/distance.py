@@ -3,7 +3,7 @@
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +14,15 @@ from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import (
     Dropout,
     Rotary,
-    RotaryFactors,
     Strided,
     address,
     by_token,
     call,
     check,
     contiguous_rows,
-    real_factors,
     thirds,
 )
+from pe_lab.kernels.requests import Distance, NearFar
 from pe_lab.pe.rotation import Rotation
 
 BLOCK = 64
@@ -64,88 +63,80 @@ class Problem(ctypes.Structure):
     )
 
 
-def distance(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    bias_HN: Tensor | None,
-    drop: Drop | None,
-) -> Tensor:
-    """Causal attention, (B, H, T, D): softmax(q.k / sqrt(D) + bias[h, i - j]) @ v.
-
-    The T queries are the last of the S tokens. Memory grows with T + S; the backward pass
-    recomputes the weights. float32 and float64; tensors with a contiguous last dimension are not
-    copied.
+def attend(request: Distance | NearFar) -> Tensor | None:
+    """The kernel of ``Distance`` and ``NearFar``, (B, H, T, D). Memory grows with T + S beside what
+    is passed in; the backward pass recomputes the weights. float32 and float64; tensors with a
+    contiguous last dimension are not copied. None where a gradient is needed that it has not: of
+    the angles, and of ``NearFar``.
     """
-    return rotary_distance(q_BHTD, k_BHSD, v_BHSD, bias_HN, None, drop)
-
-
-def rotary_distance(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    bias_HN: Tensor | None,
-    rotation: Rotation | None,
-    drop: Drop | None,
-) -> Tensor:
-    """``distance`` of rotated queries and keys."""
-    others = {"v": (v_BHSD, tuple(k_BHSD.shape))}
-    if bias_HN is not None:
-        bias_HN = bias_HN.to(q_BHTD.dtype)
-        columns = max(bias_HN.shape[-1], k_BHSD.shape[-2])
-        others["bias"] = (bias_HN, (q_BHTD.shape[1], columns))
-    check(q_BHTD, k_BHSD, **others)
-    factors = None
+    rotation, terms, factors = request.rotation, _checked_terms(request), None
     if rotation is not None:
-        of_q, of_k = (
-            real_factors(of.to(x.dtype.to_complex()), rotation.halves).expand(x.shape)
-            for of, x in ((rotation.q, q_BHTD), (rotation.k, k_BHSD))
-        )
-        factors = RotaryFactors(of_q, of_k, rotation.halves)
-    out: Tensor = Distance.apply(  # type: ignore[no-untyped-call]
-        drop, factors, q_BHTD, k_BHSD, v_BHSD, bias_HN, None, None, None, None, None
+        without = [rotation.q, rotation.k]
+        if isinstance(request, NearFar):
+            without += [request.q, request.k, request.v]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in without):
+            return None
+        factors = RotaryFactors.of(request, rotation)
+    out: Tensor = _Distance.apply(  # type: ignore[no-untyped-call]
+        request.drop, factors, request.q, request.k, request.v, *terms
     )
     return out
 
 
-def near_far(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    near: int,
-    rotation: Rotation,
-    far_q: Tensor,
-    far_k: Tensor | None,
-    drop: Drop | None,
-) -> Tensor | None:
-    """Causal attention, (B, H, T, D), of queries and keys rotated by ``rotation`` where i - j <
-    ``near``, elsewhere by the complex factors ``far_q`` and ``far_k`` (None: keys stay as they
-    are). Only blocks with near and far keys compute both products. None where gradients are
-    needed: it has none.
-    """
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q_BHTD, k_BHSD, v_BHSD)):
-        return None
-    check(q_BHTD, k_BHSD, v=(v_BHSD, tuple(k_BHSD.shape)))
+class RotaryFactors(NamedTuple):
+    """Real factors of queries and keys, as rotary.h reads them; and those of far ones, from the
+    distance ``near`` on."""
 
-    def real(factors: Tensor, x: Tensor) -> Tensor:
-        return real_factors(factors.to(x.dtype.to_complex()), rotation.halves).expand(x.shape)
+    q: Tensor
+    k: Tensor
+    halves: bool
+    near: int = 0
+    far_q: Tensor | None = None
+    far_k: Tensor | None = None
 
-    factors = RotaryFactors(
-        real(rotation.q, q_BHTD),
-        real(rotation.k, k_BHSD),
-        rotation.halves,
-        min(near, k_BHSD.shape[2]),
-        real(far_q, q_BHTD),
-        None if far_k is None else real(far_k, k_BHSD),
-    )
-    out: Tensor = Distance.apply(  # type: ignore[no-untyped-call]
-        drop, factors, q_BHTD, k_BHSD, v_BHSD, None, None, None, None, None, None
-    )
-    return out
+    @classmethod
+    def of(cls, request: Distance | NearFar, rotation: Rotation) -> "RotaryFactors":
+        q, k, halves = request.q, request.k, rotation.halves
+
+        def real(factors: Tensor, x: Tensor) -> Tensor:
+            factors = factors.to(x.dtype.to_complex())
+            if halves:
+                return torch.cat((factors.real, factors.imag), -1).expand(x.shape)
+            return torch.view_as_real(factors.contiguous()).flatten(-2).expand(x.shape)
+
+        both = real(rotation.q, q), real(rotation.k, k), halves
+        if isinstance(request, Distance):
+            return cls(*both)
+        far_k = None if request.far_k is None else real(request.far_k, k)
+        return cls(*both, min(request.near, k.shape[2]), real(request.far_q, q), far_k)
 
 
-class Distance(torch.autograd.Function):
-    """Arguments: dropout, rotation, q, k, v, and those of ``relative`` from its bias on."""
+def _checked_terms(request: Distance | NearFar) -> list[Tensor | None]:
+    """Bias, kept, bias of pairs, and the tables of keys, queries and values."""
+    if isinstance(request, NearFar):
+        check(request)
+        return [None] * 6
+    q, k = request.q, request.k
+    (b, h, t, d), s = q.shape, k.shape[2]
+
+    def first(x: Tensor | None) -> Tensor | None:
+        # Further distances do not occur.
+        return None if x is None else (x if x.shape[1] == s else x[:, :s]).to(q.dtype)
+
+    terms = {
+        "bias": (first(request.bias_HN), (h, s)),
+        "kept": (request.kept_BHS, (b, h, s)),
+        "bias of pairs": (request.bias_HTS, (h, t, s)),
+        "key table": (first(request.key_HND), (h, s, d)),
+        "query table": (first(request.query_HND), (h, s, d)),
+        "value table": (first(request.value_HND), (h, s, d)),
+    }
+    check(request, **terms)
+    return [x for x, _ in terms.values()]
+
+
+class _Distance(torch.autograd.Function):
+    """Arguments: dropout, rotation, q, k, v, and the terms."""
 
     @staticmethod
     def forward(
@@ -172,7 +163,7 @@ class Distance(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, out, statistics = ctx.saved_tensors
-        q, k, v, bias, kept, pairs, *_ = tensors
+        q, k, v, _, kept, pairs, *_ = tensors
         grad_out = contiguous_rows(grad_out)
         problem = _problem(tensors, ctx.factors, ctx.drop, out, statistics)
         problem.grad_out = Strided(grad_out)
@@ -208,9 +199,7 @@ class Distance(torch.autograd.Function):
         if grad_q is not None:
             grad_q = grad_q[0] if problem.parts == 1 else grad_q.sum(0)
         if grad_bias is not None:
-            grad_bias = torch.nn.functional.pad(
-                grad_bias.sum((0, 1)), (0, bias.shape[-1] - k.shape[-2])
-            )
+            grad_bias = grad_bias.sum((0, 1))
         if grad_pairs is not None:
             grad_pairs = grad_pairs[..., : q.shape[2]].mT
         sums = [None if grad is None else grad.sum((0, 1)) for grad in grad_tables]

@@ -1,6 +1,7 @@
-"""The C++ kernel of dropout, with an optional residual."""
+"""The C++ kernel of dropout, with an optional residual, and ``FusedDrop``, which uses it."""
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,8 +9,26 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.core.dropout import Drop
+from pe_lab.kernels import dispatch
 from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import Dropout, call
+from pe_lab.kernels.selfcheck import cpu_kernel_passes
+
+
+@dataclass(frozen=True)
+class FusedDrop(Drop):
+    """``Drop`` by the kernel, in one pass."""
+
+    def __call__(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        return dropout(x, self, rows) if _supported(x) else super().__call__(x, rows)
+
+    def add(self, residual: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        return dropout(x, self, rows, residual) if _supported(x) else super().add(residual, x, rows)
+
+
+def _supported(x: Tensor) -> bool:
+    readable = dispatch.cpu_kernels_may_read(x)
+    return readable and cpu_kernel_passes("dropout", x.dtype, check)
 
 
 class Problem(ctypes.Structure):

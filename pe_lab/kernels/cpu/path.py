@@ -1,5 +1,10 @@
-"""The C++ kernel of PaTH's attention: that of distance.py, with queries that change on the way."""
+"""The C++ kernels of PaTH's attention.
 
+One computes what happens within chunks of tokens. The kernel of distance.py computes the rest, with
+queries that change on the way.
+"""
+
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pe_lab.core.dropout import Drop
+from pe_lab.kernels.cpu import build
 from pe_lab.kernels.cpu.ctypes_abi import (
     Strided,
     address,
@@ -17,41 +23,32 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     contiguous_rows,
 )
 from pe_lab.kernels.cpu.distance import Problem, problem_of
-from pe_lab.kernels.cpu.path_chunks import CHUNK, WithinChunks
+from pe_lab.kernels.requests import Path
+
+CHUNK = 16
+"""Tokens, as in path_chunk.h and distance_carried.h."""
 
 
-def path(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    w_BHSD: Tensor,
-    beta_BHS: Tensor,
-    kept_BHS: Tensor | None,
-    drop: Drop | None,
-) -> Tensor:
-    """Causal attention with PaTH's logits (pe/path.py), (B, H, T, D).
-
-    logits = k_j^T H_(j+1) .. H_i q_i / sqrt(D) + kept_i - kept_j, H_t = I - beta_t w_t w_t^T. The T
-    queries are the last of the S tokens. Memory grows with T + S.
+def attend(request: Path) -> Tensor:
+    """The kernel of ``Path``, (B, H, T, D). Memory grows with T + S.
 
     One kernel computes, as ``path_logits``, what each query is at the edge of its chunk and each
     key at that of its own, the matrix by which a chunk multiplies the queries that pass it, and the
     logits within; the one by distance does the rest.
     """
-    shapes = {"v": (v_BHSD, tuple(k_BHSD.shape)), "w": (w_BHSD, tuple(k_BHSD.shape))}
-    shapes["beta"] = beta_BHS, tuple(k_BHSD.shape[:3])
-    if kept_BHS is not None:
-        shapes["kept"] = kept_BHS, tuple(k_BHSD.shape[:3])
-    check(q_BHTD, k_BHSD, **shapes)
-    t, s = q_BHTD.shape[2], k_BHSD.shape[2]
-    if t == 0 or q_BHTD.numel() == 0:
-        others = (x for x in (k_BHSD, v_BHSD, w_BHSD, beta_BHS, kept_BHS) if x is not None)
-        return 0 * sum((x.sum() for x in others), q_BHTD)
-    before = (s - t) % CHUNK
-    within = WithinChunks.apply(q_BHTD, k_BHSD, w_BHSD, beta_BHS)  # type: ignore[no-untyped-call]
+    q, k, v, w, beta, kept = (
+        request.q, request.k, request.v, request.w_BHSD, request.beta_BHS, request.kept_BHS
+    )  # fmt: skip
+    of_keys = tuple(k.shape[:3])
+    check(request, w=(w, tuple(k.shape)), beta=(beta, of_keys), kept=(kept, of_keys))
+    if q.numel() == 0:
+        others = (x for x in (k, v, w, beta, kept) if x is not None)
+        return 0 * sum((x.sum() for x in others), q)
+    before = (k.shape[2] - q.shape[2]) % CHUNK
+    within = WithinChunks.apply(q, k, w, beta)  # type: ignore[no-untyped-call]
     edge_q, edge_k, products, logits = within
     out: Tensor = _Path.apply(  # type: ignore[no-untyped-call]
-        edge_q, edge_k, v_BHSD, products, logits, kept_BHS, drop
+        edge_q, edge_k, v, products, logits, kept, request.drop
     )
     if before == 0:
         return out
@@ -111,4 +108,78 @@ def _problem(tensors: Sequence[Any], drop: Drop | None) -> Problem:
     problem.softmax_scale = 1
     problem.products, problem.diagonal = products.data_ptr(), diagonal.data_ptr()
     problem.kept = None if kept is None else address(kept)
+    return problem
+
+
+class _ChunkProblem(ctypes.Structure):
+    """path_chunk.h."""
+
+    _fields_ = (
+        ("fork", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "queries", "keys")),
+        *((name, ctypes.c_int64) for name in ("width", "first")),
+        ("scale", ctypes.c_double),
+        *((name, Strided) for name in ("q", "k", "w")),
+        ("beta", ctypes.c_void_p),
+        *((name, Strided) for name in ("edge_q", "edge_k")),
+        *((name, ctypes.c_void_p) for name in ("products", "logits")),
+        *((name, Strided) for name in ("grad_q", "grad_k", "grad_w")),
+        ("grad_beta", ctypes.c_void_p),
+    )
+
+
+class WithinChunks(torch.autograd.Function):
+    """Of q (B, H, T, D), k, w and beta, T the last of S tokens: queries from the chunk of the first
+    one on, divided by sqrt(D), and keys, both at the edges of their chunks; the products (B, H,
+    chunks, D, D) of the reflections of each chunk; and the logits (B, H, queries, CHUNK) within."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, w: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        q, k, w = contiguous_rows(q), contiguous_rows(k), contiguous_rows(w)
+        beta = beta.contiguous()
+        (b, h, t, d), s = q.shape, k.shape[2]
+        queries = t + (s - t) % CHUNK
+        edge_q, edge_k = by_token(b, h, queries, d, like=q), by_token(*k.shape, like=k)
+        products = q.new_empty(b, h, -(-s // CHUNK), d, d)
+        logits = q.new_empty(b, h, queries, CHUNK)
+        problem = _chunk_problem(q, k, w, beta, edge_q, edge_k, products, logits)
+        call("path_chunks", "path_chunks", q.dtype, problem)
+        ctx.save_for_backward(q, k, w, beta)
+        return edge_q, edge_k, products, logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        q, k, w, beta = ctx.saved_tensors
+        edge_q, edge_k = (contiguous_rows(x) for x in grads[:2])
+        products, logits = (x.contiguous() for x in grads[2:])
+        problem = _chunk_problem(q, k, w, beta, edge_q, edge_k, products, logits)
+        grad_q, grad_k, grad_w = (by_token(*x.shape, like=x) for x in (q, k, w))
+        grad_beta = torch.empty_like(beta)
+        problem.grad_q, problem.grad_k = Strided(grad_q), Strided(grad_k)
+        problem.grad_w, problem.grad_beta = Strided(grad_w), grad_beta.data_ptr()
+        call("path_chunks", "path_chunks", q.dtype, problem)
+        return grad_q, grad_k, grad_w, grad_beta
+
+
+def _chunk_problem(
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    beta: Tensor,
+    edge_q: Tensor,
+    edge_k: Tensor,
+    products: Tensor,
+    logits: Tensor,
+) -> _ChunkProblem:
+    (b, h, t, d), s = q.shape, k.shape[2]
+    problem = _ChunkProblem(
+        build.fork(), torch.get_num_threads(), b, h, t, s, d, s - edge_q.shape[2], d**-0.5
+    )
+    problem.q, problem.k, problem.w = Strided(q), Strided(k), Strided(w)
+    problem.edge_q, problem.edge_k = Strided(edge_q), Strided(edge_k)
+    problem.beta, problem.products = beta.data_ptr(), products.data_ptr()
+    problem.logits = logits.data_ptr()
     return problem

@@ -9,22 +9,17 @@ from torch.autograd.function import once_differentiable
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels.cpu.ctypes_abi import Strided, by_token, call, check, contiguous_rows, thirds
 from pe_lab.kernels.cpu.distance import problem_of
+from pe_lab.kernels.requests import StickBreaking
 
 
-def stick_breaking(
-    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, remainder: bool, drop: Drop | None
-) -> Tensor:
-    """Causal stick-breaking attention (pe/stick_breaking.py), (B, H, T, D).
-
-    The T queries are the last of the S tokens. Memory grows with T + S; the backward pass
+def attend(request: StickBreaking) -> Tensor:
+    """The kernel of ``StickBreaking``, (B, H, T, D). Memory grows with T + S; the backward pass
     recomputes the weights. float32 and float64; tensors with a contiguous last dimension are not
-    copied.
-
-    Args:
-        remainder: whether what is left of the stick is the weight of the query's token.
-    """
-    check(q_BHTD, k_BHSD, v=(v_BHSD, tuple(k_BHSD.shape)))
-    out: Tensor = _StickBreaking.apply(q_BHTD, k_BHSD, v_BHSD, remainder, drop)  # type: ignore[no-untyped-call]
+    copied."""
+    check(request)
+    out: Tensor = _StickBreaking.apply(  # type: ignore[no-untyped-call]
+        request.q, request.k, request.v, request.remainder, request.drop
+    )
     return out
 
 

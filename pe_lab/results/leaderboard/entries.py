@@ -44,14 +44,13 @@ class Place:
 class Places:
     """Finds the place of each configuration; equal ones are looked up once.
 
-    A run trained at a split ("capacity") can be told only beside a run of the task itself, whose
+    A run trained at a split ("capacity") is recognised only beside a run of the task itself, whose
     configuration says what the split is.
     """
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
         self._found: dict[int, tuple[Setting, str | None]] = {}
-        self._contents: list[dict[str, str] | None] = [None]
         self._at_splits: dict[str, tuple[str, str]] = {}
         self._noted: set[str] = set()
 
@@ -62,26 +61,19 @@ class Places:
         return self._found[id(setting)][1]
 
     def _task(self, setting: Setting) -> str | None:
-        if setting.contents is not None and setting.contents not in self._contents:
-            self._contents.append(setting.contents)
-        # An unfinished run of before has not recorded the digests of its task's files.
-        tried = self._contents if setting.contents is None else [setting.contents]
-        for contents in tried:
-            task = self.suite.task_of(setting.config, contents)
-            if task is not None:
-                if task not in self._noted:
-                    # The same for every entry.
-                    self._noted.add(task)
-                    self._note_splits(task, setting, contents)
-                return task
-        return None
+        task = self.suite.task_of(setting.config, setting.contents)
+        if task is not None and task not in self._noted:
+            # The same for every entry.
+            self._noted.add(task)
+            self._note_splits(task, setting)
+        return task
 
-    def _note_splits(self, task: str, setting: Setting, contents: dict[str, str] | None) -> None:
+    def _note_splits(self, task: str, setting: Setting) -> None:
         """What ``task_digest`` a run has that is trained at one of the splits."""
         config = setting.config
         for split in self.suite.tasks[task].generalises:
             keys = {**config["task"], **config["task"]["splits"].get(split, {}), "splits": {}}
-            digest = task_digest({**config, "task": keys}, contents)
+            digest = task_digest({**config, "task": keys}, setting.contents)
             self._at_splits.setdefault(digest, (task, split))
 
     def place(self, setting: Setting, names: Mapping[str, Any]) -> Place | None:
@@ -100,9 +92,8 @@ def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Settin
     """The runs that are of the suite, each with its configuration and its place."""
     places = Places(suite)
     known = [(record, record.setting) for record in records if record.setting is not None]
-    # First all runs of the tasks: they say what a run trained at a split is. Of these first those
-    # that say which files the tasks read.
-    for _, setting in sorted(known, key=lambda one: one[1].contents is None):
+    # First all runs of the tasks: they say what a run trained at a split is.
+    for _, setting in known:
         places.task(setting)
     found = []
     cache: dict[tuple[int, str, str], Place | None] = {}

@@ -1,20 +1,21 @@
-"""P(generalises) by family of tasks, and which entries cannot be told apart."""
+"""Success rates of entries by family of tasks, their order, and which do not differ."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.leaderboard.scores import WORST, Scores
+from pe_lab.results.leaderboard.scores import WORST, Scores, near_median
 from pe_lab.results.statistics.across_tasks import ByTask
-from pe_lab.results.statistics.letters import compact_letters
-from pe_lab.results.statistics.pairs import Pair, holm, least_p_possible, pairs
-from pe_lab.results.statistics.power import LEVEL
-from pe_lab.results.statistics.proportions import stratified_interval
+from pe_lab.results.statistics.pairs import LEVEL, Pair, differing, holm, least_p_possible, pairs
+from pe_lab.results.statistics.seeds import stratified_interval
+from pe_lab.results.suite import TUNING, Suite
 
 FITS = "fits"
+NOT_RUN = "not run"
 LEARNED = 0.5
 """The share of an entry's runs that fit a task in domain from which it counts as learned."""
 
@@ -85,25 +86,23 @@ def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[
 
 @dataclass(frozen=True)
 class Ties:
-    """Which entries differ in the shares of splits that their runs generalise to: exact test, Holm
-    over all pairs of entries with at least the protocol's number of runs of every task that two of
-    them have so many of: one that has only the easier tasks is not compared, and a task that one
-    entry alone has is not read.
+    """Which entries differ from the one that generalises most, by the share of splits that their
+    runs generalise to: exact test, Holm over all pairs of entries.
+
+    An entry is compared if it has the protocol's number of runs on every task that at least two
+    entries have run so often. So an entry with only the easier tasks is not compared.
 
     Args:
-        letters: of each of these entries: two that share none differ (``compact_letters``); ``a``
-            has the one that generalises most. Empty where nothing differs.
-        best: the entry that generalises most, those as high and those that do not differ from it
-            though they could; empty where nothing differs from it.
-        undecided: those that do not differ from it, whose runs are too few to do so whatever their
-            errors (``least_p_possible``), and whose interval (``Rate``) reaches into its own.
+        alike: those that do not differ from the highest, the highest first; empty where nothing
+            differs from it.
+        best: of these the ones as high, and those whose runs are enough to differ; empty where
+            nothing differs from the highest.
         compared: how many entries these are.
         least_p: the smallest corrected p of two of them; None where there are no two.
     """
 
-    letters: dict[str, str]
+    alike: tuple[str, ...]
     best: frozenset[str]
-    undecided: frozenset[str] = frozenset()
     compared: int = 0
     least_p: float | None = None
 
@@ -122,33 +121,25 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
         for entry, of in values.items()
         if of and set(covered) <= set(of)
     }
-    means = {e: sum(sum(v) / len(v) for v in of.values()) / len(of) for e, of in values.items()}
+    if not values:
+        return Ties((), frozenset())
+    means = {e: fmean(map(fmean, of.values())) for e, of in values.items()}
     # Of equal means the one with more runs is the highest: more entries can differ from it.
     ordered = sorted(values, key=lambda e: (means[e], -sum(map(len, values[e].values())), e))
-    tested = pairs({entry: values[entry] for entry in ordered})
-    letters = compact_letters(ordered, tested)
-    first = set(letters[ordered[0]]) if ordered else set()
-    alike = [entry for entry in ordered if first & set(letters[entry])]
-    if len(alike) == len(ordered):
-        alike = []
+    first, tested = ordered[0], pairs({entry: values[entry] for entry in ordered})
+    below = differing(tested)[first]
+    alike = tuple(entry for entry in ordered if entry not in below) if below else ()
     best = frozenset(
         entry
         for entry in alike
-        if means[entry] == means[ordered[0]] or _could_differ(values, tested, ordered[0], entry)
-    )
-    rates = rates_by(found, "generalises", {"": covered})
-    undecided = frozenset(
-        entry
-        for entry in alike
-        if entry not in best and rates[entry][""].high >= rates[ordered[0]][""].low
+        if means[entry] == means[first] or _could_differ(values, tested, first, entry)
     )
     least = min((pair.p_holm for pair in tested if pair.p_holm is not None), default=None)
-    marks = {entry: mark for entry, mark in letters.items() if mark}
-    return Ties(marks, best, undecided, len(ordered), least)
+    return Ties(alike, best, len(ordered), least)
 
 
 def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, b: str) -> bool:
-    """Whether so many runs of these two could differ at all, the other pairs being as they are."""
+    """Whether two entries with these numbers of runs could differ significantly at all."""
     others = [pair.p for pair in tested if {pair.a, pair.b} != {a, b}]
     corrected = holm([*others, least_p_possible(values[a], values[b])])[-1]
     return corrected is not None and corrected <= LEVEL
@@ -163,3 +154,94 @@ def _runs(found: Scores, column: str) -> pl.DataFrame:
     return rows.group_by("entry", "task", "run_id", maintain_order=True).agg(
         k=reached.sum().cast(pl.Int64), n=pl.len().cast(pl.Int64)
     )
+
+
+SUITE = "suite"
+"""The order of the suite's yaml."""
+
+
+def by_family(suite: Suite, tasks: Iterable[str]) -> dict[str, list[str]]:
+    """These tasks, family by family."""
+    families: dict[str, list[str]] = {}
+    for name in tasks:
+        families.setdefault(suite.tasks[name].family, []).append(name)
+    return families
+
+
+def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The entries and the controls: those of the suite in its order, run or not, then others that
+    are tuned or scored."""
+    suite = found.suite
+    run = _begun(found).filter(pl.col("task").is_in(tasks))["entry"].unique()
+    others = sorted({*run} - {*suite.encodings, *suite.controls})
+    plain = [name for name in suite.encodings if name != "none"]
+    return [*plain, *others], ["none", *suite.controls]
+
+
+def most_evidence(found: Scores, tasks: Sequence[str], entries: Sequence[str], n: int) -> set[str]:
+    """The n of these entries with the most tasks, of equal ones with the most runs, and those of
+    the reader's runs."""
+    counting = found.rows.filter("counts", pl.col("task").is_in(tasks))
+    counts = counting.group_by("entry").agg(pl.col("task", "run_id").n_unique())
+    evidence = {entry: of for entry, *of in counts.iter_rows()}
+    most = sorted(entries, key=lambda entry: evidence.get(entry, [0, 0]), reverse=True)[:n]
+    yours = _begun(found).filter(~pl.col("shipped"), pl.col("task").is_in(tasks))["entry"]
+    return {*most} & evidence.keys() | {*yours} & {*entries}
+
+
+def _begun(found: Scores) -> pl.DataFrame:
+    """The rows of tuning and of the score."""
+    return found.rows.filter((pl.col("phase") == TUNING) | pl.col("counts"))
+
+
+def missing(found: Scores, entry: str, tasks: Iterable[str]) -> str:
+    """Why an entry has no score on these tasks: not run, not scored (tuned only) or failed."""
+    rows = _begun(found).filter(pl.col("task").is_in(list(tasks)), entry=entry)
+    if rows.is_empty():
+        return NOT_RUN
+    return "not scored" if (rows["state"] == "finished").any() else "failed"
+
+
+def relative_times(found: Scores, tasks: Iterable[str]) -> dict[str, tuple[float | None, bool]]:
+    """entry -> the median over these tasks of the time of training relative to rope's, over those
+    where it was taken at about the same time if there are such, and whether there are."""
+    inside = (pl.col("split") == IN_DOMAIN) & pl.col("task").is_in(list(tasks))
+    near, cost = pl.col("near"), pl.col("cost")
+    costs = found.cells.filter(inside).group_by("entry").agg(near_median(cost, near), near.any())
+    return {entry: (value, at_once) for entry, value, at_once in costs.iter_rows()}
+
+
+def guessed(found: Scores, tasks: Iterable[str], column: str = "") -> float | None:
+    """The success rate that guessing would have on these tasks, or with ``fits`` in domain."""
+    inside = pl.col("split") == IN_DOMAIN
+    cells = found.cells.filter(pl.col("task").is_in(list(tasks)) & pl.col("guess").is_not_null())
+    splits = cells.filter(inside if column == FITS else ~inside).unique(["task", "split"])
+    reached = splits.group_by("task").agg((pl.col("guess") <= pl.col("threshold")).mean())
+    mean = reached["guess"].mean()
+    return float(mean) if isinstance(mean, float) else None
+
+
+def ordered(
+    entries: Sequence[str], rates: Mapping[str, Mapping[str, Rate]], column: str | None = None
+) -> list[str]:
+    """The entries, those first that generalise in more of what they were run on.
+
+    Those with the most tasks come first, as rates over other tasks do not compare. Of these the
+    weakest columns are compared, on a tie the next weakest, and so on (a leximin order): no rate of
+    one column makes up for another, and no score is computed.
+
+    Args:
+        entries: in the order that decides ties.
+        rates: entry -> column -> rate.
+        column: order by this one alone, those with most of its tasks first; ``suite``: as
+            ``entries`` are.
+    """
+    if column == SUITE:
+        return list(entries)
+
+    def key(entry: str) -> tuple[int, list[float]]:
+        of = rates.get(entry, {})
+        found = [rate for name, rate in of.items() if column in (None, name)]
+        return -sum(rate.tasks for rate in found), [-s for s in sorted(r.share for r in found)]
+
+    return sorted(entries, key=key)

@@ -29,6 +29,11 @@ def shipped(name: str) -> Path:
     return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.parquet")))
 
 
+def shipped_claims(name: str) -> Path:
+    """Where the package has the preregistered claims about the suite."""
+    return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.claims.yaml")))
+
+
 def shipped_rows(suite: Suite) -> tuple[pl.DataFrame, str | None]:
     """The shipped runs of the suite, and the digest of the file; no rows and None where there is no
     file. Runs of another version of the suite, one with another digest, are left out with a

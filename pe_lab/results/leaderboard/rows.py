@@ -11,8 +11,8 @@ import polars as pl
 
 from pe_lab.common.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.results.claims import Claim, planned, registered
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed
-from pe_lab.results.plans import FOLDER, Plan, planned, plans_in, started
 from pe_lab.results.reader import Record, Setting, read_records, without_collection
 from pe_lab.results.suite import Suite
 from pe_lab.store.run_folder import RunFolder
@@ -46,7 +46,7 @@ answers in ``n_seq`` sequences, null where the run failed or the encoding does n
 ``guess`` the error of guessing; ``parameters`` of the model; ``train_s`` and ``measure_s`` seconds;
 ``state`` finished or failed, and why in ``message``; ``run_id`` task-encoding-seed-hash;
 ``revision`` of git, with + where files were changed; ``machine`` its kind, ``processor`` the model
-name; ``python`` the version, as that of ``torch``; ``planned`` the digest of a plan;
+name; ``python`` the version, as that of ``torch``; ``planned`` the digest of a claim;
 ``started`` when it was first begun, in seconds since 1970."""
 ORDER = (
     *("task", "entry", "phase", "steps", "lr", "seed", "seed_init"),
@@ -61,8 +61,8 @@ class Found:
 
     Args:
         rows: of the finished and failed runs.
-        lacking: by ``run_id``, the runs that failed for want of memory or room: these say nothing
-            of their entry and are not among the rows.
+        lacking: by ``run_id``, the runs that failed because memory or disk space ran out. These say
+            nothing about their entry and are not among the rows.
         broken: of each run of any task that cannot be read, or is a copy of another, a sentence.
         versions: of each encoding of the user's whose runs were made with several versions of its
             file, a sentence.
@@ -87,7 +87,7 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
     with without_collection():
         records = read_records(runs_dir)
         broken = [one.facts["message"] for one in records if one.facts["state"] == "broken"]
-        plans = plans_in(runs_dir / FOLDER)
+        claims = registered(runs_dir, suite)
         over, lacking = [], {}
         for record, setting, place in placed(records, suite):
             if record.facts.get("by_machine"):
@@ -95,7 +95,7 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
             elif record.facts["state"] in STATES:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)
-        rows = [row for one in over for row in _rows(*one, named[one[2]], suite, plans)]
+        rows = [row for one in over for row in _rows(*one, named[one[2]], suite, claims)]
         own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
         frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
         return Found(frame, lacking, broken, list(_versions(own, named)))
@@ -117,6 +117,18 @@ def _versions(
                 f"({', '.join(map(str, runs.values()))} runs) and are counted together: another "
                 "runs_dir begins with none"
             )
+
+
+def started(path: Path) -> float | None:
+    """When the run of a folder was first started, one that ``force`` replaced included, in seconds
+    since 1970; None where that was not recorded or cannot be read."""
+    times = []
+    # What is damaged, `pe-lab verify` says.
+    with suppress(PeLabError, KeyError, IndexError):
+        for folder in (path, *path.parent.glob(f"{path.name}.replaced-*")):
+            times.append(RunFolder(folder).starts()[0]["time"])
+        return min(times)
+    return None
 
 
 def _run_id(record: Record) -> str:
@@ -147,7 +159,12 @@ def _apart(places: Iterable[Place]) -> dict[Place, str]:
 
 
 def _rows(
-    record: Record, setting: Setting, place: Place, entry: str, suite: Suite, plans: Sequence[Plan]
+    record: Record,
+    setting: Setting,
+    place: Place,
+    entry: str,
+    suite: Suite,
+    claims: Sequence[Claim],
 ) -> Iterable[tuple[Any, ...]]:
     facts, metrics, config = record.facts, record.metrics, setting.config
     seed_init = setting.keys.get("seed.init", facts["seed"])
@@ -172,7 +189,7 @@ def _rows(
         facts.get("message"),
         _run_id(record),
         *environment_of(folder),
-        planned(dict(zip(names, run, strict=False)), began, plans),
+        planned(dict(zip(names, run, strict=False)), began, claims),
         began,
     )
     if facts["state"] == "finished":

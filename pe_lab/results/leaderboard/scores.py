@@ -1,15 +1,18 @@
 """From runs to scores: which of them count, at which rate, and how many of them generalise."""
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
+from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.leaderboard.equal_parameters import with_equal_parameters
-from pe_lab.results.leaderboard.once import once
-from pe_lab.results.statistics.proportions import rates
-from pe_lab.results.suite import CAPACITY, SCORE, TUNING, Suite
-from pe_lab.results.tuning import FAILED, Measured, chosen_rate
+from pe_lab.results.relative_cost import BASELINE
+from pe_lab.results.statistics.seeds import rates
+from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
 
 WORST = 1.0
 """The error of a run that failed, and on a split that the encoding does not reach."""
@@ -166,3 +169,107 @@ def _costs(rows: pl.DataFrame) -> pl.DataFrame:
             near=near.any(),
         )
     )
+
+
+Measured = tuple[float, float]
+"""Error and loss in domain."""
+FAILED: Measured = (math.inf, math.inf)
+"""Of a run that ended without a result, as one whose loss was not finite."""
+
+
+def chosen_rate(runs: Mapping[float, Sequence[Measured]]) -> float | None:
+    """The rate with the lowest mean in-domain error over the tuning seeds; on a tie that with the
+    lowest mean in-domain loss, then the smaller one. None: all runs failed.
+
+    Args:
+        runs: of each rate, what its tuning runs measured.
+    """
+    means = {
+        rate: tuple(sum(values) / len(values) for values in zip(*measured, strict=True))
+        for rate, measured in runs.items()
+    }
+    best = min(means, key=lambda rate: (*means[rate], rate))
+    return best if math.isfinite(means[best][0]) else None
+
+
+_RUN = ("task", "entry", "phase", "lr", "steps", "seed", "seed_init")
+
+
+def precedence(finished: Any, shipped: Any) -> Any:
+    """The result of a run with the lowest number counts, of equal ones the first: finished ones
+    before failed ones, then shipped ones before those of run folders.
+
+    A table that everybody sees then stays as it is where somebody makes a shipped run again on
+    another machine; ``shipped=false`` takes run folders alone.
+    """
+    return 3 - 2 * finished - 1 * shipped
+
+
+def once(shipped: pl.DataFrame, others: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The rows of both, each run once by ``precedence``, with ``shipped``; and what was left out
+    because it has other results."""
+    notes = []
+    rows = pl.concat(
+        [shipped.with_columns(shipped=pl.lit(True)), others.with_columns(shipped=pl.lit(False))]
+    )
+    finished = pl.col("state") == "finished"
+    ranked = rows.sort(precedence(finished, pl.col("shipped")), maintain_order=True)
+    first = ranked.unique(["run_id", "split"], keep="first", maintain_order=True)
+    again = ranked.filter(finished).join(
+        first.filter(finished).select("run_id", "split", first_error="error"),
+        on=["run_id", "split"],
+    )
+    other = again.filter(pl.col("error").ne_missing(pl.col("first_error")))["run_id"].unique()
+    if len(other):
+        notes.append(
+            f"{counted(len(other), 'run')} with two results, of which the shipped one counts: "
+            + ", ".join(sorted(other)[:3])
+            + (", .." if len(other) > 3 else "")
+        )
+    several = first.unique(["run_id"], keep="first", maintain_order=True)
+    kept = several.unique([*_RUN], keep="first", maintain_order=True)
+    if len(kept) < len(several):
+        n = len(several) - len(kept)
+        notes.append(f"{counted(n, 'run')} of an entry and seed that another run has: not counted")
+        first = first.join(kept.select("run_id"), on="run_id", how="semi")
+    return first, notes
+
+
+_WIDTH = re.compile(r"(\S+) model\.d_ff=\d+")
+
+
+def with_equal_parameters(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
+    """The rows, those of runs that differ from an entry in ``model.d_ff`` alone, and have as nearly
+    as possible as many parameters as with rope on that task, as runs of that entry in the phase
+    ``equal_parameters``. Elsewhere they are an entry, ``cope model.d_ff=251``.
+
+    A folder of runs does not say how many parameters rope has: that is known of all runs together.
+    """
+    unit = _unit(suite)
+    entries = [e for e in rows.filter(phase=SCORE)["entry"].unique() if _WIDTH.fullmatch(e)]
+    if unit is None or not entries:
+        return rows
+    own = pl.col("phase").is_in([TUNING, SCORE]) & (pl.col("entry") == BASELINE)
+    rope = rows.filter(own).group_by("task").agg(_rope=pl.col("parameters").max())
+    far = (pl.col("parameters") - pl.col("_rope")).abs()
+    equal = pl.col("entry").is_in(entries) & (pl.col("phase") == SCORE) & (far <= unit / 2)
+    base = pl.col("entry").str.extract(_WIDTH.pattern)
+    return (
+        rows.join(rope, on="task", how="left", maintain_order="left")
+        .with_columns(
+            entry=pl.when(equal).then(base).otherwise("entry"),
+            phase=pl.when(equal).then(pl.lit(EQUAL_PARAMETERS)).otherwise("phase"),
+        )
+        .drop("_rope")
+    )
+
+
+def _unit(suite: Suite) -> int | None:
+    """The parameters of one unit of ``model.d_ff``: in each layer its weights to and from it and a
+    bias; None where the suite's model does not say."""
+    words = dict(word.partition("=")[::2] for word in suite.model)
+    sizes = [words.get(f"model.{key}", "") for key in ("n_layers", "d_model")]
+    if not all(size.isdigit() for size in sizes) or "model.activation" in words:
+        return None
+    n_layers, width = map(int, sizes)
+    return n_layers * (2 * width + 1)

@@ -1,68 +1,37 @@
-"""Published numbers of a suite's tasks and encodings beside those of the suite."""
+"""Published numbers of a suite's tasks and encodings, each with the suite's runs of the same."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import yaml
 
-from pe_lab.results.cell_text import CLUSTERED, CLUSTERS
-from pe_lab.results.formats import Cell, Table
 from pe_lab.results.leaderboard.scores import CELL, Scores
-from pe_lab.results.published import Published, published
-from pe_lab.results.statistics.proportions import rate_of, with_rates
+from pe_lab.results.published import Published, published, with_bounds
+from pe_lab.results.statistics.seeds import rate_of, with_rates
 from pe_lab.results.suite import Suite
-from pe_lab.results.verdicts import RULE, SEEDS, seeds_text, verdict, with_bounds
 
 MODEL = ("model.n_layers", "model.n_heads", "model.d_model")
-SHOWN = (*MODEL, "train.steps", "task.length")
-"""Keys of a source's protocol that are shown: the suite's are other ones."""
 
 
-def published_table(found: Scores, tasks: Sequence[str]) -> Table:
-    """A row for each published error of a task and an encoding with scored runs, on a split of the
-    suite: theirs, and our seeds. The protocols differ, so that a verdict says only on which side of
-    our seeds the published number lies. Of several published sizes the nearest to the suite's is
-    taken."""
+class Beside(NamedTuple):
+    """A published number of a task of the suite, and our cell: what ``published.verdict`` reads,
+    with ``k``, ``median``, ``threshold`` and ``values``."""
+
+    task: str
+    number: Published
+    ours: Mapping[str, Any]
+
+
+def beside_published(found: Scores, tasks: Sequence[str]) -> list[Beside]:
+    """Each published error of a task and an encoding with scored runs, on a split of the suite. Of
+    several published sizes the nearest to the suite's is taken."""
     names = {choice: task for choice, task in _tasks(found.suite).items() if task in tasks}
-    cells = _cells(found.rows).rows_by_key(CELL, named=True, unique=True)
-    rows = []
-    for number in _nearest(found.suite):
-        task = names.get(number.task)
-        ours = cells.get((task, number.pe, number.split))
-        if task is None or ours is None or number.metric != "error":
-            continue
-        protocol = {**number.setting, **number.size}
-        keys = ", ".join(f"{k.partition('.')[2]} {protocol[k]}" for k in SHOWN if k in protocol)
-        words = (task, number.pe, number.split, number.source, keys, verdict(number, ours))
-        numbers = (number.printed, seeds_text(ours), f"{number.seeds or '?'}, {ours['n']}")
-        rows.append([Cell(text) for text in (*words, *numbers)])
-    return Table(
-        title="published errors beside those of the suite, in %",
-        columns=[
-            *("task", "encoding", "split", "source", "their protocol", "verdict"),
-            *("theirs", "seeds of ours", "seeds: theirs, ours"),
-        ],
-        words=6,
-        rows=rows,
-        caption=(
-            "Ours are in the suite's small setting, no reproduction of a source with another "
-            f"protocol. {RULE} {SEEDS} The thresholds are those of the tables of tasks. Not shown "
-            "are published errors of whole sequences (sort, majority, unique copy), of other sizes "
-            "of a task, and of splits that the suite does not have: pe-lab compare lists them."
-        ),
-        marks=CLUSTERED if any(CLUSTERS in row[-2].text for row in rows) else "",
-    )
-
-
-def _cells(runs: pl.DataFrame) -> pl.DataFrame:
-    """Of each task, entry and split what ``verdict`` and ``seeds_text`` take, over the runs of the
-    score that measured the split."""
-    measured = runs.filter("counts", pl.col("error").is_not_null())
-    return with_rates(
+    measured = found.rows.filter("counts", pl.col("error").is_not_null())
+    cells = with_rates(
         with_bounds(measured, "error", "n")
         .group_by(CELL)
         .agg(
@@ -71,7 +40,14 @@ def _cells(runs: pl.DataFrame) -> pl.DataFrame:
             range_high=pl.col("error_high").max(),
             **rate_of(pl.col("error"), pl.col("threshold")),
         )
-    )
+    ).rows_by_key(CELL, named=True, unique=True)
+    return [
+        Beside(names[number.task], number, ours)
+        for number in _nearest(found.suite)
+        if number.task in names
+        and number.metric == "error"
+        and (ours := cells.get((names[number.task], number.pe, number.split)))
+    ]
 
 
 def _nearest(suite: Suite) -> list[Published]:

@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from pe_lab.results.statistics.proportions import stratified_interval
+from pe_lab.results.statistics.seeds import stratified_interval
 
 ByTask = Mapping[str, Sequence[float]]
 """task -> the errors of its runs, one a seed."""

@@ -1,6 +1,7 @@
 """Pairs of encodings: an exact test over tasks, and Holm's correction."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,8 @@ EXACT = 60
 EXACT_ALONE = 120
 """The same for ``rank_sum_test``, which is of one task."""
 LARGEST_WEIGHT = 12
+LEVEL = 0.05
+"""Of a corrected p-value, up to which two differ significantly."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,16 @@ def pairs(entries: Mapping[str, ByTask]) -> list[Pair]:
             computed[alike[a], alike[b]] = computed[alike[b], alike[a]] = p
     ps = [computed[alike[a], alike[b]] for a, b in found]
     return [Pair(a, b, p, q) for (a, b), p, q in zip(found, ps, holm(ps), strict=True)]
+
+
+def differing(tested: Sequence[Pair]) -> Mapping[str, set[str]]:
+    """entry -> those that differ from it significantly."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for pair in tested:
+        if pair.p_holm is not None and pair.p_holm <= LEVEL:
+            found[pair.a].add(pair.b)
+            found[pair.b].add(pair.a)
+    return found
 
 
 def _weights(sizes: Sequence[int]) -> list[int]:

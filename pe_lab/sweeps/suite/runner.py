@@ -1,11 +1,14 @@
 """``pe-lab suite``: what is missing of a suite, cheapest task first, through a launcher."""
 
+import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
+
+from rich.table import Table
 
 from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
@@ -13,27 +16,82 @@ from pe_lab.common.files import check_folder, check_writable
 from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
+from pe_lab.results.leaderboard.scores import Measured, chosen_rate
 from pe_lab.results.relative_cost import BASELINE
-from pe_lab.results.suite import TUNING, Suite
-from pe_lab.results.tuning import Measured, chosen_rate
+from pe_lab.results.suite import DEFAULT, TUNING, Suite
+from pe_lab.sweeps.jobs import UNFINISHED, Job
 from pe_lab.sweeps.launchers import JOBLIB
 from pe_lab.sweeps.progress import Progress, duration
 from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.suite.cost import Costs
-from pe_lab.sweeps.suite.known import Known
 from pe_lab.sweeps.suite.phases import Phase, phases
-from pe_lab.sweeps.suite.request import Request
-from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
-from pe_lab.sweeps.suite.tables import (
-    Row,
-    Stage,
-    closing_table,
-    leaderboard,
-    notes,
-    plan_table,
-    untuned,
-)
+from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun
 from pe_lab.sweeps.sweep import Sweep, check_launcher
+
+AGAIN = "the same command runs only what is missing"
+LEFT = ("interrupted", "running", "not begun")
+"""The states of a run that was stopped, or not begun, as the budget or a signal asked for."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Args:
+        entries: encodings and controls.
+        budget_s: seconds after which no run is begun; None: no limit.
+        dry: only print what is to be done.
+        shipped: runs whose results the package has are not run again.
+    """
+
+    tasks: list[str]
+    entries: list[str]
+    phases: list[str]
+    budget_s: float | None = None
+    dry: bool = False
+    shipped: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task and a phase before they are run: how many runs, how many of them are missing, seconds
+    of a run on average and of all missing ones."""
+
+    task: str
+    phase: str
+    runs: int
+    missing: int
+    run_s: float
+    missing_s: float
+
+
+@dataclass
+class Stage:
+    """A task and a phase that were run.
+
+    Args:
+        untuned: entries without a rate: their tuning is not over, or failed at every rate.
+        shipped: runs whose results the package has.
+    """
+
+    task: str
+    phase: str
+    jobs: list[Job]
+    untuned: list[str]
+    shipped: int = 0
+    wall_s: float = 0.0
+
+    def counts(self) -> Counter[str]:
+        """The number of jobs in each state; ``left``: those that were stopped or not begun."""
+        counts = Counter(job.outcome().state for job in self.jobs)
+        counts["left"] = sum(counts.pop(state, 0) for state in LEFT)
+        return counts
+
+    def failures(self) -> list[str]:
+        """A line for each run that ended without a result."""
+        outcomes = [(job.label, job.outcome()) for job in self.jobs]
+        failed = {*UNFINISHED} - {*LEFT}
+        return [f"{label}: {outcome}" for label, outcome in outcomes if outcome.state in failed]
 
 
 def run_suite(args: Any, suite: Suite, request: Request) -> None:
@@ -52,17 +110,14 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     check_folder(runner.runs_dir)
     pairs = len(request.tasks) * len(request.entries)
     with busy(f"composing {pairs} pairs of task and entry, timing"):
-        if TUNING not in request.phases and (without_rate := runner.untuned()):
-            raise UsageError(untuned(without_rate, request.phases, runner.known.damaged))
+        if TUNING not in request.phases:
+            runner.check_tuned()
         rows = runner.planned()
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
-    damaged = runner.known.damaged
-    for note in notes(
-        suite, rows, runner.composer.refusals, damaged, runner.changed, runner.costs.failures
-    ):
+    for note in runner.notes(rows):
         console().print(note, soft_wrap=True)
     if not any(row.missing for row in rows):
-        if damaged:
+        if damaged := runner.known.damaged:
             raise PeLabError(
                 f"{counted(len(damaged), 'run')} damaged: give pe-lab verify set_aside=true first"
             )
@@ -70,6 +125,44 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     elif not request.dry:
         check_writable(runner.runs_dir)
         runner.run()
+
+
+def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None, threads: int) -> Table:
+    """What is missing, with its cost; ``threads`` of each run."""
+    table = Table(title=f"suite {suite.name} ({suite.digest})", title_justify="left")
+    for name in ("task", "phase"):
+        table.add_column(name)
+    for name in ("runs", "missing", "s a run", "core-hours"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        hours = f"{threads * row.missing_s / 3600:.2f}"
+        numbers = (str(row.runs), str(row.missing), f"{row.run_s:.1f}", hours)
+        table.add_row(row.task, row.phase, *numbers)
+    runs, missing = sum(row.runs for row in rows), sum(row.missing for row in rows)
+    seconds = sum(row.missing_s for row in rows)
+    table.add_section()
+    table.add_row("all", "", str(runs), str(missing), "", f"{threads * seconds / 3600:.2f}")
+    if workers:
+        table.caption = f"{duration(seconds / workers)} with {workers} at a time"
+        table.caption_justify = "left"
+    return table
+
+
+def closing_table(stages: Sequence[Stage]) -> Table:
+    """How many runs ended how."""
+    table = Table(title="suite, how it ended", title_justify="left")
+    for name in ("task", "phase"):
+        table.add_column(name)
+    for name in ("shipped", "finished before", "finished", "failed", "left", "wall time"):
+        table.add_column(name, justify="right")
+    for stage in stages:
+        counts, left = stage.counts(), ""
+        if stage.untuned:
+            left = f", untuned entries: {len(stage.untuned)}"
+        done = (stage.shipped, counts["finished before"], counts["finished"])
+        numbers = (*map(str, done), str(len(stage.failures())), f"{counts['left']}{left}")
+        table.add_row(stage.task, stage.phase, *numbers, duration(stage.wall_s))
+    return table
 
 
 @dataclass
@@ -96,7 +189,7 @@ class Runner:
         check_launcher(self.cfg)
         launcher = self.cfg.hydra.launcher
         alone = "BasicLauncher" in launcher._target_
-        # Ray's and SLURM's depend on others.
+        # SLURM's depend on others.
         self.workers = launcher.n_jobs if launcher._target_ == JOBLIB else 1 if alone else None
         self.threads = cpus(first.config.threads)
         self.changed: Counter[str] = Counter()
@@ -153,15 +246,49 @@ class Runner:
             self._rates[key] = rate
         return self._rates[key]
 
-    def untuned(self) -> list[tuple[str, str]]:
-        """Task and entry of those that have runs in the phases, and no rate."""
-        found: dict[tuple[str, str], None] = {}
+    def check_tuned(self) -> None:
+        """UsageError where an entry has runs in the phases, and no rate."""
         any_rate = self.suite.protocol.rates[0]
-        for task, name in product(self.request.tasks, self.request.phases):
-            for base in self._bases(task, self.phases[name]):
-                if self.rate(base) is None and self.phases[name].runs(base, any_rate):
-                    found[task, base.entry] = None
-        return list(found)
+        pairs = product(self.request.tasks, self.request.phases)
+        found = {
+            f"{base.entry} on {task}": None
+            for task, name in pairs
+            for base in self._bases(task, self.phases[name])
+            if self.rate(base) is None and self.phases[name].runs(base, any_rate)
+        }
+        if not found:
+            return
+        first, *others = found
+        more = f" and {len(others)} more" if others else ""
+        said = f"{first}{more}: no rate is chosen, as "
+        for run, why in self.known.damaged.items():
+            raise UsageError(f"{said}a run is damaged: {run}: {why}")
+        raise UsageError(
+            f"{said}runs of tuning are missing or failed: give "
+            f"phases={','.join((TUNING, *self.request.phases))}, or leave it out of pe="
+        )
+
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        """What stands below the plan."""
+        refusals, untimed = self.composer.refusals.items(), self.costs.failures.items()
+        some = ", ".join(self.suite.protocol.more_seeds_for)
+        empty = dict.fromkeys(row.phase for row in rows if not row.runs)
+        changed = [
+            f"{counted(n, 'finished run')} made before the file of {names} changed: their numbers "
+            "are those of that code, and count; runs_dir=ANOTHER begins with none"
+            for names, n in self.changed.items()
+            if names
+        ]
+        return [
+            *(f"not run: {entry} on {task}: {reason}" for (task, entry), reason in refusals),
+            *(
+                f"cost not known, counted as 0: {entry} on {task}: {reason}"
+                for (task, entry), reason in untimed
+            ),
+            *(f"no runs: {phase} is for {some} and for yours" for phase in empty),
+            *(f"damaged: {label}: {reason}" for label, reason in self.known.damaged.items()),
+            *changed,
+        ]
 
     def run(self) -> None:
         """Launch what is missing, and print how it ended."""
@@ -177,25 +304,26 @@ class Runner:
                 sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
-        console().print(closing_table(self.stages, self.workers))
+        console().print(closing_table(self.stages))
         failures = [line for stage in self.stages for line in stage.failures()]
         for line in failures:
             console().print(line, soft_wrap=True)
-        console().print(leaderboard(self.suite, self.first_args, self.runs_dir), soft_wrap=True)
+        self._print_command()
         if isinstance(ended, Interrupted):
             console().print("stopped by a signal: run the same command to continue")
             raise ended
         if ended is not None:
             raise RunError(f"the launcher failed: {sentence(ended)}") from ended
-        again = "the same command runs only what is missing"
-        left, left_s = sum(stage.left() for stage in self.stages), sum(self._left_s.values())
+        left = sum(stage.counts()["left"] for stage in self.stages)
+        left_s = sum(self._left_s.values())
         if until is not None and time.time() >= until and left_s:
-            console().print(f"the budget is over, {self._core_hours(left_s)} left: {again}")
+            hours = f"{self.threads * left_s / 3600:.1f} core-hours"
+            console().print(f"the budget is over, {hours} left: {AGAIN}")
             left = 0
         if failures:
-            raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {again}")
+            raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {AGAIN}")
         if left:
-            raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {again}")
+            raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {AGAIN}")
 
     def _stage(self, sweep: Sweep, task: str, phase: Phase, until: float | None) -> None:
         runs: list[SuiteRun] = []
@@ -217,7 +345,7 @@ class Runner:
             console().print(f"{task}, {phase.name}: {counted(len(missing), 'run')} to do")
             began = time.monotonic()
             try:
-                with Progress(missing, len(jobs), self._tail(task, phase)).shown():
+                with Progress(missing, len(jobs)).shown():
                     launch_all(missing, sweep.launch(jobs, until))
             finally:
                 stage.wall_s = time.monotonic() - began
@@ -227,17 +355,10 @@ class Runner:
         for name in self.request.phases:
             self._row(task, self.phases[name])
 
-    def _tail(self, task: str, phase: Phase) -> Callable[[Progress], str]:
-        """What is left of the suite, for the lines of progress."""
-        left_s = self._left_s[task, phase.name]
-        others_s = sum(self._left_s.values()) - left_s
-
-        def tail(progress: Progress) -> str:
-            share = 1 - progress.done / len(progress.jobs)
-            return f"of the suite {self._core_hours(others_s + left_s * share)} left"
-
-        return tail
-
-    def _core_hours(self, seconds: float) -> str:
-        text = f"{self.threads * seconds / 3600:.1f} core-hours"
-        return text + (f", about {duration(seconds / self.workers)}" if self.workers else "")
+    def _print_command(self) -> None:
+        words = ["pe-lab", "leaderboard"]
+        words += [f"suite={self.suite.name}"] if self.suite.name != DEFAULT else []
+        folder = self.first_args.config_dir
+        words += ["--config-dir", folder] if folder is not None else []
+        words += [f"runs_dir={self.runs_dir}"] if self.runs_dir != "runs" else []
+        console().print(f"look at it: {shlex.join(words)}", soft_wrap=True)

@@ -1,0 +1,54 @@
+"""Trainers of small runs, built in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from program import tiny
+from torch import nn
+
+from pe_lab.cli.train import checked_jobs
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.training.batches import evaluation_set
+from pe_lab.training.plan import Plan, plan
+from pe_lab.training.trainer import Trainer
+
+
+def planned(*words: str) -> Plan:
+    (config,) = checked_jobs(tiny(*words))
+    return plan(config)
+
+
+def trainer(tmp_path: Path, *words: str) -> Trainer:
+    made = planned(*words)
+    sets = {split: evaluation_set(made.task, split, 32) for split in made.splits}
+    folder = RunFolder(tmp_path / "runs" / "seed0-00000000")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    return Trainer(made, torch.device("cpu"), folder, sets, lambda: None)
+
+
+def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Weight decay on matrices only."""
+    return [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": decay},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+class Rows(list[dict[str, Any]]):
+    """A log of metrics in memory."""
+
+    mark = 0, ""
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.append(row)
+
+    def sync(self) -> None:
+        pass
+
+
+def fit(trained: Trainer) -> list[dict[str, Any]]:
+    """Train to the end; the rows that were logged."""
+    log = Rows()
+    trained.fit(log, lambda step, loss: None)
+    return log
