@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 DIGITS = "0123456789"
 
@@ -148,6 +148,42 @@ class Addition(Task):
             {"place": place[:, 1:] * scored},
             {"place": ids[:, :-1] * read},
         )
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The digits of that place in both numbers, and those below from which a carry comes; of a
+        hint the hints of its place, or of the nearest one that the numbers have."""
+        tokens = batch.tokens[row]
+        at = self._places(tokens)
+        asked = batch.tags["place"][row, place]
+        highest = at.max(axis=1)
+        digit = np.where(tokens < self.base, tokens, 0)
+        is_hint = tokens >= self.base + 3
+        total = np.stack(
+            [(digit * (at == p) * ~is_hint).sum(axis=1) for p in range(self.max_digits + 2)], axis=1
+        )
+        # The carry comes from the first place below whose digits do not add up to base - 1.
+        lowest = asked.copy()
+        for _ in range(self.max_digits):
+            below = lowest - 1
+            more = (below >= 1) & (
+                (lowest == asked) | (total[np.arange(len(row)), lowest] == self.base - 1)
+            )
+            lowest = np.where(more, below, lowest)
+        held = (at >= lowest[:, None]) & (at <= asked[:, None]) & (at > 0) & ~is_hint
+        hint = batch.targets[row, place] >= self.base + 3
+        held[hint] = ((at == np.minimum(asked, highest)[:, None]) & is_hint)[hint]
+        return held
+
+    def _places(self, tokens: Ints) -> Ints:
+        """The place of each token of the two numbers, 1 for the units; 0 for others."""
+        index = np.arange(tokens.shape[1])
+        plus = (tokens == self.base).argmax(axis=1)[:, None]
+        equals = (tokens == self.base + 1).argmax(axis=1)[:, None]
+        end = np.where(index < plus, plus, equals)
+        found: Ints = np.where(
+            (index == plus) | (index >= equals), 0, (end - index - 1) // self._per_digit + 1
+        )
+        return found
 
     def _numbers(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
         """Digits from the units on of both numbers and their sum, (3, n, max_digits + 1), 0 beyond

@@ -122,6 +122,20 @@ class Brackets(Task):
         closing = logits[:, self.k : 2 * self.k].softmax(-1)
         return closing.gather(-1, targets[:, None] - self.k)[:, 0] > ENOUGH
 
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The opening bracket; in mode sentence the first bracket of the sentence asked for."""
+        index = np.arange(batch.tokens.shape[1])
+        if self.mode == "close":
+            found = place + 1 - batch.tags["distance"][row, place]
+        else:
+            ends = (batch.tokens[row] == 2 * self.k) & (index < place[:, None])
+            before = ends.sum(axis=1) - batch.tags["back"][row, place]  # sentences before it
+            # Behind the end of the sentence before it, or at the start.
+            last = (ends.cumsum(axis=1) == before[:, None]).argmax(axis=1)
+            found = np.where(before == 0, 0, last + 1)
+        held: Bools = index == found[:, None]
+        return held
+
     def _close(self, rng: np.random.Generator, n: int) -> Batch:
         text = self._text(rng, n, self.length)
         gap, depth = text.gap[:, 1:], text.depth[:, 1:]

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from pe_lab.core.task import Ints, Probability
+from pe_lab.core.task import Bools, Ints, Probability
 from pe_lab.tasks.letters import Letters
 
 
@@ -86,6 +86,10 @@ class Copy(Letters):  # type: ignore[misc]
 
     def answer(self, letters: Ints, n_letters: Ints) -> Ints:
         return letters
+
+    def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
+        held: Bools = np.arange(letters.shape[1]) == nth[:, None]
+        return held
 
 
 def distinct(rng: np.random.Generator, symbols: int, shape: tuple[int, int]) -> Ints:

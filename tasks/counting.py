@@ -101,6 +101,22 @@ class Counting(Task):
         program[:, -1] = 2 + 2 * self.n_vars + printed * (MAX_VALUE + 1) + answer
         return self._batch(program)
 
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The last assignment to the variable printed, and its increments since, with the words
+        behind the variable."""
+        tokens, index = batch.tokens[row], np.arange(batch.tokens.shape[1])
+        number = {word: n for n, word in enumerate(self.vocab)}
+        printed = tokens[np.arange(len(row)), place]
+        named = (tokens == printed[:, None]) & (index < place[:, None])
+        behind = np.roll(tokens, -1, axis=1)
+        sets = named & (behind == number["="])
+        begins = np.where(sets, index, 0).max(axis=1)
+        grows = named & (behind == number["++;"]) & (index > begins[:, None])
+        held: Bools = grows | np.roll(grows, 1, axis=1)
+        since = index - begins[:, None]
+        held |= (since >= 0) & (since < MOST_WORDS) & sets.any(axis=1)[:, None]
+        return held
+
     def _lengths(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
         """Operations of each program, and which of them is its first set.
 

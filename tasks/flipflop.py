@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.task import TRAIN, Batch, Ints, Probability, Stored, Task
+from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Stored, Task
 from pe_lab.core.task_file import SUFFIX
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
@@ -108,6 +108,16 @@ class FlipFlop(Task):
 
     def _ours(self, path: str) -> bool:
         return path.endswith(SUFFIX)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The bit last written, and the bits read since."""
+        tokens, index = batch.tokens[row], np.arange(batch.tokens.shape[1])
+        before = index < place[:, None]
+        write = before & (tokens == WRITE)
+        last = index[-1] - write[:, ::-1].argmax(axis=1)
+        after = np.roll((tokens == WRITE) | (tokens == READ), 1, axis=1)
+        held: Bools = before & after & (index > last[:, None]) & (index % 2 == 1)
+        return held
 
 
 class _Sequences:

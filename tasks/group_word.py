@@ -9,7 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 LARGEST_CYCLE = 1000
 """The largest m of Z_m: its multiplication table has m^2 entries."""
@@ -124,6 +124,13 @@ class GroupWord(Task):
         scored = ends & real if self.score == "every" else place == lengths - 1
         uneven = self.min_steps < self.max_steps
         return Batch(tokens, targets, scored, lengths[:, 0] + self.start if uneven else None)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """All elements so far."""
+        index = np.arange(batch.tokens.shape[1]) - self.start
+        so_far: Bools = (index >= 0) & (index <= place[:, None] - self.start)
+        held: Bools = so_far & (index % self.tokens_per_step == 0)
+        return held
 
 
 @cache

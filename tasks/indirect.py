@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 from pe_lab.tasks.copy import distinct
 from pe_lab.tasks.letters import MOST_SYMBOLS
 
@@ -135,6 +135,12 @@ class Indirect(Task):
             None if same else asked + 1,
             {name: _at(tag, scored) for name, tag in tags.items()},
         )
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The letter at the shifted place."""
+        distance = batch.tags["distance"][row, place]
+        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
+        return held
 
 
 def _at(tag: Ints, scored: Ints) -> Ints:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 MOST_SYMBOLS = 10_000
@@ -81,6 +81,26 @@ class Letters(Task):
     def answered(self, n_letters: int) -> int:
         """How many letters answer so many."""
         return n_letters
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The letter that ``answer`` puts there; of <eos> the separator, which ends the letters."""
+        tokens, index = batch.tokens[row], np.arange(batch.tokens.shape[1])
+        separator = (tokens == self.n_symbols).argmax(axis=1)
+        letters = tokens[:, self.bos_eos : self.bos_eos + self.max_letters]
+        n_letters = (separator - self.bos_eos)[:, None]
+        nth = place - separator
+        held = np.zeros(tokens.shape, dtype=bool)
+        chosen = self.letters_held(letters, n_letters, nth)
+        held[:, self.bos_eos : self.bos_eos + letters.shape[1]] = chosen
+        held &= (index < separator[:, None]) & (index >= self.bos_eos)
+        ends = batch.targets[row, place] == len(self.vocab) - 1
+        if self.bos_eos:
+            held[ends] = index == separator[ends, None]
+        return held
+
+    @abstractmethod
+    def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
+        """Which letters hold the ``nth`` letter of each answer, (N, letters)."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         n_letters = rng.integers(self.min_letters, self.max_letters + 1, (n, 1))

@@ -83,6 +83,12 @@ class Majority(Letters):  # type: ignore[misc]
         answers: Ints = self._counts(rows, there).argmax(axis=1).reshape(n, k)
         return answers
 
+    def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
+        """All letters of the sequence that is asked for."""
+        k = self.interleaved
+        held: Bools = np.arange(letters.shape[1]) % k == nth[:, None] % k
+        return held
+
     def _sequences(self, rng: np.random.Generator, each: Ints) -> Ints:
         """Letters with a single commonest one, (n, max_letters // interleaved)."""
         shape = (len(each), self.max_letters // self.interleaved)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.core.task import Ints
+from pe_lab.core.task import Batch, Bools, Ints
 from pe_lab.tasks.question import Question
 
 
@@ -54,3 +54,11 @@ class MissingDuplicate(Question):  # type: ignore[misc]
         answers = text[row, missing]
         text[row, missing] = 2
         return text, answers
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The same letter in the other half."""
+        half = place // 2
+        missing = (batch.tokens[row] == 2).argmax(axis=1)
+        found = np.where(missing < half, missing + half, missing - half)
+        held: Bools = np.arange(batch.tokens.shape[1]) == found[:, None]
+        return held

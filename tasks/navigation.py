@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Probability, Task
+from pe_lab.core.task import Batch, Bools, Ints, Probability, Task
 
 AXES = "xyz"
 OBJECTS = "abcdefghijklmnopqrstuvw"
@@ -102,6 +102,12 @@ class Navigation(Task):
         tag = np.zeros((n, self.n_tokens), dtype=np.int64)
         tag[:, ::2] = distance
         return Batch(sequences[:, :-1], sequences[:, 1:], tag > 0, tags={"distance": tag})
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """What was observed at the last visit to the place."""
+        distance = batch.tags["distance"][row, place]
+        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
+        return held
 
     def _actions(self, rng: np.random.Generator, n: int) -> Ints:
         """Runs in one direction, the last one cut."""

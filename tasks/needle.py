@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 from pe_lab.tasks.copy import distinct
 
 ASSIGNED = 2  # tokens of an assignment, a name and its value
@@ -112,3 +112,9 @@ class Needle(Task):
         distance[:, questions + 1] = questions + 1 - (found + 1)
         tags = {"depth": depth, "distance": distance}
         return Batch(sequences[:, :-1], sequences[:, 1:], scored, tags=tags)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The value behind the name in the text."""
+        distance = batch.tags["distance"][row, place]
+        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
+        return held

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from pydantic import PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +92,8 @@ class Question(Task):
         scored = np.zeros(tokens.shape, dtype=bool)
         scored[row, lengths] = True
         return Batch(tokens, sequences[:, 1:], scored, None if low == high else lengths + 1)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The whole text, where a task does not know better."""
+        held: Bools = np.arange(batch.tokens.shape[1]) < place[:, None]
+        return held

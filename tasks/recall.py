@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 BLANK = "_"
 
@@ -109,6 +109,12 @@ class Recall(Task):
         if self.reassigned is None:
             return self._once(rng, n)
         return self._again(rng, n, self.reassigned)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The value of the key, or the one that it had."""
+        distance = batch.tags["distance"][row, place]
+        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
+        return held
 
     def _shortest(self, n_pairs: int) -> int:
         """Tokens that hold a place for each query or, reassigned, at least one query."""

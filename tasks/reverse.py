@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.core.task import Ints
+from pe_lab.core.task import Bools, Ints
 from pe_lab.tasks.copy import Copy
 
 
@@ -27,3 +27,7 @@ class Reverse(Copy):  # type: ignore[misc]
     def answer(self, letters: Ints, n_letters: Ints) -> Ints:
         source = n_letters - 1 - np.arange(self.max_letters)
         return np.take_along_axis(letters, source.clip(0), axis=1)
+
+    def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
+        held: Bools = np.arange(letters.shape[1]) == n_letters - 1 - nth[:, None]
+        return held

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from pe_lab.core.task import Batch, Task
+from pe_lab.core.task import Batch, Bools, Ints, Task
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -64,3 +64,12 @@ class SelectiveCopy(Task):
         scored = np.zeros((n, self.n_tokens), dtype=bool)
         scored[:, -self.n_copy :] = True
         return Batch(sequences[:, :-1], sequences[:, 1:], scored)
+
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
+        """The letter that is copied."""
+        text = batch.tokens[row, : self.n_copy + self.n_blank]
+        letter = text != self.n_symbols
+        nth = place - text.shape[1] + 1
+        held = np.zeros((len(row), batch.tokens.shape[1]), dtype=bool)
+        held[:, : text.shape[1]] = letter & (letter.cumsum(axis=1) == nth[:, None])
+        return held

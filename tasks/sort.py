@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.core.task import Ints
+from pe_lab.core.task import Bools, Ints
 from pe_lab.tasks.copy import Copy
 
 
@@ -30,3 +30,11 @@ class Sort(Copy):  # type: ignore[misc]
         there = np.arange(self.max_letters) < n_letters
         sorted_ = np.sort(np.where(there, letters, self.n_symbols), axis=1)
         return sorted_ * there
+
+    def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
+        """All letters of that kind, where a kind occurs more than once."""
+        there = np.arange(letters.shape[1]) < n_letters
+        sorted_ = np.sort(np.where(there, letters, self.n_symbols), axis=1)
+        answer = np.take_along_axis(sorted_, nth.clip(max=letters.shape[1] - 1)[:, None], axis=1)
+        held: Bools = letters == answer
+        return held

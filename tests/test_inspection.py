@@ -90,6 +90,8 @@ def test_answers_and_probabilities_are_those_of_the_model(run: Path) -> None:
         assert answer.prediction == vocab[int(at.argmax())]
         assert answer.probability == pytest.approx(float(at.max()))
         assert answer.correct == (answer.prediction == answer.target)
+        # Flip-flop: the last bit written, and the bits read since.
+        assert {inspection.tokens[place] for place in answer.sources} == {answer.target}
 
 
 def test_a_long_sequence_keeps_scored_queries_and_the_chosen_one(run: Path, fake: Fake) -> None:

@@ -34,6 +34,7 @@ def test_the_terminal_shows_gates_counting() -> None:
         "layer 1 head 0  0.50  gate b 1.0 ..",
         "",
         "layer 1 head 0, query 4  |  target b (0.25) wrong, predicted a (0.75)",
+        "the answer is held by b at 1, a at 3: 1.00 of this head's attention",
         "key               0    1    2    3    4",
         "token             _    b    _    a    |",
         "gate              · █1.0    · █.90  .02",

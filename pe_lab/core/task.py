@@ -178,6 +178,25 @@ class Task(ABC):
         commonest = np.bincount(reference.targets[reference.scored]).argmax()
         return float((batch.targets[batch.scored] != commonest).mean())
 
+    def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools | None:
+        """Which tokens hold the answers scored at (``row``, ``place``), both (n,): (n, T) True or
+        False. These tokens and their order determine the answer. None: the task does not say."""
+        return None
+
+    def sources(self, batch: Batch) -> Ints | None:
+        """The places of the tokens that hold each scored answer, (N, T, K); -1 where there are
+        fewer than K, and at places that are not scored. None: the task does not say."""
+        row, place = np.nonzero(batch.scored)
+        held = self.holds_answer(batch, row, place)
+        if held is None:
+            return None
+        answer, source = np.nonzero(held)
+        # Counted within each answer: 0, 1, ..
+        nth = np.arange(len(answer)) - np.searchsorted(answer, answer)
+        found = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
+        found[row[answer], place[answer], nth] = source
+        return found
+
     @property
     def shown_vocab(self) -> str:
         """The vocabulary as a message shows it."""

@@ -15,7 +15,12 @@ STANDARD_MAPS = ("attention", "position score")
 
 @dataclass(frozen=True)
 class Answer:
-    """A scored position: the target and the model's prediction, each with its probability."""
+    """A scored position: the target and the model's prediction, each with its probability.
+
+    Args:
+        sources: the positions of the tokens that hold the answer; empty where the task does not
+            say (``Task.sources``).
+    """
 
     position: int
     target: str
@@ -23,6 +28,7 @@ class Answer:
     prediction: str
     probability: float
     correct: bool
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def inspect(
         logits = model.unembed(hidden[0, scored]).float()
     targets = torch.from_numpy(batch.targets[0, scored])
     tokens = [task.vocab[token] for token in batch.tokens[0, :length]]
-    answers = _answers(task, scored, targets, logits)
+    answers = _answers(task, batch, scored, targets, logits)
     names = [name for layer in layers for name in layer[0] if name not in STANDARD_MAPS]
     ranked_by = names[0] if names else "attention"
     bare = Inspection(**vars(source), sample=sample, tokens=tokens, answers=answers,
@@ -105,14 +105,23 @@ def _maps(trace: LayerTrace, queries: Sequence[int], length: int) -> list[dict[s
 
 
 def _answers(
-    task: Task, scored: npt.NDArray[np.int64], targets: Tensor, logits: Tensor
+    task: Task, batch: Batch, scored: npt.NDArray[np.int64], targets: Tensor, logits: Tensor
 ) -> list[Answer]:
+    found = task.sources(batch)
+    held = [
+        () if found is None else tuple(s for s in found[0, p].tolist() if s >= 0) for p in scored
+    ]
     correct = task.correct(logits, targets) & ~logits.isnan().any(-1)
     vocab = task.vocab
     return [
-        Answer(p, vocab[t], float(row[t]), vocab[int(row.argmax())], float(row.max()), right)
-        for p, t, row, right in zip(
-            scored.tolist(), targets.tolist(), logits.softmax(-1), correct.tolist(), strict=True
+        Answer(p, vocab[t], float(row[t]), vocab[int(row.argmax())], float(row.max()), right, by)
+        for p, t, row, right, by in zip(
+            scored.tolist(),
+            targets.tolist(),
+            logits.softmax(-1),
+            correct.tolist(),
+            held,
+            strict=True,
         )
     ]
 

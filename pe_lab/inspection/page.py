@@ -157,7 +157,10 @@ def _answer(inspection: Inspection, query: int) -> str:
     share = answer.target_probability
     probability = f"{share:.2f}" if math.isfinite(share) else "not a number"
     verdict = "right." if answer.correct else f"wrong, predicted {answer.prediction}."
-    return f"Target {answer.target} (probability {probability}): {verdict}"
+    held = (
+        f" Held by the tokens at {', '.join(map(str, answer.sources))}." if answer.sources else ""
+    )
+    return f"Target {answer.target} (probability {probability}): {verdict}{held}"
 
 
 def _verdict(answer: Answer | None) -> str:

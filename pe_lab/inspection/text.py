@@ -6,13 +6,13 @@ import numpy as np
 from rich.text import Text
 
 from pe_lab.common.errors import UsageError
-from pe_lab.inspection.data import STANDARD_MAPS, Head, Inspection, Map, full_scale
+from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, full_scale
 
 LABEL_WIDTH = 15
 """Columns before the first token."""
 MAX_UNFOLDED = 96
 """With more keys, a query shows only the most attended ones and its neighbours."""
-NEIGHBOURS, MAX_ATTENDED, MAX_HEADS, MAX_ANSWERS = 16, 12, 8, 64
+NEIGHBOURS, MAX_ATTENDED, MAX_HEADS, MAX_ANSWERS, MAX_SOURCES = 16, 12, 8, 64, 8
 SHADES = " ░▒▓█"
 DIM = "bright_black"
 SUMMED = ("attention", "gate")
@@ -129,12 +129,25 @@ def _query(inspection: Inspection, head: Head, row: int, width: int, coloured: b
     per_line = max(1, (width - LABEL_WIDTH) // cell_width)
     return [
         line,
+        *_sources(answer, tokens, maps["attention"]),
         *(
             _line(name, cells[first : first + per_line], cell_width)
             for first in range(0, len(spans), per_line)
             for name, cells in rows.items()
         ),
     ]
+
+
+def _sources(answer: Answer | None, tokens: Sequence[str], attention: Map) -> list[Text]:
+    """The tokens that hold the answer, and the attention that they get together."""
+    if answer is None or not answer.sources:
+        return []
+    named = [f"{tokens[place]} at {place}" for place in answer.sources]
+    shown = (
+        named if len(named) <= MAX_SOURCES else [*named[:MAX_SOURCES], f".. {len(named)} tokens"]
+    )
+    share = float(attention[list(answer.sources)].sum())
+    return [Text(f"the answer is held by {', '.join(shown)}: {share:.2f} of this head's attention")]
 
 
 def _cells(values: Map, name: str, full: float, coloured: bool) -> Callable[[int, int], Cell]:
