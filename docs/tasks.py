@@ -9,7 +9,7 @@ INTRO = """\
 
 # The tasks
 
-Everything that `task=` can be: one file in [`tasks/`](../tasks/) and one yaml in
+This page lists every value of `task=`. A task is one file in [`tasks/`](../tasks/) and one yaml in
 [`conf/task/`](../conf/task/). Keys are set on the command line: `pe-lab task=NAME task.KEY=VALUE`.
 A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
 are small by default. The recipes `experiment=paper/<name>` have published settings with sources.
