@@ -204,7 +204,7 @@ def breakdowns(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataF
     return pl.DataFrame(rows, schema, orient="row")
 
 
-BUCKET = re.compile(r"(?:\d{1,15}-)?-?\d{1,15}")
+BUCKET = re.compile(r"(?:[0-9]{1,15}-)?-?[0-9]{1,15}")
 """A value, or the first and the last: 0, 1, 2, 3-4, 5-8, .."""
 
 
@@ -222,7 +222,10 @@ def _breakdown(path: str, unread: list[str] | None) -> Iterator[tuple[Any, ...]]
         if not BUCKET.fullmatch(bucket)
     }
     for kind, bucket in damaged.items():
-        message = f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number"
+        message = (
+            f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number: "
+            "make the run again with force=true"
+        )
         with _warning(unread):
             raise PeLabError(message)
     for split, kinds in by.items():
