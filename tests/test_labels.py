@@ -1,9 +1,9 @@
 """What settings are called in tables."""
 
-import json
 from pathlib import Path
 
 import pytest
+from edited import edit_summary
 from made import made
 
 from pe_lab.results.frame import read_runs
@@ -66,8 +66,8 @@ def test_a_row_names_only_what_departs_from_preset_and_defaults() -> None:
 
 
 def test_what_null_stands_for_is_no_departure() -> None:
-    path = made("cope", 0, **{"pe.npos": 65}).path / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"null_keys": ["pe.npos"]}))
+    folder = made("cope", 0, **{"pe.npos": 65}).path
+    edit_summary(folder, lambda summary: summary.update(null_keys=["pe.npos"]))
     made("cope", 0, **{"pe.npos": 16})
     assert names() == {("cope", ""), ("cope", "npos=16")}
 

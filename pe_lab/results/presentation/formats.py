@@ -26,6 +26,8 @@ MAX_ROWS = 40
 """Of a LaTeX table; more go on in a second one."""
 MAX_STYLED_ROWS = 60
 """Of a table for the terminal; drawing thousands takes seconds."""
+BREAKABLE = 16
+"""A longer word may end a line behind its =, in a table that is too wide."""
 LONGEST_WORD = 24
 """A longer word, such as a path, may be broken in a table that is too wide."""
 
@@ -154,7 +156,9 @@ def terminal(table: Table, width: int) -> list[Group]:
         if sum(widths) + GAP * len(widths) <= width + GAP:
             return [_group(table, table.title, every, widths, text)]
     words, numbers = every[: table.words], every[table.words :]
-    narrow = [min(widths[n], LONGEST_WORD) if n else widths[n] for n in words]
+    narrow = [
+        min(widths[n], LONGEST_WORD, _longest_piece(table, n)) if n else widths[n] for n in words
+    ]
     left = width + GAP - sum(narrow) - GAP * len(narrow)
     parts: list[list[int]] = []
     room = 0
@@ -166,7 +170,7 @@ def terminal(table: Table, width: int) -> list[Group]:
         parts[-1].append(number)
     titles = [table.title, *[f"{table.title} (continued)"] * len(parts)]
     return [
-        _group(table, title, [*words, *part], {n: widths[n] for n in part}, _short)
+        _group(table, title, [*words, *part], {n: widths[n] for n in part}, _breakable)
         for title, part in zip(titles, parts or [[]], strict=False)
     ]
 
@@ -211,6 +215,18 @@ def _starred(cell: Cell) -> str:
 def _short(cell: Cell) -> str:
     text = cell.text.replace(" ± ", "±")
     return f"{text}*" if cell.best else text
+
+
+def _breakable(cell: Cell) -> str:
+    """With a space behind each = of a long word, where a line may end."""
+    words = _short(cell).split(" ")
+    return " ".join(w.replace("=", "= ") if len(w) > BREAKABLE else w for w in words)
+
+
+def _longest_piece(table: Table, number: int) -> int:
+    cells = (_breakable(row[number]) for row in table.rows)
+    pieces = (piece for text in (table.columns[number], *cells) for piece in text.split())
+    return max(map(cell_len, pieces), default=0)
 
 
 def plain(table: Table) -> str:
