@@ -111,7 +111,7 @@ BAD = {
     "a fraction of a step": (["train.steps=1.5"], ["train.steps=1.5", "whole number"]),
     "a negative size of a task": (["task.length=-2"], ["task.length=-2", "at least 4"]),
     "an odd length": (["task.length=15"], ["task.length", "15", "even"]),
-    "an unknown choice of a key": (["model.norm=foo"], ["model.norm=foo", "'rmsnorm'"]),
+    "an unknown choice of a key": (["model.norm=foo"], ["model.norm=foo", "layernorm, rmsnorm"]),
     "p_ignore too large": (["task.p_ignore=1.5"], ["task.p_ignore=1.5", "at most 1"]),
     "p_ignore of a split": (
         ["task.splits.sparse.p_ignore=2"],
@@ -265,5 +265,5 @@ BAD = {
         ["seed=0, is not understood", "leave the last comma out, seed=0"],
     ),
     "results of no folder": (["results", "runs_dir=nowhere"], ["runs_dir=nowhere", "not a folder"]),
-    "a list of no group": (["list", "pee"], ["list pee", "choose from task, pe"]),
+    "a list of no group": (["list", "pee"], ["list pee", "did you mean pe?"]),
 }
