@@ -6,9 +6,11 @@ them), E model width, H heads, D head width.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from types import MethodType
+from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
@@ -16,6 +18,15 @@ from pe_lab.pe.masks import additive, causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
+PART_NAMES = {
+    "embed": "embedding",
+    "rotate": "rotation",
+    "bias": "bias",
+    "logits": "term of the logits",
+    "normalize": "normalisation",
+    "values": "term of the values",
+}
+"""The names of what hooks add, for ``PositionalEncoding.parts``."""
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -236,6 +247,17 @@ class PositionalEncoding(nn.Module):
         """The values of keys of its yaml that are null: key -> value, or None if null means
         none. They are recorded with a run, and are part of its identity."""
         return {key: getattr(self, key) for key in self.filled}
+
+    def parts(self) -> dict[str, "PositionalEncoding"]:
+        """This encoding without one of its parts: the part's name -> what is left. ``pe-lab why``
+        measures each. The default leaves out one of its hooks at a time."""
+        return {name: self.without(hook) for hook, name in PART_NAMES.items() if hook in self.hooks()}
+
+    def without(self, hook: str) -> Self:
+        """A copy with the same parameters, whose ``hook`` changes nothing."""
+        left = copy(self)
+        setattr(left, hook, MethodType(getattr(PositionalEncoding, hook), left))
+        return left
 
     def hooks(self) -> frozenset[str]:
         """The hooks that this instance overrides."""

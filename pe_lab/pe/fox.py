@@ -44,6 +44,9 @@ class FoX(PositionalEncoding):
         wide = torch.promote_types(gate_BSH.dtype, torch.float32)
         return F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
 
+    def parts(self) -> dict[str, PositionalEncoding]:
+        return {"gate": self.without("logits")}
+
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``forget gate`` f_j of each key."""
         return {"forget gate": self.gate(inputs.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}

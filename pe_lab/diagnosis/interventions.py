@@ -1,0 +1,218 @@
+"""Interventions on attention, each a small function of logits or weights and of what it saw.
+
+Shape letters as in pe/base.py; n answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Bools
+from pe_lab.diagnosis.answers import Asked
+from pe_lab.diagnosis.hook import Intervention, Seen
+from pe_lab.models.attention import Attention
+from pe_lab.models.base import Model
+from pe_lab.pe.base import PositionalEncoding
+
+NEVER = -1e9
+"""A logit that no key is chosen with; finite, as encodings compute with it."""
+NEAREST = 4
+"""The last keys, which are always among those of ``fewer_keys``."""
+Head = tuple[int, int]
+"""A layer and a head of it."""
+
+
+def answers_rows(values: Tensor, part: Asked) -> Tensor:
+    """The rows of the queries that answer, (n, H, S)."""
+    return values[part.row, :, part.place]
+
+
+def with_rows(values: Tensor, part: Asked, rows: Tensor) -> Tensor:
+    """``values`` with these rows of the queries that answer."""
+    changed = values.expand(len(part.batch), *values.shape[1:]).clone()
+    changed[part.row, :, part.place] = rows.to(changed.dtype)
+    return changed
+
+
+def scaled(factor: float) -> Intervention:
+    """All logits times a factor: a lower temperature."""
+    return Intervention(lambda logits, seen: logits * factor)
+
+
+def log_scaled(trained: int) -> Intervention:
+    """Logits of a query that sees n keys times log n / log of the keys in training, at least 1."""
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        n = torch.arange(1, logits.shape[-1] + 1)[-logits.shape[-2] :]
+        return logits * (n.log() / np.log(trained)).clamp(min=1)[:, None]
+
+    return Intervention(change)
+
+
+def far_masked(part: Asked, trained: int, layers: Sequence[int] | None = None) -> Intervention:
+    """Keys beyond the trained distance are hidden, but for those that hold the answer.
+
+    Args:
+        layers: in these only; None: in all.
+    """
+    t = part.batch.tokens.shape[1]
+    place = torch.arange(t)
+    hidden = ((place[:, None] - place) >= trained).expand(len(part.batch), 1, t, t).clone()
+    hidden[part.row, 0, part.place] &= ~torch.from_numpy(part.held)
+    return _hiding(hidden, layers)
+
+
+def source_masked(part: Asked) -> Intervention:
+    """The tokens that hold the answer are hidden from the query that answers."""
+    return _hiding(_of_answers(part, part.held))
+
+
+def fewer_keys(part: Asked, trained: int, draw: int) -> Intervention:
+    """A query that answers sees as many keys as in training: those that hold the answer with the
+    token before each, the last ones, and others at random."""
+    rng = generator(draw, "fewer keys")
+    hidden = np.zeros_like(part.held)
+    for n, (held, place) in enumerate(zip(part.held, part.place, strict=True)):
+        kept = held | np.roll(held, -1)
+        kept[max(0, place - NEAREST + 1) : place + 1] = True
+        others = np.flatnonzero(~kept[: place + 1])
+        surplus = min(place + 1 - trained, len(others))
+        if surplus > 0:
+            hidden[n, rng.choice(others, surplus, replace=False)] = True
+    return _hiding(_of_answers(part, hidden))
+
+
+def _of_answers(part: Asked, hidden: Bools) -> Tensor:
+    t = part.batch.tokens.shape[1]
+    found = torch.zeros(len(part.batch), 1, t, t, dtype=torch.bool)
+    found[part.row, 0, part.place] = torch.from_numpy(hidden)
+    return found
+
+
+def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention:
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        if layers is not None and seen.layer not in layers:
+            return logits
+        return logits.masked_fill(hidden, NEVER)
+
+    return Intervention(change)
+
+
+def forced(part: Asked, onto: Bools, heads: Sequence[Head]) -> Intervention:
+    """The weights of these heads are put onto these tokens, in the shares they had of them."""
+    tokens = torch.from_numpy(onto)
+
+    def change(weights: Tensor, seen: Seen) -> Tensor:
+        chosen = [head for layer, head in heads if layer == seen.layer]
+        if not chosen:
+            return weights
+        rows = answers_rows(weights, part)
+        kept = rows[:, chosen] * tokens[:, None]
+        even = (tokens / tokens.sum(-1, keepdim=True).clamp(min=1))[:, None]
+        total = kept.sum(-1, keepdim=True)
+        shares = torch.where(total > 1e-9, kept / total.clamp(min=1e-9), even.to(kept.dtype))
+        # An answer that no token holds is left alone.
+        rows[:, chosen] = torch.where(tokens.any(-1)[:, None, None], shares, rows[:, chosen])
+        return with_rows(weights, part, rows)
+
+    return Intervention(weights=change)
+
+
+def distances_clamped(trained: int) -> Intervention:
+    """Keys beyond the trained distance have the logit of that distance: for encodings that see
+    differences of positions alone."""
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        inputs, encoding = seen.inputs, seen.attention.encoding
+        last = torch.full_like(inputs.pos_k_BS, trained - 1)
+        first = torch.zeros_like(last)
+        t = inputs.q_BHTD.shape[2]
+        query = replace(inputs, pos_q_BT=last[:, -t:], pos_k_BS=last)
+        key = replace(inputs, pos_q_BT=first[:, -t:], pos_k_BS=first)
+        q, _ = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, query)
+        _, k = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, key)
+        both = replace(inputs, pos_q_BT=last[:, -t:], pos_k_BS=first)
+        edge, _ = type(seen.attention).weights(seen.attention, q, k, both)
+        far = inputs.pos_q_BT[:, :, None] - inputs.pos_k_BS[:, None] >= trained
+        return torch.where(far[:, None], edge, logits)
+
+    return Intervention(change)
+
+
+def position_term(logits: Tensor, seen: Seen) -> Tensor:
+    """What the encoding added to the product of rotated queries and keys, (B, H, T, S)."""
+    return logits - seen.content_BHTS
+
+
+def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
+    """The encoding's term is kept within its range in domain: for encodings that read the context,
+    such as gates.
+
+    Args:
+        least, largest: layer -> the range of each head, (H, 1, 1).
+    """
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        term = position_term(logits, seen).clamp(least[seen.layer], largest[seen.layer])
+        return seen.content_BHTS + term
+
+    return Intervention(change)
+
+
+def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
+    """The encoding's term, at the tokens that hold the answer alone, is at least its mean there in
+    domain.
+
+    Args:
+        usual: layer -> the mean of each head, (H, 1, 1).
+    """
+    held = torch.from_numpy(part.held)[:, None]
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        rows = answers_rows(logits, part)
+        content = answers_rows(seen.content_BHTS, part)
+        lifted = content + torch.maximum(rows - content, usual[seen.layer][:, 0].to(rows.dtype))
+        return with_rows(logits, part, torch.where(held, lifted, rows))
+
+    return Intervention(change)
+
+
+@contextmanager
+def encoded(
+    model: Model, change: Callable[[PositionalEncoding], PositionalEncoding]
+) -> Iterator[None]:
+    """Within this context each layer's encoding is what ``change`` makes of it."""
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    before = [attention.encoding for attention in layers]
+    try:
+        for attention, encoding in zip(layers, before, strict=True):
+            attention.encoding = change(encoding)
+        yield
+    finally:
+        for attention, encoding in zip(layers, before, strict=True):
+            attention.encoding = encoding
+
+
+def in_trained_positions(asked: Asked, trained: int, wraps: bool) -> Asked:
+    """An answer of each sequence, its query at the last trained position or before.
+
+    Args:
+        wraps: earlier positions go around, so that neighbours stay neighbours; else those before
+            the first are all the first.
+    """
+    rng = generator(0, "positions")
+    order = rng.permutation(len(asked))
+    chosen = np.zeros(len(asked), dtype=bool)
+    chosen[order[np.unique(asked.row[order], return_index=True)[1]]] = True
+    few = asked.only(chosen)
+    positions = np.broadcast_to(asked.positions, (len(asked.batch), asked.positions.shape[1]))
+    at = np.zeros(len(asked.batch), dtype=np.int64)
+    at[few.row] = positions[few.row, few.place]
+    shifted = positions - np.maximum(at - (trained - 1), 0)[:, None]
+    moved = shifted % trained if wraps else shifted.clip(min=0)
+    return replace(few, positions=moved)
