@@ -89,6 +89,12 @@ def assert_refused(outcome: Outcome, *parts: str) -> None:
         assert part in line
 
 
+def succeeded(outcome: Outcome) -> Outcome:
+    """The outcome of a command, whose exit status is 0."""
+    assert outcome.status == 0, outcome.err
+    return outcome
+
+
 @dataclass
 class Process:
     """The program in a process of its own; its output is in files."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import ROOT, Here, rows, state, summary, the_run, tiny
+from program import ROOT, Here, rows, state, succeeded, summary, the_run, tiny
 
 from pe_lab.cli.main import VERBS
 from pe_lab.common.options import Options
@@ -22,8 +22,7 @@ ESCAPE = "\x1b"
 
 
 def test_list_has_every_encoding_and_task(here: Here) -> None:
-    ended = here("list", "pe", "task")
-    assert ended.status == 0
+    ended = succeeded(here("list", "pe", "task"))
     listed = dict(re.split(" +", line, maxsplit=1) for line in ended.out.splitlines()[1:])
     expected = {}
     for group in ("pe", "task"):
@@ -36,8 +35,7 @@ def test_list_has_every_encoding_and_task(here: Here) -> None:
 
 
 def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
-    ended = here(*tiny("pe=rope", "seed=3"), "--cfg", "job")
-    assert ended.status == 0
+    ended = succeeded(here(*tiny("pe=rope", "seed=3"), "--cfg", "job"))
     shown = yaml.safe_load(ended.out)
     assert (shown["seed"], shown["pe"]["_target_"]) == (3, "pe_lab.pe.rope.RoPE")
     assert shown["train"]["steps"] == 20

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, assert_refused, rows, state, the_run, tiny
+from program import Here, assert_refused, rows, state, succeeded, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
 from suites import tiny_suite
 from sweeps import equal
@@ -226,8 +226,7 @@ def test_before_its_time_limit_a_job_writes_its_checkpoint_first(here: Here) -> 
 def test_through_submitit(here: Here) -> None:
     """The code path of a SLURM job, in local processes."""
     words = tiny("seed=0,1")
-    done = here("-m", "hydra/launcher=submitit_local", *words)
-    assert done.status == 0, done.err
+    succeeded(here("-m", "hydra/launcher=submitit_local", *words))
     folders = sorted(Path("runs").glob("*/*/seed*"))
     assert [state(folder)["state"] for folder in folders] == ["finished"] * 2
     assert here("-m", "runs_dir=alone", *words).status == 0
@@ -265,6 +264,5 @@ def test_a_suite_through_submitit(here: Here, tmp_path: Path) -> None:
     assert (len(tuned), len(scored)) == (4, 2)
     for folder in (tuned[0], *scored):
         shutil.rmtree(folder)
-    done = here(*(word.replace("=basic", "=submitit_local") for word in line))
-    assert done.status == 0, done.err
+    succeeded(here(*(word.replace("=basic", "=submitit_local") for word in line)))
     equal(Path(), Path("alone"))

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import yaml
 from made import errors_of, made, unfinished
-from program import ROOT, Here
+from program import ROOT, Here, succeeded
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.comparisons import comparison_tables
@@ -285,8 +285,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
 
 
 def test_nothing_of_ours(here: Here) -> None:
-    done = here("compare")
-    assert done.status == 0, done.err
+    done = succeeded(here("compare"))
     assert "other protocol" not in done.out
     assert "pe-lab -m experiment=paper/counting" in done.out
 

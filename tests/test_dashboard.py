@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, Outcome, assert_refused, tiny
+from program import Here, Outcome, assert_refused, succeeded, tiny
 from wandb_server import KEY, serving
 from wandb_workspaces.workspaces import Workspace
 from wandb_workspaces.workspaces.internal import View
@@ -171,8 +171,7 @@ def test_online_the_view_is_saved_and_saved_again_in_its_place(
     with serving() as server:
         for key, value in server.environment.items():
             monkeypatch.setenv(key, value)
-        outcome = here("dashboard", "task=flipflop", "mode=online")
-        assert outcome.status == 0, outcome.err
+        outcome = succeeded(here("dashboard", "task=flipflop", "mode=online"))
         first, (view,) = outcome.out.splitlines(), server.views
         assert first[1].startswith(f"saved as {server.url}/me/pe-lab?nw=")
         assert (view["entityName"], view["projectName"]) == ("me", "pe-lab")

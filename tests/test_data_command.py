@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import ROOT, Here, assert_refused, summary, the_run, tiny
+from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tiny
 
 from pe_lab.cli.train import checked
 from pe_lab.core import task_file
@@ -32,8 +32,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def write(here: Here, *words: str) -> None:
-    done = here("data", *words)
-    assert done.status == 0, done.err
+    done = succeeded(here("data", *words))
     assert "read it with task.files={" in done.out
 
 

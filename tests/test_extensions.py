@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, rows, summary, the_run, tiny
+from program import Here, rows, succeeded, summary, the_run, tiny
 
 from pe_lab.config.schema import validated
 from pe_lab.training.optimizer import state_per_weight
@@ -99,8 +99,7 @@ def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
     text = "from pe_lab.pe.base import PositionalEncoding\n\nclass Bare(PositionalEncoding):\n"
     text += "    def embed(self, x, tokens, pos):\n        return x + pos[..., None] % 2\n"
     add("bare", text, "pe/bare", "_target_: bare.Bare\n")
-    ended = here("--config-dir", "mine", *tiny("pe=bare", "train.steps=2"))
-    assert ended.status == 0, ended.err
+    succeeded(here("--config-dir", "mine", *tiny("pe=bare", "train.steps=2")))
 
 
 def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
@@ -170,8 +169,7 @@ def test_a_tracker(add: Add, here: Here, tmp_path: Path) -> None:
 
 def test_a_tracker_that_fails_is_one_warning(add: Add, here: Here, tmp_path: Path) -> None:
     add("lines", LINES, "tracker/lines", "_target_: lines.Lines\nevery: 7\n")
-    ended = here("--config-dir", "mine", *tiny("tracker=lines", "train.steps=4"))
-    assert ended.status == 0
+    ended = succeeded(here("--config-dir", "mine", *tiny("tracker=lines", "train.steps=4")))
     assert ended.out.count("Lines stopped: ") == 1
     assert "no answer from the server" in ended.out
     assert (the_run(tmp_path / "runs") / "summary.json").exists()

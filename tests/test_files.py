@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 from made import made
-from program import Here, the_run, tiny
+from program import Here, succeeded, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.common.files import check_writable, read_file, replace_file, write_new_file
@@ -142,6 +142,5 @@ def test_what_is_no_regular_file_is_not_read(here: Here, tmp_path: Path, kind: s
         path.mkdir()
     with pytest.raises(OSError, match="directory" if kind == "folder" else "regular"):
         read_file(path)
-    shown = here("results")
-    assert shown.status == 0
+    shown = succeeded(here("results"))
     assert "cannot be read" in " ".join(shown.out.split())

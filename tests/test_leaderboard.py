@@ -17,7 +17,7 @@ import yaml
 from html_page import Page, values
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
-from program import Here, assert_refused
+from program import Here, assert_refused, succeeded
 
 from docs import leaderboard
 from pe_lab.common.console import _Console
@@ -308,8 +308,7 @@ def test_the_order_of_entries() -> None:
 
 def test_sorted_by_a_column(here: Here, shipped: Path) -> None:
     def first(*words: str) -> list[str]:
-        ended = here("leaderboard", *words, "all=true", "format=markdown")
-        assert ended.status == 0, ended.err
+        ended = succeeded(here("leaderboard", *words, "all=true", "format=markdown"))
         rows = [
             line.split("|")[1].split()[0].strip("*")
             for line in ended.out.splitlines()
@@ -619,8 +618,7 @@ def test_runs_that_cannot_be_read_are_named(here: Here, shipped: Path) -> None:
     run = made("rope", 0)
     (run.path / "summary.json").write_text("{")
     for words in (["format=markdown"], ["details=true"], ["to=all.parquet"]):
-        ended = here("leaderboard", *words)
-        assert ended.status == 0
+        ended = succeeded(here("leaderboard", *words))
         named = f"not counted: {run.path}/summary.json" in ended.err + ended.out
         assert named == (words != ["format=markdown"])
     assert "1 run not counted" in here("leaderboard", "format=markdown").err
@@ -672,8 +670,7 @@ def test_versions_of_a_file_of_yours_are_named(
 
 
 def test_families_and_not_run(here: Here, shipped: Path) -> None:
-    ended = here("leaderboard", "all=true", "details=true", "format=markdown")
-    assert ended.status == 0
+    ended = succeeded(here("leaderboard", "all=true", "details=true", "format=markdown"))
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
     assert "| 10 1/2 [3, 30]" in lines["rope"]
     assert "**95 1/2 [76, 99]**" in lines["cope"]
@@ -724,8 +721,7 @@ def test_numbers_for_programs(here: Here, shipped: Path) -> None:
 
 
 def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> None:
-    ended = here("leaderboard", "to=all.parquet")
-    assert ended.status == 0
+    ended = succeeded(here("leaderboard", "to=all.parquet"))
     assert "73 runs, SHA-256" in ended.out
     found, digest = file.read(tmp_path / "all.parquet")
     assert digest in ended.out
@@ -956,8 +952,7 @@ def test_a_view_of_tasks_that_are_not_run_says_so(here: Here, shipped: Path) -> 
 
 
 def test_over_tasks(here: Here, shipped: Path) -> None:
-    ended = here("leaderboard", "view=across", "format=markdown")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here("leaderboard", "view=across", "format=markdown"))
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
     # 2 of 20 runs without an error, 18 at that of guessing; 19 of 20 for cope.
     assert "| 20 | 1.00 [1.00, 1.00] | 0 | 2 |  | 0.10 | 0.10 | 0.10 |" in lines["rope"]
@@ -997,8 +992,7 @@ def test_the_page_of_the_leaderboard(
 ) -> None:
     # Seconds; the test in a browser has it.
     monkeypatch.setattr("pe_lab.common.html.vega_script", lambda: "/* vega */")
-    ended = here("leaderboard", "to=page.html")
-    assert ended.status == 0, ended.err
+    succeeded(here("leaderboard", "to=page.html"))
     page = Page((tmp_path / "page.html").read_text())
     titles = [element["text"] for element in page.all("h2")]
     assert titles == ["flipflop", "Failures, and how it was made"]
@@ -1096,8 +1090,7 @@ def test_runs_of_another_version_of_the_suite_are_left_out(
 
 
 def test_published_numbers_stand_beside(here: Here, shipped: Path) -> None:
-    ended = here("leaderboard", "view=published", "format=markdown")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here("leaderboard", "view=published", "format=markdown"))
     line = next(x for x in ended.out.splitlines() if x.startswith("| flipflop | cope | sparse |"))
     # 22.3 % with 2 layers, 4 heads and width 128, the nearest of its sizes; ours 0 to 50 %.
     assert "Golovneva 2024" in line
@@ -1157,8 +1150,7 @@ def test_a_suite_of_ones_own(here: Here, tmp_path: Path) -> None:
     (tmp_path / "mine" / "suite").mkdir(parents=True)
     text = choices("suite")["v1"].read_text()
     (tmp_path / "mine" / "suite" / "mine.yaml").write_text(text.replace("fits: 0.01", "fits: 0.02"))
-    ended = here("leaderboard", "suite=mine", "--config-dir", "mine", "task=flipflop")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here("leaderboard", "suite=mine", "--config-dir", "mine", "task=flipflop"))
     assert "fits <= 2.00" in " ".join(ended.out.split())
     ended = here("leaderboard", "suite=mine", "--config-dir", "mine", "details=true")
     assert "shipped results none" in ended.out

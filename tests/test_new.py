@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import ROOT, Here, summary, the_run, tiny
+from program import ROOT, Here, succeeded, summary, the_run, tiny
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,7 @@ def test_an_encoding_is_checked_and_trained(here: Here, tmp_path: Path) -> None:
     checked = here("check", "--config-dir", "fading", "pe=fading")
     assert checked.status == 0, checked.out
     assert "tried rate=" in checked.out
-    train = here("--config-dir", "fading", *tiny("pe=fading", "train.steps=3", "pe.rate=0.2"))
-    assert train.status == 0, train.err
+    succeeded(here("--config-dir", "fading", *tiny("pe=fading", "train.steps=3", "pe.rate=0.2")))
     assert summary(the_run(tmp_path / "runs"))["metrics"]["params/encoding"] == 2
     assert here("--config-dir", "fading", *tiny("pe=fading", "pe.rate=-1")).status == 2
 
@@ -48,8 +47,7 @@ def test_a_task_and_a_model_are_checked_and_trained(
     checked = here("check", "--config-dir", "mine", f"{kind}={name}")
     assert checked.status == 0, checked.out
     rest = [word for word in tiny("train.steps=3") if not word.startswith(f"{kind}")]
-    ended = here("--config-dir", "mine", *rest, f"{kind}={name}", *also)
-    assert ended.status == 0, ended.err
+    succeeded(here("--config-dir", "mine", *rest, f"{kind}={name}", *also))
     names = summary(the_run(tmp_path / "runs"))["names"]
     assert names[kind] == name
 
@@ -62,8 +60,7 @@ def test_a_new_task_reads_the_files_that_data_writes(here: Here) -> None:
     words = ["--config-dir", "mine", "task=lookback"]
     written = here("data", *words, "n=4", "to=few.jsonl")
     (key,) = re.findall(r"task\.files=\{.*\}", written.out)
-    done = here(*words, *rest, key)
-    assert done.status == 0, done.err
+    succeeded(here(*words, *rest, key))
 
 
 @pytest.mark.extended

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, command, rows, start, state, the_run, tiny
+from program import Here, command, rows, start, state, succeeded, the_run, tiny
 
 from pe_lab.common.console import _Console
 from pe_lab.common.errors import HeldError
@@ -23,8 +23,7 @@ LONG = ("train.steps=5000", "train.checkpoint_every=5000", "train.log_every=1")
 
 def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> None:
     """V8: ``runs_dir='m[/b]x'`` ended in a MarkupError after the work, ``[y]`` vanished."""
-    ended = here(*tiny("train.steps=2", "runs_dir='m[/b]x[y]'"))
-    assert ended.status == 0
+    ended = succeeded(here(*tiny("train.steps=2", "runs_dir='m[/b]x[y]'")))
     assert "written to  m[/b]x[y]/flipflop/none/seed0-" in ended.out
     (path,) = Path("m[/b]x[y]").glob("*/*/seed*/status.json")
     path.with_name("summary.json").unlink()

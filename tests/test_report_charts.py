@@ -11,7 +11,7 @@ import pytest
 from edited import edit_summary
 from html_page import values
 from made import evaluate, made
-from program import Here, summary, the_run, tiny
+from program import Here, succeeded, summary, the_run, tiny
 from report_runs import ENCODINGS, SEEDS, error_of, runs
 from scipy import stats
 
@@ -147,8 +147,7 @@ def test_errors_by_depth_are_those_of_the_summary(here: Here) -> None:
 def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) -> None:
     """On white, with caption and number of seeds; the inspection too."""
     words = (f"runs_dir={runs}", "task=selective_copy", f"format={form}", "out=figures")
-    ended = here("report", *words)
-    assert ended.status == 0, ended.err
+    succeeded(here("report", *words))
     of_task = {f"selective_copy-{name}" for name in ("table", "splits", "learning", "cost")}
     names = {path.stem for path in Path("figures").glob(f"*.{form}")}
     assert {"overview", *of_task, "selective_copy-cope-seed0-inspection"} <= names

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
-from program import Here, assert_refused, tiny
+from program import Here, assert_refused, succeeded, tiny
 from rich.console import Console
 
 from pe_lab.common.console import percent
@@ -217,8 +217,7 @@ def test_a_row_of_many_runs(here: Here, tmp_path: Path) -> None:
         runs.with_columns(seed=pl.lit(n, pl.Int64), path=pl.lit(f"runs/{n}")) for n in range(1100)
     )
     many.write_parquet("many.parquet")
-    done = here("results", "file=many.parquet", "by=pe")
-    assert done.status == 0, done.err
+    done = succeeded(here("results", "file=many.parquet", "by=pe"))
     assert "1100/1100 0.0" in done.out
 
 
@@ -226,8 +225,7 @@ def test_a_row_of_many_runs(here: Here, tmp_path: Path) -> None:
 def test_no_format_writes_control_characters(here: Here, form: str) -> None:
     made("a", **{"tracker.wandb.tags": "x", "task.word": "\x1b[31mred\x9b"})
     made("a", **{"task.word": "plain"})
-    done = here("results", f"format={form}", "by=task.word")
-    assert done.status == 0, done.err
+    done = succeeded(here("results", f"format={form}", "by=task.word"))
     assert not {"\x1b", "\x9b"} & {*done.out, *done.err}
     assert "x1b" in done.out
 

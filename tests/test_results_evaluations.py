@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from made import evaluate, made
-from program import Here
+from program import Here, succeeded
 from scipy import stats
 
 from pe_lab.common.errors import RunError
@@ -34,8 +34,7 @@ def runs(here: Here) -> None:
 
 
 def rows(here: Here, *words: str) -> list[dict[str, str]]:
-    ended = here("results", "evaluations=true", "format=csv", *words)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here("results", "evaluations=true", "format=csv", *words))
     return list(csv.DictReader(io.StringIO(ended.out)))
 
 

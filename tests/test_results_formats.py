@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import errors_of, unfinished
-from program import Here
+from program import Here, succeeded
 
 from pe_lab.cli.main import main
 from pe_lab.results.aggregate import grouped
@@ -28,8 +28,7 @@ def test_machine_formats_are_clean(here: Here) -> None:
     errors_of("a", [0.3, 0.4], **{"train.steps": 9})
     unfinished("failed", "b")
     for form in ("csv", "markdown", "latex"):
-        done = here("results", f"format={form}", "by=pe")
-        assert done.status == 0
+        done = succeeded(here("results", f"format={form}", "by=pe"))
         assert "failed" not in done.out
         assert "pools" not in done.out
         assert "failed at step 3 of 9: what went wrong" in done.err
@@ -69,8 +68,7 @@ def test_nothing_to_show(here: Here, form: str) -> None:
     done = here("results", f"format={form}")
     assert (done.status, message in done.out + done.err) == (0, True)
     unfinished("failed", "b")
-    done = here("results", f"format={form}")
-    assert done.status == 0
+    done = succeeded(here("results", f"format={form}"))
     assert "what went wrong" in done.out + done.err
     done = here("results", f"format={form}", "pe=alibi")
     assert "no runs in runs pe=alibi: leave out a filter" in done.out + done.err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from program import Here, tiny
+from program import Here, succeeded, tiny
 
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.experiment.tracking import Tracking
@@ -26,11 +26,12 @@ def only_run() -> RunFolder:
 
 
 def test_the_checkpoint_of_an_early_stop_is_the_model_that_was_measured(here: Here) -> None:
-    done = here(
-        *tiny("train.steps=20", "train.checkpoint_every=5", "eval.every=7", "train.patience=1"),
-        "train.stop_below=1",
+    succeeded(
+        here(
+            *tiny("train.steps=20", "train.checkpoint_every=5", "eval.every=7", "train.patience=1"),
+            "train.stop_below=1",
+        )
     )
-    assert done.status == 0, done.err
     summary = only_run().summary()
     assert summary is not None
     assert summary["steps"] == 7
@@ -124,8 +125,7 @@ def test_a_resumed_run_warns_of_what_changes_its_last_digits(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", full)
         assert here(*line).status == 1
-    ended = here(*line, "eval.batch_tokens=99")
-    assert ended.status == 0
+    ended = succeeded(here(*line, "eval.batch_tokens=99"))
     assert "eval.batch_tokens changed since this run began" in ended.out
     starts = only_run().starts()
     assert [start["eval.batch_tokens"] for start in starts] == [2048, 99]

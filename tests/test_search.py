@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from program import TINY, Here
+from program import TINY, Here, succeeded
 
 SMALL = [f"{key}={value}" for key, value in TINY.items() if key != "model.d_model"]
 SEARCH = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=5", "train.clip=null", *SMALL)
@@ -16,8 +16,7 @@ SEARCH = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=5", "train.clip=
 def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) -> None:
     # Most rates of this range lead to no number: such a trial is reported, and the search goes on.
     words = (*SEARCH, "train.lr=tag(log,interval(1e-4,1e12))", "model.d_model=choice(16,32)")
-    ended = here(*words)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*words))
     said = " ".join(ended.out.split())
     assert len(re.findall(r"\[\d/5\]", said)) == 5
     assert ": failed: " in said
@@ -40,8 +39,7 @@ def test_a_search_finds_the_least_in_domain_error(here: Here, tmp_path: Path) ->
 
     # The same command draws the same trials and trains none anew.
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/*/*/summary.json")}
-    again = here(*words)
-    assert again.status == 0
+    succeeded(here(*words))
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert sorted(tmp_path.glob("runs/*/*/*/summary.json")) == sorted(before)
 
@@ -57,8 +55,7 @@ def test_a_search_in_which_all_fails(here: Here) -> None:
 def test_a_trial_that_is_refused_is_reported_and_the_search_goes_on(
     here: Here, tmp_path: Path
 ) -> None:
-    ended = here(*SEARCH, "train.lr=interval(1e-3,2e-3)", "model.d_model=choice(15,16)")
-    assert ended.status == 0
+    ended = succeeded(here(*SEARCH, "train.lr=interval(1e-3,2e-3)", "model.d_model=choice(15,16)"))
     said = " ".join(ended.out.split())
     assert "model.d_model=15: failed: model: d_model=15 is not divisible" in said
     assert "Error executing job" not in ended.err

@@ -11,7 +11,7 @@ from typing import Any
 import leaderboard_runs
 import pytest
 from made import made
-from program import Here, assert_refused, start
+from program import Here, assert_refused, start, succeeded
 from suites import COMMON, MODEL, TASK, tiny_suite
 from sweeps import folders, written
 
@@ -106,15 +106,13 @@ def rates(cwd: Path, pe: str, tuning: bool) -> set[float]:
 @pytest.mark.extended
 def test_all_entries_are_tuned_and_scored_once(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path), "pe=alibi,lstm"]
-    ended = here(*line)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line))
     assert len(folders(tmp_path)) == 2 * RUNS
     assert {one["names"]["tracker"] for one in summaries(tmp_path)} == {"none"}
     assert rates(tmp_path, "alibi", tuning=True) == {0.001, 0.003, 0.006, 0.012}
     assert len(rates(tmp_path, "alibi", tuning=False)) == 1
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")}
-    again = here(*line)
-    assert again.status == 0
+    again = succeeded(here(*line))
     assert "nothing is missing" in again.out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")} == before
     (path,) = tmp_path.glob("runs/flipflop/alibi/seed0-*/summary.json")
@@ -139,8 +137,7 @@ def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: P
             planted = {"error_low": 0.0, "error": error, "error_high": 1.0}
             found["metrics"] |= metric_names(split, planted)
         RunFolder(path).write_text("summary.json", sealed(found))
-    ended = here(*line)
-    assert ended.status == 0
+    ended = succeeded(here(*line))
     assert rates(tmp_path, "none", tuning=False) == {0.006}
     assert "look at it: pe-lab leaderboard suite=tiny --config-dir " in ended.out
 
@@ -170,8 +167,7 @@ def test_a_failed_run_counts_against_its_entry(here: Here, tmp_path: Path) -> No
 
 def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path) -> None:
     line = tiny_suite(tmp_path)
-    ended = here(*line, "dry=true")
-    assert ended.status == 0
+    ended = succeeded(here(*line, "dry=true"))
     assert not (tmp_path / "runs").exists()
     rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
     assert [row[3] for row in rows] == ["tuning", "score"]
@@ -185,8 +181,7 @@ def test_an_entry_that_cannot_be_timed_does_not_stop_the_others(
         raise MemoryError("too large")
 
     monkeypatch.setattr("pe_lab.sweeps.suite.cost.timed", failing)
-    ended = here(*tiny_suite(tmp_path), "pe=lstm,alibi", "dry=true")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*tiny_suite(tmp_path), "pe=lstm,alibi", "dry=true"))
     # With rope's time, or by itself.
     for entry in ("rope", "lstm"):
         why = f"{entry} on flipflop: MemoryError: too large"
@@ -215,8 +210,7 @@ def test_the_estimate_is_for_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
-    ended = here(*tiny_suite(tmp_path), "budget=0.000001s")
-    assert ended.status == 0
+    ended = succeeded(here(*tiny_suite(tmp_path), "budget=0.000001s"))
     assert "the budget is over, 0.0 core-hours" in ended.out
     assert not folders(tmp_path)
 
@@ -263,8 +257,7 @@ def test_capacity_is_trained_on_what_the_split_measures(here: Here, tmp_path: Pa
 @pytest.mark.extended
 def test_equal_parameters_and_equal_time(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path, more_seeds_for=["learned", "none", "lstm"]), "pe=learned,lstm"]
-    ended = here(*line, "phases=tuning,equal_time,equal_parameters")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line, "phases=tuning,equal_time,equal_parameters"))
     assert "not run: lstm, equal_parameters on flipflop: its model has no d_ff" in ended.out
     found = [one for one in summaries(tmp_path) if one["config"]["model"].get("d_ff", 64) != 64]
     assert len(found) == 2
@@ -357,8 +350,7 @@ def test_a_phase_without_runs_needs_no_tuning(here: Here, tmp_path: Path) -> Non
     line = tiny_suite(tmp_path)
     (tmp_path / "mine" / "pe").mkdir()
     (tmp_path / "mine" / "pe" / "ours.yaml").write_text("_target_: pe_lab.pe.none.NoPE\n")
-    ended = here(*line, "pe=learned,ours", "phases=equal_time", "dry=true")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line, "pe=learned,ours", "phases=equal_time", "dry=true"))
     assert "ours, equal_time on flipflop: its cost is not known" in " ".join(ended.out.split())
 
 

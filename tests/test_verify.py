@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from edited import edit_summary
-from program import Here, assert_refused, the_run, tiny
+from program import Here, assert_refused, succeeded, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.evaluate import evaluate
@@ -304,8 +304,7 @@ def test_the_files_of_an_evaluation_are_in_its_runs_dir(
     here: Here, run: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
-    ended = here("eval", f"run={run.name[-8:]}", "runs_dir=elsewhere", "lengths=8")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here("eval", f"run={run.name[-8:]}", "runs_dir=elsewhere", "lengths=8"))
     assert "written to elsewhere/evaluations/" in ended.out
     assert not (tmp_path / "runs").exists()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from offline_wandb import core_of, files, history, start, whole
-from program import Here, rows, the_run, tiny
+from program import Here, rows, succeeded, the_run, tiny
 from program import start as start_process
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
@@ -50,8 +50,7 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path:
     process.send(signal.SIGKILL)
     assert process.status == -signal.SIGKILL
 
-    outcome = here(*words)
-    assert outcome.status == 0, outcome.err
+    succeeded(here(*words))
     all_rows_once(folder)
     (file,) = files(folder)
     for key in ("run_id", "display_name", "job_type", "tags", "project"):
@@ -75,14 +74,12 @@ def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
     here: Here, tmp_path: Path, launcher: list[str]
 ) -> None:
     line = ["-m", *tiny(OFFLINE, "pe=rope,none", "seed=1", "train.steps=4", "eval.every=2")]
-    first = here(*line, *launcher)
-    assert first.status == 0, first.err
+    succeeded(here(*line, *launcher))
     folders = sorted((tmp_path / "runs").glob("flipflop/*/seed?-????????"))
     assert len(folders) == 2
     before = start(files(folders[0])[0])
     shutil.rmtree(folders[0])
-    outcome = here(*line)
-    assert outcome.status == 0, outcome.err
+    succeeded(here(*line))
     begun = {}
     for folder in folders:
         all_rows_once(folder)
@@ -112,8 +109,7 @@ def test_pictures_when_asked_for(
         raise ValueError("one\ntwo")
 
     monkeypatch.setattr("pe_lab.experiment.inspect_run.inspect_run", fail)
-    outcome = here(*words, "seed=1")
-    assert outcome.status == 0
+    outcome = succeeded(here(*words, "seed=1"))
     assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out
     assert len(list(tmp_path.rglob("*.html"))) == 2
     (folder,) = (tmp_path / "runs").glob("*/*/seed1-????????")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from program import Here, the_run, tiny
+from program import Here, succeeded, the_run, tiny
 
 from pe_lab.store.run_folder import run_folders
 
@@ -11,8 +11,7 @@ SHORT = ("train.steps=2", "train.warmup=0")
 
 
 def said(here: Here, *words: str) -> str:
-    ended = here(*words)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*words))
     return " ".join(ended.out.split())
 
 
