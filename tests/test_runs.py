@@ -2,15 +2,22 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from program import Here, succeeded, tiny
+import yaml
+from program import ROOT, Here, succeeded, tiny
 
+import pe_lab
+from pe_lab.cli import show
 from pe_lab.common.errors import DamagedError, RunError
+from pe_lab.config.choices import choices
+from pe_lab.experiment import machine
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import sealed
@@ -179,3 +186,161 @@ def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
     assert "killed 0/2" in here("runs").out
     assert here(*words).status == 0
     assert folder.status()["state"] == "finished"
+
+
+@pytest.fixture
+def runs(here: Here, tmp_path: Path) -> list[Path]:
+    """Two finished runs, and one that was stopped before."""
+    for words in (["train.lr=1e-3"], ["train.lr=2e-3"], ["train.lr=3e-3", "pe=rope"]):
+        assert here(*tiny("train.steps=2", *words)).status == 0
+    found = sorted((tmp_path / "runs").glob("*/*/seed*"))
+    (found[-1] / "summary.json").unlink()
+    RunFolder(found[-1]).set_status("interrupted", 1, 2)
+    for path in found[-1].iterdir():
+        os.utime(path, (1e9, 1e9))
+    return found
+
+
+def test_runs_lists_hash_setting_state_age_and_size(here: Here, runs: list[Path]) -> None:
+    lines = here("runs").out.splitlines()
+    assert re.split(r"  +", lines[1].strip()) == [
+        "task", "encoding", "seed", "hash", "setting", "state", "age", "size",
+    ]  # fmt: skip
+    hashes = [path.name.rpartition("-")[2] for path in runs]
+    # The one changed last at the end.
+    first, *others = (line for line in lines if line.startswith("flipflop"))
+    assert re.match(rf"flipflop  rope +0 +{hashes[2]} .* interrupted 1/2 +\d+ d +[\d.]+ kB", first)
+    for name in hashes[:2]:
+        (line,) = (line for line in others if name in line)
+        assert re.match(rf"flipflop  none +0 +{name} +lr=0.00[12] +finished +\d+ s ", line)
+    shown = json.loads(here("runs", "pe=rope", "format=json").out)
+    (row,) = shown["rows"]
+    assert row["bytes"] == sum(path.stat().st_size for path in runs[2].iterdir())
+    assert here("runs", "pe=rope", "format=csv").out.startswith("path,task,pe,seed,hash,")
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate"])
+def test_several_runs_are_named_by_their_settings(
+    here: Here, runs: list[Path], command: str
+) -> None:
+    extra = ["prompt=w1"] if command == "generate" else []
+    ended = here(command, "run=none", *extra)
+    assert ended.status == 2
+    lr = [yaml.safe_load((path / "config.yaml").read_text())["train"]["lr"] for path in runs[:2]]
+    assert sorted(lr) == [0.001, 0.002]
+    assert (
+        f"run=none fits 2 runs: flipflop/none/{runs[0].name} (lr={lr[0]}), "
+        f"flipflop/none/{runs[1].name} (lr={lr[1]}); give more of the name, pe-lab runs lists"
+    ) in ended.err
+    assert "see pe-lab runs for the runs" in here(command, "run=cope", *extra).err
+
+
+def test_the_version_is_ours(here: Here) -> None:
+    for words in (["--version"], ["version"]):
+        ended = here(*words)
+        assert (ended.status, ended.out) == (0, f"pe-lab {pe_lab.__version__}\n")
+    assert pe_lab.__version__.count(".") == 2
+
+
+def test_a_default_that_follows_from_others_is_no_setting_of_an_unfinished_run(
+    here: Here, tmp_path: Path
+) -> None:
+    """pe.npos of cope is null until the training length is known."""
+    assert here(*tiny("train.steps=2", "pe=cope")).status == 0
+    (summary,) = (tmp_path / "runs").rglob("summary.json")
+    summary.unlink()
+    shown = here("runs").out
+    assert "killed" in shown
+    assert "npos" not in shown
+
+
+def test_three_sequences_of_each_split_with_what_is_scored(here: Here) -> None:
+    ended = here("show", "task=flipflop", "task.length=16")
+    assert (ended.status, ended.err) == (0, "")
+    heads = [line for line in ended.out.splitlines() if line and not line.startswith(" ")]
+    assert heads[0].startswith("in_domain: 15 tokens, ")
+    assert heads[1].startswith("sparse (p_ignore=0.98): 15 tokens, ")
+    assert len(heads) == 7
+    first = ended.out.split("\n\n")[0].splitlines()[1:]
+    assert len(first) == 2 * 3
+    for tokens, answers in zip(first[::2], first[1::2], strict=True):
+        bit = ""
+        for place in range(2, len(tokens), 4):
+            command = tokens[place]
+            if command == "w":
+                bit = tokens[place + 2]
+            # The answer stands below the instruction that asks for it.
+            answer = answers[place : place + 1].strip()
+            assert answer == (bit if command == "r" else "")
+
+
+def test_every_task_is_shown_in_the_width_of_the_terminal(here: Here) -> None:
+    for task in choices("task"):
+        ended = here("show", f"task={task}", "sequences=1")
+        assert (ended.status, ended.err) == (0, ""), task
+        assert max(map(len, ended.out.splitlines())) <= 160
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["task=flipflop", "splits=spars"], "did you mean sparse?"),
+        (["task=flipflip"], "did you mean flipflop?"),
+        (["task=copy", "task.lenght=8"], "task.lenght=8 is not a key of task"),
+        (["flipflop"], "show flipflop: give key=value"),
+        (["task=copy,reverse"], "task=copy,reverse names several values"),
+    ],
+)
+def test_refused(here: Here, words: list[str], part: str) -> None:
+    ended = here("show", *words)
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert part in ended.err
+
+
+def test_a_task_of_the_user(here: Here) -> None:
+    folder = ROOT / "conf"
+    assert here("show", "--config-dir", str(folder), "task=copy", "splits=in_domain").status == 0
+
+
+def test_the_examples_of_the_help_work(here: Here) -> None:
+    examples = re.findall(r"pe-lab show (.*?)  ", show.__doc__ or "")
+    assert len(examples) == 4
+    for words in examples:
+        ended = here("show", *words.split())
+        assert (ended.status, ended.err) == (0, ""), words
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD: 9654\nmodel name\t: other\n", "AMD: 9654"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_on_linux_it_is_that_of_cpuinfo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cpuinfo: str | None, name: str | None
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(machine, "Path", lambda _: path)
+    assert machine.processor() == name
+
+
+@pytest.mark.parametrize(
+    ("output", "name"), [(b"Apple M2\n", "Apple M2"), (b"", None), (FileNotFoundError(), None)]
+)
+def test_on_macos_it_is_that_of_sysctl(
+    monkeypatch: pytest.MonkeyPatch, output: Any, name: str | None
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        assert command[0] == "sysctl"
+        if isinstance(output, Exception):
+            raise output
+        return subprocess.CompletedProcess(command, 0, output)
+
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(machine.subprocess, "run", run)
+    assert machine.processor() == name
