@@ -3,7 +3,6 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -81,23 +80,15 @@ def test_one_sentence_and_nothing_done(
     if "device=cuda" in words and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     verb = words[0] in ("results", "list", "resluts")
-    ended = here(*(words if verb else tiny(*words)))
-    assert ended.status == 2
-    assert ended.err.count("\n") == 1
-    assert ended.err.endswith("\n")
-    assert ended.out == ""
-    for part in parts:
-        assert part in ended.err
-    assert "Traceback" not in ended.err
+    assert_refused(here(*(words if verb else tiny(*words))), *parts)
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-def test_debug_adds_the_traceback(here: Here) -> None:
-    for yes in ("true", "True", "yes", "1"):
-        ended = here(*tiny("pe=rop", f"debug={yes}"))
-        assert ended.status == 2
-        assert "Traceback" in ended.err
-        assert ended.err.splitlines()[-1].startswith("pe-lab: unknown encoding pe=rop")
+@pytest.mark.parametrize("yes", ["true", "True", "yes", "1"])
+def test_debug_adds_the_traceback(here: Here, yes: str) -> None:
+    ended = here(*tiny("pe=rop", f"debug={yes}"))
+    assert (ended.status, "Traceback" in ended.err) == (2, True)
+    assert ended.err.splitlines()[-1].startswith("pe-lab: unknown encoding pe=rop")
 
 
 def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
@@ -110,24 +101,17 @@ def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
     assert re.search(r"learned .*n/a", here("results").out)
 
 
-def test_in_domain_is_never_left_out(here: Here, tmp_path: Path, files: None) -> None:
-    words = ("pe=learned", "pe.max_len=40", "eval.skip_too_long=true")
-    ended = here(*tiny(*words, "positions._target_=far.Far"))
-    assert ended.status == 2
-    assert ended.err == (
-        "pe-lab: pe.max_len=40 is too short: in_domain needs 45 positions; "
-        "raise pe.max_len to 189\n"
-    )
+def test_in_domain_is_never_left_out(here: Here, files: None) -> None:
+    words = tiny("pe=learned", "pe.max_len=40", "eval.skip_too_long=true")
+    said = "pe.max_len=40 is too short: in_domain needs 45 positions; raise pe.max_len to 189"
+    assert_refused(here(*words, "positions._target_=far.Far"), said)
 
 
 PAGE = Path(ROOT, "docs", "aliases.md").read_text("utf-8")
 LINES = re.findall(r"^\|[^|]+\|[^|]*\| `([^`]+)` \|", PAGE, re.MULTILINE)
 LINES += re.findall(r"`(pe=[^`]+)` without", PAGE)
-
-
-def test_every_row_has_a_line() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
-    assert len(LINES) == len(rows) + 1
+# Each row of the table has one, below its head.
+assert len(LINES) == len(re.findall(r"^\| ", PAGE, re.MULTILINE))
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -202,17 +186,20 @@ def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> No
     assert all(torch.equal(x, buffers[name]) for name, x in ours.named_buffers())
 
 
-def test_the_keys_that_stay_null() -> None:
-    def left(group: str, *words: str) -> set[str]:
-        section: dict[str, Any] = plain(planned(*words).resolved)[group]
-        return {key for key, value in section.items() if value is None}
-
-    assert left("pe", "pe=cope") == set()
-    assert left("pe", "pe=yarn") == {"logn_clip"}
-    assert left("pe", "pe=yarn", "pe.logn=train") == set()
-    assert left("pe", "pe=path", "pe.rank=null") == {"rank"}
-    assert left("pe", "pe=dynamic_ntk") == {"k", "logn_clip"}
-    assert left("model", "pe=cope") == {"logn", "window"}
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("pe=cope", {"model.logn", "model.window"}),
+        ("pe=yarn", {"pe.logn_clip", "model.logn", "model.window"}),
+        ("pe=yarn pe.logn=train", {"model.logn", "model.window"}),
+        ("pe=path pe.rank=null", {"pe.rank", "model.logn", "model.window"}),
+        ("pe=dynamic_ntk", {"pe.k", "pe.logn_clip", "model.logn", "model.window"}),
+    ],
+)
+def test_the_keys_that_stay_null(words: str, left: set[str]) -> None:
+    config = plain(planned(*words.split()).resolved)
+    groups = ("pe", "model")
+    assert {f"{g}.{k}" for g in groups for k, v in config[g].items() if v is None} == left
 
 
 def test_null_and_its_value_find_the_same_run(here: Here, tmp_path: Path) -> None:
@@ -316,23 +303,23 @@ TRAIN = ["task=flipflop", "pe=rope", "train.steps=1", "tracker=none"]
     ],
 )
 @pytest.mark.parametrize(
-    "name", ["pe/rope.yaml", "preset/flipflop.yaml", "experiment/small/addition.yaml"]
+    ("name", "kind"),
+    [
+        ("pe/rope.yaml", "file"),
+        ("pe/rope.yaml", "folder"),
+        ("preset/flipflop.yaml", "link"),
+        ("experiment/small/addition.yaml", "file"),
+    ],
 )
-def test_a_yaml_that_would_not_be_used(here: Here, words: list[str], name: str) -> None:
+def test_a_yaml_that_would_not_be_used(here: Here, words: list[str], name: str, kind: str) -> None:
     made("rope", 0)
     theirs = Path("mine", name)
     theirs.parent.mkdir(parents=True)
-    theirs.write_text("_target_: pe_lab.pe.none.NoPE\n")
+    {"file": Path.touch, "folder": Path.mkdir, "link": lambda at: at.symlink_to("gone")}[kind](
+        theirs
+    )
     said = f"mine/{name} is not used: {name} of pe-lab has the same name and comes first"
     assert_refused(here(*words, "--config-dir", "mine"), said, "rename this file")
-
-
-def test_a_folder_or_a_link_in_its_place(here: Here) -> None:
-    Path("mine/pe/rope.yaml").mkdir(parents=True)
-    assert_refused(here(*TRAIN, "--config-dir", "mine"), "mine/pe/rope.yaml is not used")
-    Path("mine/pe/rope.yaml").rmdir()
-    Path("mine/pe/rope.yaml").symlink_to("gone")
-    assert_refused(here(*TRAIN, "--config-dir", "mine"), "mine/pe/rope.yaml is not used")
 
 
 def test_a_copy_is_not_refused(here: Here) -> None:

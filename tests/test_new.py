@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import ROOT, Here, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_refused, assert_says, succeeded, summary, the_run, tiny
 from test_check import failed
 
 
@@ -80,9 +80,9 @@ def test_the_tests_that_it_writes_pass(here: Here, tmp_path: Path) -> None:
 def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
     (tmp_path / "mine" / "pe").mkdir(parents=True)
     (tmp_path / "mine" / file).write_text("mine")
-    ended = here("new", "encoding", "fading", "to=mine")
-    assert ended.status == 2
-    assert f"mine/{file} exists and is not overwritten" in ended.err
+    assert_refused(
+        here("new", "encoding", "fading", "to=mine"), f"mine/{file} exists and is not overwritten"
+    )
     assert [p.name for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [Path(file).name]
     assert (tmp_path / "mine" / file).read_text() == "mine"
 
@@ -118,8 +118,7 @@ def test_a_folder_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
     ended = here("new", "encoding", "newest", "to=/proc/none")
     assert ended.status == 1
     (line,) = ended.err.splitlines()
-    assert "cannot be written" in line
-    assert "choose another to=FOLDER" in line
+    assert_says(line, "cannot be written", "choose another to=FOLDER")
 
 
 @pytest.mark.extended
@@ -152,9 +151,7 @@ def test_a_file_of_the_folder_hides_no_module(here: Here, tmp_path: Path) -> Non
     (tmp_path / "mine" / "pe").mkdir(parents=True)
     (tmp_path / "mine" / "colorsys.py").write_text("raise SystemExit('hidden')")
     (tmp_path / "mine" / "pe" / "odd.yaml").write_text("_target_: colorsys.Odd\n")
-    ended = here("--config-dir", "mine", *tiny("pe=odd"))
-    assert ended.status == 2
-    assert "colorsys has no Odd" in ended.err
+    assert_refused(here("--config-dir", "mine", *tiny("pe=odd")), "colorsys has no Odd")
 
 
 TASKS = '''

@@ -200,7 +200,6 @@ def test_a_search_does_not_search_in_the_table_of_a_recipe() -> None:
 
 
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
-    """The published code of counting divides cope's position term, and no other encoding has it."""
     cope, learned = checked_jobs(
         ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
     )

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from program import ROOT, Here, succeeded, tiny
+from program import ROOT, Here, assert_refused, succeeded, tiny
 
 import pe_lab
 from pe_lab.cli import show
-from pe_lab.common.errors import DamagedError, RunError
+from pe_lab.common.errors import RunError
 from pe_lab.config.choices import choices
 from pe_lab.experiment import machine
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
 
@@ -61,22 +60,10 @@ def test_a_signal_after_the_last_measurement_stops_the_sweep(
     assert status["state"] == "finished"
 
 
-def test_a_killed_run_is_told_from_a_running_one(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / FOLDER)
-    folder.make()
-    folder.set_status("running", 3, 9)
-    with folder.lock():
-        assert not folder.killed()
-    assert folder.killed()
-
-
 def test_a_file_in_the_way_of_a_folder_is_one_sentence(here: Here) -> None:
     Path("runs/flipflop").mkdir(parents=True)
     Path("runs/flipflop/rope").write_text("")
-    done = here(*tiny("pe=rope"))
-    assert done.status == 1
-    assert done.err.count("\n") == 1
-    assert "runs/flipflop/rope/seed0-" in done.err
+    assert_refused(here(*tiny("pe=rope")), "runs/flipflop/rope/seed0-", status=1)
 
 
 def test_a_run_begun_anew_has_an_id_of_its_own(tmp_path: Path) -> None:
@@ -93,24 +80,8 @@ def test_nothing_to_train_on_is_told_as_that(here: Here) -> None:
     # Of five tokens, now and then none is a closing bracket.
     words = ["task=brackets", "task.length=6", "~task.splits.wide_gap", "train.batch_size=1"]
     done = here(*tiny(*words, "train.steps=60"))
-    assert done.status == 1
-    assert "no answer is scored in the training batch" in done.err
+    assert_refused(done, "no answer is scored in the training batch", status=1)
     assert "train.lr" not in done.err
-
-
-def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / FOLDER)
-    assert folder.summary() is None
-    assert folder.status() == {}
-    folder.make()
-    (folder.path / "summary.json").write_text(sealed({"task": "flipflop"}))
-    with pytest.raises(
-        DamagedError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
-    ):
-        folder.summary()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"):
-        RunFolder(tmp_path / "file" / FOLDER).make()
 
 
 def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
@@ -292,9 +263,7 @@ def test_every_task_is_shown_in_the_width_of_the_terminal(here: Here) -> None:
     ],
 )
 def test_refused(here: Here, words: list[str], part: str) -> None:
-    ended = here("show", *words)
-    assert (ended.status, ended.err.count("\n")) == (2, 1)
-    assert part in ended.err
+    assert_refused(here("show", *words), part)
 
 
 def test_a_task_of_the_user(here: Here) -> None:

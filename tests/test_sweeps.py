@@ -12,7 +12,7 @@ import pytest
 import torch
 from hydra.experimental.callback import Callback as HydraCallback
 from omegaconf import OmegaConf
-from program import TINY, Here, start, state, succeeded, tiny
+from program import TINY, Here, assert_refused, start, state, succeeded, tiny
 from sweeps import folders, written
 
 from pe_lab.experiment.machine import environment, prepare
@@ -355,9 +355,7 @@ def test_a_search_that_has_no_meaning(
     here: Here, tmp_path: Path, words: list[str], message: str
 ) -> None:
     base = [w for w in SEARCH if w.partition("=")[0] != words[0].partition("=")[0]]
-    ended = here(*base, *words)
-    assert ended.status == 2
-    assert message in ended.err
+    assert_refused(here(*base, *words), message)
     assert not list(tmp_path.glob("runs/flipflop"))
 
 
@@ -365,6 +363,4 @@ def test_without_the_sweeper(here: Here, monkeypatch: pytest.MonkeyPatch) -> Non
     from pe_lab.sweeps import launchers as plugins
 
     monkeypatch.setattr(plugins, "find_spec", lambda module: None if "optuna" in module else 1)
-    ended = here(*SEARCH)
-    assert ended.status == 2
-    assert "hydra-optuna-sweeper" in ended.err
+    assert_refused(here(*SEARCH), "hydra-optuna-sweeper")
