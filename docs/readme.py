@@ -6,7 +6,7 @@ The run is of pe_lab/results/findings.parquet, the others are of the shipped res
 """
 
 from docs import facts
-from docs.findings_runs import kept
+from docs.findings import kept
 from docs.leaderboard import shipped
 from docs.markdown import insert, table
 from pe_lab.common.console import percent

@@ -22,9 +22,9 @@ from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.core.metrics import metric_names
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.entries import equal_time, relative_cost
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import FAILED, chosen_rate, once
-from pe_lab.results.relative_cost import equal_time, relative_cost
 from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder

@@ -24,14 +24,14 @@ from pe_lab.store.sweep_name import swept
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
     Job,
+    Progress,
     best,
     closing_table,
+    launch_all,
     make_jobs,
     over_seeds,
     unfinished,
 )
-from pe_lab.sweeps.progress import Progress
-from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.search import search
 from pe_lab.sweeps.sweep import Sweep, check_launcher
 from pe_lab.training.plan import Plan

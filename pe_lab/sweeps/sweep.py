@@ -21,9 +21,8 @@ from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
 from pe_lab.store.sweep_name import sweep_name
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.jobs import Job
+from pe_lab.sweeps.jobs import Job, Launch
 from pe_lab.sweeps.launchers import JOBLIB, check_installed, check_numbers
-from pe_lab.sweeps.retry import Launch
 from pe_lab.sweeps.worker import SweepJob
 
 
