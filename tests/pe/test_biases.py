@@ -11,7 +11,7 @@ from naive import Sight, attend, content, plain_value, softplus, t5_bucket
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -7,7 +7,7 @@ from variants import SECTIONS, dims
 
 from docs import facts
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def tables(encodings: list[PositionalEncoding]) -> int:

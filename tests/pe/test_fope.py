@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, dims
 
 from pe_lab.pe.fope import start
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 LENGTH = 12
 

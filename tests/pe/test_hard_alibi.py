@@ -9,7 +9,7 @@ from naive import Sight, content, every_query, plain_value
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def windowed(s: Sight) -> Tensor:

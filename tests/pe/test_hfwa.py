@@ -12,7 +12,7 @@ from rope_by_hand import growth, logit
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def test_the_window_of_each_layer_of_hfwa() -> None:

@@ -16,7 +16,7 @@ from naive_input import (
 from torch import Tensor, nn
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 @pytest.mark.parametrize(("length", "own_positions"), [(7, True), (4, False), (2, True)])
