@@ -292,7 +292,7 @@ class Runner:
         """Launch what is missing, and print how it ended."""
         budget = self.request.budget_s
         until = None if budget is None else time.time() + budget
-        sweep = Sweep(self.first_args, self.cfg, self.runs_dir, f"suite-{self.suite.name}")
+        sweep = Sweep(self.first_args, self.runs_dir, f"suite-{self.suite.name}")
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
