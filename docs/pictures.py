@@ -19,7 +19,7 @@ from docs.heatmaps import Panel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.cope_positions import count
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 LENGTH = 48
 SEED = 0

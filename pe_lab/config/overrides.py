@@ -10,8 +10,8 @@ from hydra.errors import HydraException
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import bare_word
-from pe_lab.config.seeds import PARTS, as_composed
-from pe_lab.config.seeds import as_typed as as_typed_seed
+from pe_lab.config.schema import PARTS, as_composed
+from pe_lab.config.schema import as_typed as as_typed_seed
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")

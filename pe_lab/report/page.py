@@ -67,7 +67,7 @@ def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report
     found, refused = [], []
     for path in paths:
         # Imported here: this is the only part that needs torch.
-        from pe_lab.experiment.inspect_run import inspect_run
+        from pe_lab.experiment.load_run import inspect_run
 
         try:
             found.append(inspect_run(path))

@@ -16,11 +16,10 @@ from pe_lab.common.console import console
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.common.output import counted
 from pe_lab.config.overrides import as_typed
-from pe_lab.experiment.provenance import changed_code, made_otherwise
+from pe_lab.experiment.provenance import changed_code, made_otherwise, unchanged, without_effect
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
-from pe_lab.experiment.without_effect import unchanged, without_effect
-from pe_lab.store.sweep_name import swept
+from pe_lab.store.run_id import swept
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
     Job,

@@ -19,7 +19,7 @@ from pe_lab.common.errors import Interrupted
 from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
-from pe_lab.store.sweep_name import sweep_name
+from pe_lab.store.run_id import sweep_name
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.launchers import JOBLIB, check_installed, check_numbers
