@@ -79,21 +79,25 @@ class Outcome:
     out: str
     err: str
 
+    def ok(self) -> "Outcome":
+        """Itself, after exit status 0."""
+        assert self.status == 0, self.err
+        return self
+
 
 Here = Callable[..., Outcome]
+
+
+def assert_has(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part in text, f"{part!r} is not in {text}"
 
 
 def assert_refused(outcome: Outcome, *parts: str, status: int = 2) -> None:
     """This exit status, nothing done if it is 2, and one sentence that has these parts."""
     assert (outcome.status, bool(status == 2 and outcome.out)) == (status, False), outcome
     (line,) = outcome.err.splitlines()
-    assert_says(line, *parts)
-
-
-def assert_says(text: str, *parts: str) -> None:
-    """The text has each of these parts."""
-    for part in parts:
-        assert part in text
+    assert_has(line, *parts)
 
 
 def succeeded(outcome: Outcome) -> Outcome:

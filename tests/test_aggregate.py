@@ -4,7 +4,7 @@ import re
 
 import pytest
 from made import errors_of, made
-from program import Here, assert_says, csv_rows
+from program import Here, assert_has, csv_rows
 
 from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
@@ -106,7 +106,7 @@ def test_the_mark_in_every_format(here: Here) -> None:
     errors_of("some_pe", [0.1, 0.1])
     errors_of("other", [0.5, 0.51])
     words = ("results", "splits=sparse", "spread=sd")
-    assert_says(here(*words).out, "10.0 ± 0.0 *", "*: the lowest mean")
+    assert_has(here(*words).out, "10.0 ± 0.0 *", "*: the lowest mean")
     assert r"| some\_pe | 2 | **10.0 ± 0.0** |" in here(*words, "format=markdown").out
     shown = here(*words, "format=latex").out
     assert r"some\_pe & 2 & \textbf{10.0 $\pm$ 0.0} \\" in shown
@@ -173,7 +173,7 @@ def test_what_a_group_pools_is_reported(here: Here) -> None:
     assert (row["n"], row["seeds"], row["settings"]) == (4, [0, 1], 2)
     assert row["mean"] == pytest.approx(0.2)
     out = here("results", "by=pe").out
-    assert_says(out, "by=pe pools runs that differ in train.steps (400, 800)", "over runs")
+    assert_has(out, "by=pe pools runs that differ in train.steps (400, 800)", "over runs")
     assert "pools" not in here("results", "by=pe,train.steps").out
     assert "pools" not in here("results").out
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import ROOT, Here, assert_says, rows, state, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the_run, tiny
 
 from pe_lab.cli.main import VERBS
 from pe_lab.common.options import Options
@@ -65,7 +65,7 @@ def test_splits_are_replaced_as_a_whole(here: Here, tmp_path: Path, sweep: list[
 
 def test_help_anywhere_on_the_line(here: Here) -> None:
     text = here("--help").out
-    assert_says(text, "pe-lab task=flipflop pe=cope", "pe-lab -m ", "pe-lab results", "pe-lab list")
+    assert_has(text, "pe-lab task=flipflop pe=cope", "pe-lab -m ", "pe-lab results", "pe-lab list")
     for words in ([], ["help"], ["pe=none", "-h"], ["-h", "pe=none"]):
         assert here(*words).out == text
     for words in (["help", "resluts"], ["resluts", "--help"]):

@@ -9,12 +9,11 @@ import polars as pl
 import pytest
 import yaml
 from made import errors_of, made, unfinished
-from program import ROOT, Here, assert_refused, assert_says, csv_rows, succeeded
+from program import ROOT, Here, assert_has, assert_refused, csv_rows, succeeded
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.comparisons import comparison_tables
-from pe_lab.results.published import Published, published
-from pe_lab.results.vs_published import compared
+from pe_lab.results.published import Published, compared, published
 
 THEIRS = Published(
     source="S", where="table 1", task="flipflop", pe="rope", size={}, setting={"task.length": 64},
@@ -251,18 +250,18 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     caption = " ".join(out.split())
     line = next(line for line in out.splitlines() if "other protocol" in line and "cope" in line)
     assert re.search(r"d_model=128 n_layers=2 n_heads=4 .* 0.03 .* 0.00 .* 1, 2", line)
-    assert_says(
+    assert_has(
         caption,
         "Protocol, ours for theirs: task.length 64 for 512, train.steps 400 for 10000",
         "Assumed: the source has one number out of domain",
     )
-    assert_says(
+    assert_has(
         out,
         "pe-lab -m experiment=paper/flipflop runs the published setting",
         "failed at step 3 of 9: what went wrong",
     )
     assert "counting" not in out
-    assert_says(out, "Yang 2025", "not run")
+    assert_has(out, "Yang 2025", "not run")
     everything = here("compare").out
     assert "pe-lab extrapolate task=text sets them beside ours" in " ".join(everything.split())
     assert "rerope" not in everything

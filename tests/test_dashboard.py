@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, Outcome, assert_refused, assert_says, succeeded, tiny
+from program import Here, Outcome, assert_has, assert_refused, succeeded, tiny
 from wandb_server import KEY, serving
 from wandb_workspaces.workspaces import Workspace
 from wandb_workspaces.workspaces.internal import View
@@ -203,7 +203,7 @@ def test_without_a_server_or_a_key_it_is_one_sentence_in_bounded_time(
     assert time.perf_counter() - began < 20
     assert outcome.status == 1
     assert outcome.err.count("\n") == 1
-    assert_says(
+    assert_has(
         outcome.err,
         "wandb did not take the workspace: ",
         "runs/dashboard/flipflop.json has it; run `wandb login`",

@@ -13,8 +13,8 @@ from edited import edit_checkpoint
 from program import (
     ROOT,
     Here,
+    assert_has,
     assert_refused,
-    assert_says,
     rows,
     state,
     succeeded,
@@ -24,7 +24,7 @@ from program import (
 )
 
 from pe_lab.cli.train import checked
-from pe_lab.core import task_file
+from pe_lab.core import batch as task_file
 from pe_lab.core.task import Batch, Task
 from pe_lab.store.checkpoint import FORMAT, digest_comment
 from pe_lab.training.batches import TrainData, evaluation_set
@@ -59,7 +59,7 @@ def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
     path = tmp_path / "x.jsonl"
     path.write_bytes(task_file.encoded(header, batch))
-    found = task_file.read("key", str(path))
+    found = task_file.read_sequences("key", str(path))
     assert found.digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
     assert (found.header, found.in_order, len(found)) == (header, False, 5)
     assert_equal(batch, found.batch)
@@ -161,7 +161,7 @@ def test_a_damaged_file_is_one_sentence(
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(map(json.dumps, [header, *rows])))
     with pytest.raises(ValueError, match=rf"^task.files.train: .*{message}.*; write it again"):
-        task_file.read("task.files.train", str(path))
+        task_file.read_sequences("task.files.train", str(path))
 
 
 def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
             damaged[rng.integers(len(damaged))] = rng.integers(256)
         path.write_bytes(damaged)
         try:
-            found = task_file.read("key", str(path)).batch
+            found = task_file.read_sequences("key", str(path)).batch
         except ValueError:
             refused += 1
         else:
@@ -235,7 +235,7 @@ def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind
     ended = here(*tiny())
     assert_refused(ended, status=1)
     reasons = {"sealed": "holds more than tensors"}
-    assert_says(ended.err, reasons.get(kind, "does not fit its digest"), "force=true")
+    assert_has(ended.err, reasons.get(kind, "does not fit its digest"), "force=true")
     assert not (tmp_path / "executed").exists()
     # The file does what it is meant to do where it is trusted.
     if kind != "pickle":
@@ -271,7 +271,7 @@ def test_an_encoding_that_raises(
     assert (state(folder)["state"], state(folder)["step"]) == ("failed", 0)
     assert "the wave broke" in state(folder)["error"]
     log = (folder / "log.txt").read_text()
-    assert_says(log, "Traceback", 'mine.py", line 7, in embed')
+    assert_has(log, "Traceback", 'mine.py", line 7, in embed')
     assert not (folder / "summary.json").exists()
     assert json.loads((folder / "environment.json").read_text())
     assert rows(folder) == []

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 import yaml
 from made import made
-from program import assert_says
+from program import assert_has
 
 from docs import findings
-from docs.findings_runs import ADDED, FILE, keep, kept
+from docs.findings import ADDED, FILE, keep, kept
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.suite import DEFAULT, load_suite
@@ -179,7 +179,7 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
     same = both.filter(pl.col("processor").is_not_null())
     assert {*same["processor"]} == {"AMD EPYC"}
     assert same["error"].equals(same["here"])
-    assert_says(
+    assert_has(
         said,
         f"{same['run_id'].n_unique()} of them ran twice on the same kind of processor",
         f"all {len(same)} of their errors that have a threshold are equal to the last",
@@ -187,7 +187,7 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
     both = both.filter(pl.col("processor").is_null())
     other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
     sides = f"{len(both.filter(other))} of their {len(both)} errors that have a threshold are on"
-    assert_says(
+    assert_has(
         said,
         f"The other {both['run_id'].n_unique()} ran on a processor that was not recorded",
         sides,

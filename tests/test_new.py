@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import ROOT, Here, assert_refused, assert_says, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_has, assert_refused, succeeded, summary, the_run, tiny
 from test_check import failed
 
 
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
     ended = here("new", "encoding", "newest", "to=/proc/none")
     assert ended.status == 1
     (line,) = ended.err.splitlines()
-    assert_says(line, "cannot be written", "choose another to=FOLDER")
+    assert_has(line, "cannot be written", "choose another to=FOLDER")
 
 
 @pytest.mark.extended

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import errors_of, made, unfinished
-from program import Here, assert_says, command, rows, start, state, succeeded, the_run, tiny
+from program import Here, assert_has, command, rows, start, state, succeeded, the_run, tiny
 from rich.console import Console
 
 from pe_lab.cli.main import main
@@ -272,7 +272,7 @@ def test_machine_formats_are_clean(here: Here) -> None:
         done = succeeded(here("results", f"format={form}", "by=pe"))
         assert "failed" not in done.out
         assert "pools" not in done.out
-        assert_says(done.err, "failed at step 3 of 9: what went wrong", "by=pe pools")
+        assert_has(done.err, "failed at step 3 of 9: what went wrong", "by=pe pools")
     done = here("results", "format=json", "by=pe")
     assert done.err == ""
     content = json.loads(done.out)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from made import made
 from nbclient import NotebookClient
-from program import ROOT, Here, assert_says, the_run, tiny
+from program import ROOT, Here, assert_has, the_run, tiny
 from rich.table import Table
 
 from benchmarks import __main__ as command
@@ -239,7 +239,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert " fail " not in text[15]
     assert "long_x2" in text[16]
     # Progress is lines of text: a bar needs a terminal.
-    assert_says(text[-1], "step 1/3", "step 3/3")
+    assert_has(text[-1], "step 1/3", "step 3/3")
     assert "\x1b" not in text[-1]
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import errors_of, made
-from program import Here, assert_refused, assert_says, csv_rows
+from program import Here, assert_has, assert_refused, csv_rows
 
 from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import read_runs
 from pe_lab.results.paired import paired, seed_by_seed
-from pe_lab.results.statistics.pairs import holm
+from pe_lab.results.statistics.across_tasks import holm
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_a_split_that_one_of_them_lacks_is_reported(here: Here) -> None:
     assert tests["in_domain"]["p_flips"] == tests["in_domain"]["p_flips_holm"] == 0.25
     out = here("compare", "a=cope", "b=rope").out
     assert re.search(r"dense +n/a +n/a +n/a", out)
-    assert_says(out, "long n=1", "Seeds 0,1,2")
+    assert_has(out, "long n=1", "Seeds 0,1,2")
 
 
 def test_the_encodings_own_rate_is_no_difference() -> None:
@@ -199,7 +199,7 @@ def test_the_paired_table(here: Here) -> None:
     assert re.search(rf"sparse +{differ}", out)
     assert re.search(r"in_domain +3/3 0.0 +3/3 0.0 +\+0.00 at every seed +- +- +1 +1", out)
     caption = " ".join(out.split())
-    assert_says(
+    assert_has(
         caption,
         "Threshold: 2 % (in_domain: 1 %).",
         "p: paired t-test and exact sign flips, at least 0.25; Holm: over the splits.",

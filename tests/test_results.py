@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
-from program import Here, assert_refused, assert_says, csv_rows, succeeded, tiny
+from program import Here, assert_has, assert_refused, csv_rows, succeeded, tiny
 from rich.console import Console
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import METRICS, Metric, wilson
-from pe_lab.experiment.summary import split_table
+from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.digests import sealed
@@ -229,7 +229,7 @@ def test_a_bound_of_no_error_is_0() -> None:
 def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run from before there was a metric lacks it; one whose loss overflowed has null."""
     mine = Metric("mine", float, "nats", column="mine", lower_is_better=True, may_overflow=True)
-    for module in ("core.metrics", "experiment.summary"):
+    for module in ("core.metrics", "experiment.run"):
         monkeypatch.setattr(f"pe_lab.{module}.METRICS", (*METRICS, mine))
     made("old")
     for seed, value in enumerate((0.5, None)):
@@ -272,7 +272,7 @@ def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
 
 def test_the_runs_of_the_findings_ship(here: Here) -> None:
     out = here("results", "file=findings", "task=needle", "pe=rope").out
-    assert_says(out, "needle: error in %", "rope")
+    assert_has(out, "needle: error in %", "rope")
     for task, hint in {
         "brackets": "pe-lab results file=findings task=brackets shows the runs that ship",
         "group_word": "it has that task with other keys, task=parity",

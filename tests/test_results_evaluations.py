@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from made import evaluate, made
-from program import Here, assert_refused, assert_says, csv_rows, succeeded
+from program import Here, assert_has, assert_refused, csv_rows, succeeded
 from scipy import stats
 
 from pe_lab.common.errors import RunError
@@ -206,7 +206,7 @@ def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> No
     path.write_bytes(sealed_lines(lines))
     ended = here("results", "evaluations=true", "format=csv")
     assert (ended.status, ended.err.count("\n")) == (0, 1)
-    assert_says(ended.err, f"{path}: line 2 is no", "what it holds is left out")
+    assert_has(ended.err, f"{path}: line 2 is no", "what it holds is left out")
     assert "anew" not in ended.err
     assert "cope" not in ended.out
     assert "pi" in ended.out

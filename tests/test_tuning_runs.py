@@ -9,17 +9,17 @@ import polars as pl
 import pytest
 from made import evaluate, made, unfinished
 from markupsafe import escape
-from program import Here, assert_refused, assert_says, csv_rows
+from program import Here, assert_has, assert_refused, csv_rows
 from suites import suite_of_made
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
 from pe_lab.results.frame import read_runs
+from pe_lab.results.leaderboard.entries import tuning_column
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.reader import Record, Setting, flat
 from pe_lab.results.selection import read_file_of_runs
 from pe_lab.results.suite import load_suite
-from pe_lab.results.tuning_runs import tuning_column
 from pe_lab.training.plan import build_task
 
 NOTE = "(seeds 1000,1001) by whose errors suite mine chose the learning rate"
@@ -91,7 +91,7 @@ def test_results_name_the_runs_that_share_a_row(here: Here, mine: list[str]) -> 
     suite_runs("cope", [], tuning=0.0)
     note = f"rows pool 2 runs {NOTE} with others: "
     out = here("results", *mine).out
-    assert_says(
+    assert_has(
         out,
         f'{note}where="tuning_of=null" leaves them out',
         "pe-lab leaderboard suite=mine keeps them apart",

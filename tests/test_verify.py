@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from edited import edit_summary
-from program import Here, assert_refused, assert_says, succeeded, the_run, tiny
+from program import Here, assert_has, assert_refused, succeeded, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.evaluate import evaluate
@@ -252,7 +252,7 @@ def test_the_report_names_the_curves_that_are_missing_or_were_edited(here: Here,
     other.write_text(other.read_text().replace('"step": 1', '"step": 2', 1))
     assert here("report", "inspect=none").status == 0
     text = Path("runs/report/index.html").read_text()
-    assert_says(text, f"Left out: {missing} is missing", f"{other} does not fit its digest in summ")
+    assert_has(text, f"Left out: {missing} is missing", f"{other} does not fit its digest in summ")
 
 
 def test_a_lock_that_is_a_link_is_named(here: Here, run: Path, tmp_path: Path) -> None:

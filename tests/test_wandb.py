@@ -29,8 +29,7 @@ from program import Here, rows, succeeded, the_run, tiny
 from program import start as start_process
 
 from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
-from pe_lab.experiment.trackers.wandb import WandbTracker
-from pe_lab.experiment.trackers.wandb_files import WandbFolder, sync_command
+from pe_lab.experiment.trackers.wandb import WandbFolder, WandbTracker, sync_command
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -316,7 +315,7 @@ def test_pictures_when_asked_for(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("one\ntwo")
 
-    monkeypatch.setattr("pe_lab.experiment.inspect_run.inspect_run", fail)
+    monkeypatch.setattr("pe_lab.experiment.load_run.inspect_run", fail)
     outcome = succeeded(here(*words, "seed=1"))
     assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out
     assert len(list(tmp_path.rglob("*.html"))) == 2

@@ -25,7 +25,7 @@ from offline_wandb import (
     warnings,
     write_metrics,
 )
-from program import assert_says
+from program import assert_has
 
 from pe_lab.experiment import tracking
 from pe_lab.experiment.trackers import wandb as wandb_tracker
@@ -116,7 +116,7 @@ def test_a_full_disk_is_one_warning(
         fill(small_disk)
     run.finish(SUMMARY, 0)
     message = only_warning(caplog)
-    assert_says(
+    assert_has(
         message, "No space left on device", f"free space or give write access at {small_disk}"
     )
     assert capfd.readouterr() == ("", "")
@@ -136,7 +136,7 @@ def test_wandbs_files_taken_away_is_one_warning(
     run.log(row(1))
     run.finish(SUMMARY, 0)
     message = only_warning(caplog)
-    assert_says(message, "No such file", f"give write access at {tmp_path}/wandb")
+    assert_has(message, "No such file", f"give write access at {tmp_path}/wandb")
 
 
 # wandb exits where its process ended badly.
