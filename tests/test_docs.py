@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from program import Here, Outcome, command
 from torch import Tensor
 
-from docs import facts, findings, generate, heatmaps, pictures, tasks
+from docs import facts, findings, generate, pictures, tasks
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.train import arguments
 from pe_lab.config.check import check_composed
@@ -53,8 +54,8 @@ def test_a_picture_is_up_to_date(name: str) -> None:
     assert path.read_bytes().startswith(b"\x89PNG"), REMEDY
     assert path.stat().st_size < 150_000
     found = json.loads(generate.FINGERPRINTS.read_text("utf-8"))[name]
-    expected = [heatmaps.fingerprint(panel) for panel in pictures.draw(name).panels]
-    if not heatmaps.same(found, expected):
+    expected = [pictures.fingerprint(panel) for panel in pictures.draw(name).panels]
+    if not pictures.same(found, expected):
         pytest.fail(f"{path.relative_to(facts.ROOT)} does not show the encoding as it is: {REMEDY}")
 
 
@@ -162,9 +163,7 @@ def test_the_tests_that_an_entry_names_exist(name: str) -> None:
         source = (facts.ROOT / file).read_text("utf-8")
         found = {n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)}
         assert function in found, f"docs/encodings.yaml: {test} does not exist"
-        # The cases of encodings at the input are beside their loops.
-        cases = facts.ROOT / "tests" / "pe" / "naive_input.py"
-        words = set(re.findall(r"\w+", source + cases.read_text("utf-8")))
+        words = re.findall(r"\w+", source)
         assert name in words, f"docs/encodings.yaml: {file} does not mention {name}"
 
 
@@ -197,17 +196,17 @@ def test_a_fingerprint_depends_on_matrices_and_labels() -> None:
     matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
 
     def prints(head: str, shown: Tensor) -> list[dict[str, Any]]:
-        return [heatmaps.fingerprint(heatmaps.Panel("bias", "", head, shown))]
+        return [pictures.fingerprint(pictures.Panel("bias", "", head, shown))]
 
     first = prints("head 1", matrix)
-    assert heatmaps.same(first, prints("head 1", matrix + 1e-12))
+    assert pictures.same(first, prints("head 1", matrix + 1e-12))
     changed = matrix.clone()
     changed[2, 2] += 0.1
-    assert not heatmaps.same(first, prints("head 1", changed))
-    assert not heatmaps.same(first, prints("head 2", matrix))
+    assert not pictures.same(first, prints("head 1", changed))
+    assert not pictures.same(first, prints("head 2", matrix))
     masked = matrix.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), torch.nan)
-    assert not heatmaps.same(first, prints("head 1", masked))
-    assert not heatmaps.same(first, [])
+    assert not pictures.same(first, prints("head 1", masked))
+    assert not pictures.same(first, [])
 
 
 def test_facts_are_measured() -> None:
@@ -291,3 +290,67 @@ def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
                 assert keys[key] in allowed, (name, key, keys[key])
                 if key in lists - {"seed"}:
                     assert set(swept[key].split(",")) <= set(values.split(",")), (name, key)
+
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+SMALL = ["train.steps=2", "eval.sequences=40", "eval.quick_sequences=40"]
+SMALL += ["tracker.wandb.mode=disabled"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = "\n".join(blocks("sh")).splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_readme_run(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in blocks("python") + blocks("yaml"):
+        path = tmp_path / code.partition("\n")[0].removeprefix("# ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    ran = []
+    for line in commands():
+        words = shlex.split(line)
+        with monkeypatch.context() as patch:
+            while "=" in words[0]:
+                patch.setenv(*words.pop(0).split("=", 1))
+            if words[0] != "pe-lab":
+                continue
+            if any(word.startswith(("task=", "experiment=")) for word in words):
+                words = [word for word in words if not word.startswith("train.steps=")] + SMALL
+            if "--config-dir" in words:
+                # Its classes would stay in this process, where other tests have others.
+                ended = command(*words[1:], cwd=tmp_path)
+                done = Outcome(ended.returncode, ended.stdout, ended.stderr)
+            else:
+                done = here(*words[1:])
+        assert done.status == 0, f"{line}\n{done.out}\n{done.err}"
+        ran.append(line)
+    assert len(ran) >= 12
+    # Nine of a sweep; four of a recipe, of which the first run is one at this size; one of another
+    # model; one of the new encoding.
+    made = list((tmp_path / "runs").glob("*/*/seed*/summary.json"))
+    assert len(made) == 9 + 4 + 1 + 1
+
+
+def test_the_first_two_commands_are_targets_of_the_makefile() -> None:
+    first = commands()[:2]
+    assert first == ["make run", "make test"]
+    for line in first:
+        target = line.split()[1]
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"`((?:pe_lab|conf|tasks)/[\w./]+)`", README)))
+)
+def test_the_files_that_the_readme_names_are_there(path: str) -> None:
+    assert (ROOT / path).exists()
