@@ -96,7 +96,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes
 
     metric = check_metric(options.metric, options.generate)
-    progress = _Progress()
+    progress = Progress()
     left_out: list[PeLabError] = []
     try:
         evaluated = evaluate(
@@ -120,7 +120,7 @@ def show(words: Sequence[str]) -> None:
         )
         raise
     finally:
-        progress.end()
+        progress.close()
     if len(left_out) == len(paths):
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
@@ -152,7 +152,7 @@ def _out(out: str | None, runs_dir: Path) -> Path:
     return path
 
 
-class _Progress:
+class Progress:
     """Progress on stderr: one line, updated on a terminal, else a line every LINE_INTERVAL_S."""
 
     def __init__(self) -> None:
@@ -168,6 +168,6 @@ class _Progress:
             print(f"\r{line}" if self.live else line, end="" if self.live else "\n",
                   file=sys.stderr, flush=True)  # fmt: skip
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self.live and self.shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -41,6 +41,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
   pe-lab extrapolate task=text                          train short, test long: Su's table
+  pe-lab why task=recall pe=rope                        the cause of a failure, by intervention
   pe-lab inspect run=FOLDER sample=3                    attention and encoding of one sequence
   pe-lab generate run=FOLDER prompt=".."                the model continues a prompt
   pe-lab dashboard                                      a wandb workspace with the same charts
@@ -81,6 +82,7 @@ VERBS = {
     "eval": "pe_lab.cli.eval",
     "extrapolate": "pe_lab.cli.extrapolate",
     "suite": "pe_lab.cli.suite",
+    "why": "pe_lab.cli.why",
     "inspect": "pe_lab.cli.inspect",
     "generate": "pe_lab.cli.generate",
     "dashboard": "pe_lab.cli.dashboard",

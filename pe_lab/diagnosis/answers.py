@@ -53,8 +53,7 @@ class Asked:
     @property
     def distance(self) -> Ints:
         """How far back the last of the tokens that hold the answer is, (n,)."""
-        n, t = self.held.shape
-        last = np.where(self.held, np.arange(t), -1).max(axis=1, initial=-1)
+        last = _last(self.held)
         return self.place - np.where(last < 0, self.place, last)
 
     def __len__(self) -> int:
@@ -91,8 +90,8 @@ def asked(task: Task, split: str, batch: Batch, positions: Ints) -> Asked | None
         return None
     target = batch.targets[row, place]
     wrong, wrong_target = np.zeros_like(held), np.full(len(row), -1)
-    # Another answer of the sequence, held by tokens that the query sees and that do not hold its own.
-    last = np.where(held, np.arange(held.shape[1]), -1).max(axis=1, initial=-1)
+    # Another answer of the sequence, whose tokens the query sees; none of them holds its own.
+    last = _last(held)
     rng = generator(0, "diagnosis", split)
     for answer in range(len(row)):
         others = np.flatnonzero(
@@ -104,6 +103,12 @@ def asked(task: Task, split: str, batch: Batch, positions: Ints) -> Asked | None
             wrong[answer], wrong_target[answer] = held[other], target[other]
     shown = positions if len(positions) == 1 else positions[:n]
     return Asked(task, batch, shown, row, place, held, wrong, wrong_target)
+
+
+def _last(held: Bools) -> Ints:
+    """The last token of each row, (n,); -1: none."""
+    found: Ints = np.where(held, np.arange(held.shape[1]), -1).max(axis=1, initial=-1)
+    return found
 
 
 Made = Callable[[Asked], Intervention]
@@ -127,9 +132,13 @@ def predicted(
     return torch.cat(found)
 
 
-def wrongly(model: Model, questions: Asked, make: Made = lambda part: Intervention()) -> Bools:
-    """Which answers are wrong under an intervention, (n,)."""
-    logits = predicted(model, questions, make)
+def wrong(questions: Asked, logits: Tensor) -> Bools:
+    """Which answers are wrong, (n,), by their logits (n, V)."""
     right = questions.task.correct(logits, torch.from_numpy(questions.target))
     found: Bools = (~(right & ~logits.isnan().any(-1))).numpy()
     return found
+
+
+def wrongly(model: Model, questions: Asked, make: Made = lambda part: Intervention()) -> Bools:
+    """Which answers are wrong under an intervention, (n,)."""
+    return wrong(questions, predicted(model, questions, make))

@@ -8,17 +8,18 @@ Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from torch import Tensor
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import plain, validated
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Bools
-from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrongly
-from pe_lab.diagnosis.hook import Intervention
+from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrong, wrongly
 from pe_lab.diagnosis.interventions import (
     Head,
     distances_clamped,
@@ -34,11 +35,12 @@ from pe_lab.diagnosis.interventions import (
     usual_penalty,
 )
 from pe_lab.diagnosis.measures import QUANTITIES, Attended, attended
-from pe_lab.diagnosis.record import METHOD, Diagnosis, Distance, Row
-from pe_lab.experiment.load_run import LoadedRun
+from pe_lab.diagnosis.record import METHOD, Diagnosis, Distance, Row, keep, read_diagnoses
+from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.base import Model
-from pe_lab.models.transformer import Decoder
+from pe_lab.models.transformer import Decoder, Layer
 from pe_lab.pe.base import PositionalEncoding
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.training.plan import replaced
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
@@ -97,94 +99,65 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
     return _Bench(run, split, plain_model(run) if model is None else model).measured()
 
 
+def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Diagnosis:
+    """The diagnosis of a finished run, from its folder or measured and recorded now.
+
+    Raises:
+        PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
+    """
+    folder = RunFolder(path)
+    known = {one.split: one for one in read_diagnoses(folder)}
+    if split in known and not force:
+        return known[split]
+    run = load(path)
+    split = worst_split(run) if split is None else split
+    if force or split not in known:
+        known[split] = diagnose(run, split)
+        keep(folder, known[split])
+    return known[split]
+
+
 class _Bench:
+    """One model on the answers in domain (``near``) and on those of a split (``far``)."""
+
     def __init__(self, run: LoadedRun, split: str, model: Model) -> None:
-        self.model, self.split = model, split
-        self.identity = str(run.summary["identity"])
+        self.run, self.split, self.model = run, split, model
         self.keys = run.plan.dims.train_len
         task = run.plan.task
         self.reach = run.plan.positions.limit_for(task.split(TRAIN), training=True)
-        self.guess = [measured(run, s, "guess") or 0.0 for s in (split, IN_DOMAIN)]
         found = [asked(task.split(s), s, *run.sequences(s)) for s in (IN_DOMAIN, split)]
         if found[0] is None or found[1] is None:
             raise UsageError(
-                f"task={run.summary['task']} does not say which tokens hold an answer (holds_answer "
-                "of its class): choose another task"
+                f"task={run.summary['task']} does not say which tokens hold an answer: choose "
+                "another task, or define holds_answer in its class"
             )
         self.near, self.far = found[0], found[1]
         self.rows: list[Row] = []
-        with torch.no_grad():
-            logits, self.attended = attended(model, self.near)
+        logits, self.attended = attended(model, self.near)
+        logits_beyond, self.beyond = attended(model, self.far)
+        self.plain = {self.near: wrong(self.near, logits), self.far: wrong(self.far, logits_beyond)}
         self.heads = self._readers()
-        self.plain = {self.near: self._wrong(self.near, logits)}
 
     def measured(self) -> Diagnosis:
-        logits, beyond = attended(self.model, self.far)
-        self.plain[self.far] = self._wrong(self.far, logits)
         self._add("plain", "error", lambda questions: self.plain[questions])
-        far = self.far.distance >= self.reach
-        for name, chosen in (("near", ~far), ("far", far)):
-            error = float(self.plain[self.far][chosen].mean()) if chosen.any() else None
-            self.rows.append(Row(name, "error", error))
+        beyond = self.far.distance >= self.reach
+        for name, chosen in (("near", ~beyond), ("far", beyond)):
+            self.rows.append(Row(name, "error", _mean(self.plain[self.far][chosen])))
+        self._clamped()
         self._interventions()
+        self._temperature()
         self._controls()
         self._parts()
-        for name in QUANTITIES:
-            each = [one.of(name, self.heads) for one in (beyond, self.attended)]
-            self.rows.append(Row(name, "attention", *(finite_mean(values) for values in each)))
-        for right, name in ((True, "mass of right answers"), (False, "mass of wrong answers")):
-            pairs = ((beyond, self.far), (self.attended, self.near))
-            means = [finite_mean(one.of("mass", self.heads)[self.plain[q] != right]) for one, q in pairs]
-            self.rows.append(Row(name, "attention", *means))
+        self._attention()
+        guess = [measured(self.run, split, "guess") or 0.0 for split in (self.split, IN_DOMAIN)]
         distances = [
             *self._distances(IN_DOMAIN, self.near, self.attended),
-            *self._distances(self.split, self.far, beyond),
+            *self._distances(self.split, self.far, self.beyond),
         ]
         return Diagnosis(
-            self.identity, METHOD, self.split, *self.guess, len(self.far), self.heads, self.rows,
-            distances,
+            str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
+            len(self.far), self.heads, self.rows, distances,
         )  # fmt: skip
-
-    def _interventions(self) -> None:
-        keys, reach, heads = self.keys, self.reach, self.heads
-        self._clamped()
-        if self._has_term():
-            usual = self.attended.usual
-            lifted = self._with(lambda p: usual_penalty(p, usual))
-            self._add("usual penalty", "intervention", lifted)
-        self._add("fewer keys", "intervention", self._fewer)
-        self._add("far keys masked", "intervention", self._with(lambda p: far_masked(p, reach)))
-        layers = len(self.model.encodings)
-        for layer in range(layers) if layers > 1 else ():
-            masked = partial(far_masked, trained=reach, layers=[layer])
-            self._add(f"far keys masked in layer {layer}", "detail", self._with(masked))
-        self._temperature()
-        self._add("logits times log n", "detail", self._with(lambda p: log_scaled(keys)))
-        self._add("oracle", "intervention", self._with(lambda p: forced(p, p.held, heads)))
-
-    def _controls(self) -> None:
-        self._add("source masked", "control", self._with(source_masked))
-        heads = self.heads
-
-        def follows(questions: Asked) -> Bools:
-            some = questions.only(questions.wrong_target >= 0)
-            if not len(some):
-                return np.zeros(0, dtype=bool)
-            logits = predicted(self.model, some, lambda p: forced(p, p.wrong, heads))
-            found: Bools = (logits.argmax(-1).numpy() == some.wrong_target)
-            return found
-
-        self._add("follows a wrong token", "control", follows)
-
-    def _parts(self) -> None:
-        names = {name for encoding in self.model.encodings for name in encoding.parts()}
-        for name in sorted(names):
-            changed = encoded(self.model, lambda e, name=name: e.parts().get(name, e))  # type: ignore[misc]
-            with changed:
-                self._add(f"without {name}", "part", lambda q: wrongly(self.model, q))
-        if len(names) > 1:
-            with encoded(self.model, lambda e: PositionalEncoding()):
-                self._add("q.k alone", "part", lambda q: wrongly(self.model, q))
 
     def _clamped(self) -> None:
         """Positions, distances or terms of the encoding kept within those of training."""
@@ -192,97 +165,85 @@ class _Bench:
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
                 limits = self.attended.least, self.attended.largest
-                self._add(name, "intervention", self._with(lambda p: terms_clamped(*limits)))
+                self._intervene(name, lambda part: terms_clamped(*limits))
             return
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
         if self.near.positions.ndim > 2 or carried:
             return
         if self._invariant():
-            self._add(name, "intervention", self._with(lambda p: distances_clamped(self.reach)))
+            self._intervene(name, lambda part: distances_clamped(self.reach))
             return
         wraps = all(encoding.only_at_input() for encoding in encodings)
-        trained = [
-            (in_trained_positions(q, self.reach, wraps), q) for q in (self.far, self.near)
-        ]
-        errors = [float(wrongly(self.model, moved).mean()) for moved, _ in trained]
+        far, near = (in_trained_positions(q, self.reach, wraps) for q in (self.far, self.near))
         # Beside the plain error of the same answers.
-        few = replace(trained[0][0], positions=self.far.positions)
-        self._row(name, "intervention", *errors, base=float(wrongly(self.model, few).mean()))
+        plain = wrongly(self.model, replace(far, positions=self.far.positions))
+        errors = (_mean(wrongly(self.model, questions)) for questions in (far, near))
+        self._row(name, "intervention", *errors, plain=_mean(plain))
 
-    def _has_term(self) -> bool:
-        """Whether an additive term can be told from the product of queries and keys."""
-        encodings = self.model.encodings
-        if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
-            return False
-        return any({"bias", "logits"} & e.hooks() for e in encodings) and all(
-            layer.attention.logn is None for layer in self.model.layers
-        )
-
-    def _invariant(self) -> bool:
-        """Whether logits stay as they are where all positions are shifted by one."""
-        few = replace(self.near, batch=self.near.batch.take(slice(0, 2)))
-        few = replace(few, positions=self.near.positions[:2]).only(self.near.row < 2)
-        try:
-            moved = predicted(self.model, replace(few, positions=few.positions + 1))
-        except (IndexError, RuntimeError, ValueError):
-            return False
-        return bool((moved - predicted(self.model, few)).abs().max() < SAME)
-
-    def _fewer(self, questions: Asked) -> Bools:
-        draws = [
-            wrongly(self.model, questions, partial(fewer_keys, trained=self.keys, draw=draw))
-            for draw in range(DRAWS if questions is self.far else 1)
-        ]
-        return np.mean(draws, axis=0)
+    def _interventions(self) -> None:
+        keys, reach, heads, usual = self.keys, self.reach, self.heads, self.attended.usual
+        if self._has_term():
+            self._intervene("usual penalty", lambda part: usual_penalty(part, usual))
+        self._add("fewer keys", "intervention", self._fewer)
+        self._intervene("far keys masked", lambda part: far_masked(part, reach))
+        layers = range(len(self.model.encodings))
+        for layer in layers if len(layers) > 1 else ():
+            here = partial(far_masked, trained=reach, layers=[layer])
+            self._intervene(f"far keys masked in layer {layer}", here, "detail")
+        self._intervene("logits times log n", lambda part: log_scaled(keys), "detail")
+        self._intervene("oracle", lambda part: forced(part, part.held, heads))
 
     def _temperature(self) -> None:
-        """The factor that is best on one half of the sequences, measured on the other."""
-        found = {}
+        """The factor that is best on one half of the sequences, measured on the other half."""
+        found = {1.0: [self.plain[self.far], self.plain[self.near]]}
         for factor in FACTORS:
-            make = partial(_scaled, factor=factor)
-            found[factor] = [wrongly(self.model, q, make) for q in (self.far, self.near)]
+            change = scaled(factor)
+            found[factor] = [
+                wrongly(self.model, q, lambda _: change) for q in (self.far, self.near)
+            ]
         half = self.far.row % 2 == 0
-        chosen = np.zeros(len(self.far))
-        near = []
+        measured_here, near, chosen = np.zeros(len(self.far)), [], []
         for here in (half, ~half):
-            options = {1.0: self.plain[self.far], **{f: v[0] for f, v in found.items()}}
-            best = min(options, key=lambda f: options[f][~here].mean() if (~here).any() else f)
-            chosen[here] = options[best][here]
-            near.append(float((self.plain[self.near] if best == 1 else found[best][1]).mean()))
-            self.rows.append(Row(f"factor {len(near)}", "detail", best))
-        self._row("logits scaled", "intervention", float(chosen.mean()), max(near))
+            others = ~here if (~here).any() else here
+            best = min(found, key=lambda factor: found[factor][0][others].mean())
+            measured_here[here] = found[best][0][here]
+            near.append(found[best][1].mean())
+            chosen.append(best)
+        self._row("logits scaled", "intervention", _mean(measured_here), float(max(near)))
+        self.rows.append(Row("factor", "detail", float(np.mean(chosen))))
 
-    def _with(self, make: Made) -> Callable[[Asked], Bools]:
-        return lambda questions: wrongly(self.model, questions, make)
+    def _controls(self) -> None:
+        self._intervene("source masked", source_masked, "control")
+        heads = self.heads
 
-    def _add(self, name: str, kind: str, wrong: Callable[[Asked], Bools]) -> None:
-        found = [wrong(questions) for questions in (self.far, self.near)]
-        self._row(name, kind, *(float(one.mean()) if len(one) else None for one in found))
+        def follows(questions: Asked) -> Bools:
+            some = questions.only(questions.wrong_target >= 0)
+            logits = predicted(self.model, some, lambda part: forced(part, part.wrong, heads))
+            found: Bools = logits.argmax(-1).numpy() == some.wrong_target
+            return found
 
-    def _row(
-        self, name: str, kind: str, value: float | None, near: float | None,
-        base: float | None = None,
-    ) -> None:  # fmt: skip
-        plain = {q: float(self.plain[q].mean()) for q in self.plain}
-        base = plain[self.far] if base is None else base
-        added = base - plain[self.near]
-        restored = None
-        if kind in ("intervention", "detail") and value is not None and added > 0:
-            restored = (base - value) / added
-        self.rows.append(Row(name, kind, value, near, restored))
+        self._add("follows a wrong token", "control", follows)
 
-    def _wrong(self, questions: Asked, logits: Tensor) -> Bools:
-        right = questions.task.correct(logits, torch.from_numpy(questions.target))
-        found: Bools = (~right).numpy()
-        return found
+    def _parts(self) -> None:
+        names = {name for encoding in self.model.encodings for name in encoding.parts()}
+        changes = {f"without {name}": partial(_left, part=name) for name in sorted(names)}
+        if len(names) > 1:
+            changes["q.k alone"] = partial(_left, part=None)
+        for name, change in changes.items():
+            with encoded(self.model, change):
+                self._add(name, "part", lambda questions: wrongly(self.model, questions))
 
-    def _readers(self) -> list[Head]:
-        mass = {
-            (layer, head): float(of_heads[:, head].mean())
-            for layer, of_heads in self.attended.values["mass"].items()
-            for head in range(of_heads.shape[1])
-        }
-        return [head for head, m in mass.items() if m >= READS] or [max(mass, key=lambda h: mass[h])]
+    def _attention(self) -> None:
+        both = ((self.beyond, self.far), (self.attended, self.near))
+        for name in QUANTITIES:
+            values = [_finite_mean(found.of(name, self.heads)) for found, _ in both]
+            self.rows.append(Row(name, "attention", *values))
+        for are, chosen in (("right", False), ("wrong", True)):
+            values = [
+                _finite_mean(found.of("mass", self.heads)[self.plain[questions] == chosen])
+                for found, questions in both
+            ]
+            self.rows.append(Row(f"mass of {are} answers", "attention", *values))
 
     def _distances(self, split: str, questions: Asked, found: Attended) -> Iterator[Distance]:
         upper = 2 ** np.ceil(np.log2(np.maximum(questions.distance, 1))).astype(int)
@@ -290,15 +251,86 @@ class _Bench:
         for top in np.unique(upper):
             here = (upper == top) & np.isfinite(margin)
             if n := int(here.sum()):
-                means = float(mass[here].mean()), float(margin[here].mean())
-                yield Distance(split, int(top), *means, n)
+                yield Distance(
+                    split, int(top), float(mass[here].mean()), float(margin[here].mean()), n
+                )
+
+    def _has_term(self) -> bool:
+        """Whether what the encoding adds can be told from the product of queries and keys."""
+        encodings = self.model.encodings
+        if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
+            return False
+        if any(layer.attention.logn is not None for layer in _layers(self.model)):
+            return False
+        return any({"bias", "logits"} & e.hooks() for e in encodings)
+
+    def _invariant(self) -> bool:
+        """Whether logits stay as they are where all positions are shifted by one."""
+        two = replace(self.near.only(self.near.row < 2), batch=self.near.batch.take(slice(0, 2)))
+        two = replace(two, positions=self.near.positions[:2])
+        try:
+            moved = predicted(self.model, replace(two, positions=two.positions + 1))
+        except (IndexError, RuntimeError, ValueError):
+            # Beyond the rows of a table.
+            return False
+        return bool((moved - predicted(self.model, two)).abs().max() < SAME)
+
+    def _fewer(self, questions: Asked) -> npt.NDArray[Any]:
+        """The share of draws in which each answer is wrong."""
+        draws = [
+            wrongly(self.model, questions, partial(fewer_keys, trained=self.keys, draw=draw))
+            for draw in range(DRAWS if questions is self.far else 1)
+        ]
+        found: npt.NDArray[Any] = np.mean(draws, axis=0)
+        return found
+
+    def _readers(self) -> list[Head]:
+        """The heads that read the tokens that hold the answer in domain."""
+        mass = {
+            (layer, head): float(of_heads[:, head].mean())
+            for layer, of_heads in self.attended.values["mass"].items()
+            for head in range(of_heads.shape[1])
+        }
+        found = [head for head, mean in mass.items() if mean >= READS]
+        return found or [max(mass, key=lambda head: mass[head])]
+
+    def _intervene(self, name: str, make: Made, kind: str = "intervention") -> None:
+        self._add(name, kind, lambda questions: wrongly(self.model, questions, make))
+
+    def _add(self, name: str, kind: str, count: Callable[[Asked], npt.NDArray[Any]]) -> None:
+        self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
+
+    def _row(
+        self, name: str, kind: str, value: float | None, near: float | None,
+        plain: float | None = None,
+    ) -> None:  # fmt: skip
+        """Args:
+        plain: the error of the same answers without the intervention; None: of all.
+        """
+        plain = float(self.plain[self.far].mean()) if plain is None else plain
+        added = plain - float(self.plain[self.near].mean())
+        intervenes = kind in ("intervention", "detail") and value is not None
+        restored = (
+            (plain - value) / added if intervenes and value is not None and added > 0 else None
+        )
+        self.rows.append(Row(name, kind, value, near, restored))
 
 
-def _scaled(part: Asked, factor: float) -> Intervention:
-    return scaled(factor)
+def _left(encoding: PositionalEncoding, part: str | None) -> PositionalEncoding:
+    """The encoding without a part; None: without all."""
+    return PositionalEncoding() if part is None else encoding.parts().get(part, encoding)
 
 
-def finite_mean(values: Tensor) -> float | None:
+def _layers(model: Model) -> list[Layer]:
+    assert isinstance(model, Decoder)
+    return model.layers
+
+
+def _mean(values: npt.NDArray[Any]) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _finite_mean(values: Tensor) -> float | None:
     """The mean of the finite values; None where there is none."""
     finite = values[values.isfinite()]
     return float(finite.mean()) if len(finite) else None

@@ -1,4 +1,4 @@
-"""The one hook of attention: what an intervention changes in a forward pass, and what is read of it.
+"""The one hook of attention: what an intervention changes in a forward pass, and what it reads.
 
 Shape letters as in pe/base.py.
 """
@@ -26,9 +26,10 @@ class Seen:
     inputs: AttentionInputs
 
     @property
-    def content_BHTS(self) -> Tensor:
-        """q_i . k_j / sqrt(D) of rotated queries and keys."""
-        return (self.q_BHTD * self.q_BHTD.shape[-1] ** -0.5) @ self.k_BHSD.mT
+    def content(self) -> Tensor:
+        """q_i . k_j / sqrt(D) of rotated queries and keys, (B, H, T, S)."""
+        content: Tensor = (self.q_BHTD * self.q_BHTD.shape[-1] ** -0.5) @ self.k_BHSD.mT
+        return content
 
 
 Change = Callable[[Tensor, Seen], Tensor]

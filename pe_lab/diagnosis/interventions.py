@@ -146,7 +146,7 @@ def distances_clamped(trained: int) -> Intervention:
 
 def position_term(logits: Tensor, seen: Seen) -> Tensor:
     """What the encoding added to the product of rotated queries and keys, (B, H, T, S)."""
-    return logits - seen.content_BHTS
+    return logits - seen.content
 
 
 def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
@@ -159,7 +159,7 @@ def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) ->
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
         term = position_term(logits, seen).clamp(least[seen.layer], largest[seen.layer])
-        return seen.content_BHTS + term
+        return seen.content + term
 
     return Intervention(change)
 
@@ -175,7 +175,7 @@ def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
         rows = answers_rows(logits, part)
-        content = answers_rows(seen.content_BHTS, part)
+        content = answers_rows(seen.content, part)
         lifted = content + torch.maximum(rows - content, usual[seen.layer][:, 0].to(rows.dtype))
         return with_rows(logits, part, torch.where(held, lifted, rows))
 

@@ -70,9 +70,7 @@ def _visible(part: Asked, seen: Seen) -> Tensor:
     return seen.inputs.mask_TS[part.place][:, None]
 
 
-def _quantities(
-    logits: Tensor, weights: Tensor, part: Asked, seen: Seen
-) -> dict[str, Tensor]:
+def _quantities(logits: Tensor, weights: Tensor, part: Asked, seen: Seen) -> dict[str, Tensor]:
     held = torch.from_numpy(part.held)[:, None]
     rows = answers_rows(logits, part).double().masked_fill(~_visible(part, seen), -torch.inf)
     shares = answers_rows(weights, part).double()

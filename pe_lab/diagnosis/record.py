@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -145,8 +144,3 @@ def diagnoses_of(paths: Iterable[str | Path]) -> dict[str, list[Diagnosis]]:
             except PeLabError:
                 continue
     return found
-
-
-def as_rows(path: Path, facts: dict[str, Any], one: Diagnosis) -> list[dict[str, Any]]:
-    """The rows of a table of diagnoses."""
-    return [{"path": str(path), **facts, "split": one.split, **asdict(row)} for row in one.rows]

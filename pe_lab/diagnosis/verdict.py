@@ -40,7 +40,7 @@ CAUSES = {
 }
 """Cause -> its intervention; those that explain more narrowly come first."""
 BECAUSE = {
-    "its own penalty on distance": "its encoding lowers the logit of the token that holds the answer",
+    "its own penalty on distance": "its encoding lowers the logit of the right token",
     "unseen distances": "its heads pick other keys at distances it has not seen",
     "number of keys": "its heads spread over more keys than in training",
     "temperature": "its heads spread over other keys, and larger logits would do",
@@ -156,13 +156,14 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
 
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:
-    names = [*CAUSES.values(), "oracle"]
-    found = {name: [one.by_name[name].restored for one in seeds if name in one.by_name] for name in names}
-    return {
-        name: float(np.mean([r for r in restored if r is not None]))
-        for name, restored in found.items()
-        if any(r is not None for r in restored)
-    }
+    """Intervention -> the mean share that it restores."""
+    found = {}
+    for name in (*CAUSES.values(), "oracle"):
+        rows = [one.by_name[name] for one in seeds if name in one.by_name]
+        restored = [row.restored for row in rows if row.restored is not None]
+        if restored:
+            found[name] = float(np.mean(restored))
+    return found
 
 
 def _most_specific(

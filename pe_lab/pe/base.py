@@ -26,7 +26,7 @@ PART_NAMES = {
     "normalize": "normalisation",
     "values": "term of the values",
 }
-"""The names of what hooks add, for ``PositionalEncoding.parts``."""
+"""The names of what hooks add, for ``PositionalEncoding.ablations``."""
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -248,10 +248,12 @@ class PositionalEncoding(nn.Module):
         none. They are recorded with a run, and are part of its identity."""
         return {key: getattr(self, key) for key in self.filled}
 
-    def parts(self) -> dict[str, "PositionalEncoding"]:
+    def ablations(self) -> dict[str, "PositionalEncoding"]:
         """This encoding without one of its parts: the part's name -> what is left. ``pe-lab why``
         measures each. The default leaves out one of its hooks at a time."""
-        return {name: self.without(hook) for hook, name in PART_NAMES.items() if hook in self.hooks()}
+        return {
+            name: self.without(hook) for hook, name in PART_NAMES.items() if hook in self.hooks()
+        }
 
     def without(self, hook: str) -> Self:
         """A copy with the same parameters, whose ``hook`` changes nothing."""

@@ -34,7 +34,7 @@ class Conv(PositionalEncoding):
         added: Tensor = self.conv(padded_BES)
         return x_BSE + added.transpose(1, 2)
 
-    def parts(self) -> dict[str, PositionalEncoding]:
+    def ablations(self) -> dict[str, PositionalEncoding]:
         return {"convolution": self.without("embed")}
 
 

@@ -44,7 +44,7 @@ class FoX(PositionalEncoding):
         wide = torch.promote_types(gate_BSH.dtype, torch.float32)
         return F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
 
-    def parts(self) -> dict[str, PositionalEncoding]:
+    def ablations(self) -> dict[str, PositionalEncoding]:
         return {"gate": self.without("logits")}
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:

@@ -100,8 +100,8 @@ class PaTH(PositionalEncoding):
             return None
         return F.logsigmoid(self.gate(inputs.x_BSE).to(dtype)).cumsum(1).transpose(1, 2)
 
-    def parts(self) -> dict[str, PositionalEncoding]:
-        left = {"reflections": self.without("logits")}
+    def ablations(self) -> dict[str, PositionalEncoding]:
+        left: dict[str, PositionalEncoding] = {"reflections": self.without("logits")}
         if len(self.filter) > 1:
             alone = copy(self)
             # The token alone: the last row of the filter.
