@@ -20,6 +20,7 @@ from pe_lab.config.schema import plain, validated
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Bools
 from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrong, wrongly
+from pe_lab.diagnosis.hook import Intervention
 from pe_lab.diagnosis.interventions import (
     Head,
     distances_clamped,
@@ -177,8 +178,8 @@ class _Bench:
         far, near = (in_trained_positions(q, self.reach, wraps) for q in (self.far, self.near))
         # Beside the plain error of the same answers.
         plain = wrongly(self.model, replace(far, positions=self.far.positions))
-        errors = (_mean(wrongly(self.model, questions)) for questions in (far, near))
-        self._row(name, "intervention", *errors, plain=_mean(plain))
+        errors = [_mean(wrongly(self.model, questions)) for questions in (far, near)]
+        self._row(name, "intervention", errors[0], errors[1], _mean(plain))
 
     def _interventions(self) -> None:
         keys, reach, heads, usual = self.keys, self.reach, self.heads, self.attended.usual
@@ -197,10 +198,8 @@ class _Bench:
         """The factor that is best on one half of the sequences, measured on the other half."""
         found = {1.0: [self.plain[self.far], self.plain[self.near]]}
         for factor in FACTORS:
-            change = scaled(factor)
-            found[factor] = [
-                wrongly(self.model, q, lambda _: change) for q in (self.far, self.near)
-            ]
+            make = partial(_scaled, factor=factor)
+            found[factor] = [wrongly(self.model, each, make) for each in (self.far, self.near)]
         half = self.far.row % 2 == 0
         measured_here, near, chosen = np.zeros(len(self.far)), [], []
         for here in (half, ~half):
@@ -225,7 +224,7 @@ class _Bench:
         self._add("follows a wrong token", "control", follows)
 
     def _parts(self) -> None:
-        names = {name for encoding in self.model.encodings for name in encoding.parts()}
+        names = {name for encoding in self.model.encodings for name in encoding.ablations()}
         changes = {f"without {name}": partial(_left, part=name) for name in sorted(names)}
         if len(names) > 1:
             changes["q.k alone"] = partial(_left, part=None)
@@ -316,9 +315,13 @@ class _Bench:
         self.rows.append(Row(name, kind, value, near, restored))
 
 
+def _scaled(part: Asked, factor: float) -> Intervention:
+    return scaled(factor)
+
+
 def _left(encoding: PositionalEncoding, part: str | None) -> PositionalEncoding:
     """The encoding without a part; None: without all."""
-    return PositionalEncoding() if part is None else encoding.parts().get(part, encoding)
+    return PositionalEncoding() if part is None else encoding.ablations().get(part, encoding)
 
 
 def _layers(model: Model) -> list[Layer]:

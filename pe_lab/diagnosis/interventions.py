@@ -29,7 +29,8 @@ Head = tuple[int, int]
 
 def answers_rows(values: Tensor, part: Asked) -> Tensor:
     """The rows of the queries that answer, (n, H, S)."""
-    return values[part.row, :, part.place]
+    rows: Tensor = values[part.row, :, part.place]
+    return rows
 
 
 def with_rows(values: Tensor, part: Asked, rows: Tensor) -> Tensor:
