@@ -3,6 +3,7 @@
 Shape letters as in pe/base.py; n answers.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,7 +51,8 @@ def log_scaled(trained: int) -> Intervention:
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
         n = torch.arange(1, logits.shape[-1] + 1)[-logits.shape[-2] :]
-        return logits * (n.log() / np.log(trained)).clamp(min=1)[:, None]
+        growth = (n.log() / math.log(trained)).clamp(min=1)
+        return logits * growth[:, None]
 
     return Intervention(change)
 
@@ -145,9 +147,12 @@ def distances_clamped(trained: int) -> Intervention:
     return Intervention(change)
 
 
-def position_term(logits: Tensor, seen: Seen) -> Tensor:
-    """What the encoding added to the product of rotated queries and keys, (B, H, T, S)."""
-    return logits - seen.content
+def position_term(seen: Seen) -> Tensor:
+    """What the encoding adds to the product of rotated queries and keys, (B, H, T, S)."""
+    encoding, content = seen.attention.encoding, seen.content
+    term = encoding.logits(content, seen.q_BHTD, seen.k_BHSD, seen.inputs) - content
+    bias = encoding.bias(seen.inputs.pos_q_BT, seen.inputs.pos_k_BS)
+    return term if bias is None else term + bias
 
 
 def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
@@ -159,8 +164,8 @@ def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) ->
     """
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
-        term = position_term(logits, seen).clamp(least[seen.layer], largest[seen.layer])
-        return seen.content + term
+        term = position_term(seen)
+        return logits + term.clamp(least[seen.layer], largest[seen.layer]) - term
 
     return Intervention(change)
 
@@ -176,9 +181,9 @@ def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
         rows = answers_rows(logits, part)
-        content = answers_rows(seen.content, part)
-        lifted = content + torch.maximum(rows - content, usual[seen.layer][:, 0].to(rows.dtype))
-        return with_rows(logits, part, torch.where(held, lifted, rows))
+        term = answers_rows(position_term(seen), part)
+        missing = (usual[seen.layer][:, 0] - term).clamp(min=0)
+        return with_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
 
     return Intervention(change)
 

@@ -52,7 +52,7 @@ def attended(
         def read(logits: Tensor, weights: Tensor, seen: Seen) -> None:
             for name, value in _quantities(logits, weights, part, seen).items():
                 parts[name].setdefault(seen.layer, []).append(value)
-            terms.setdefault(seen.layer, []).append(_terms(logits, part, seen))
+            terms.setdefault(seen.layer, []).append(_terms(part, seen))
 
         return read
 
@@ -90,10 +90,12 @@ def _quantities(logits: Tensor, weights: Tensor, part: Asked, seen: Seen) -> dic
     }
 
 
-def _terms(logits: Tensor, part: Asked, seen: Seen) -> Tensor:
+def _terms(part: Asked, seen: Seen) -> Tensor:
     """Least and largest of the encoding's term over all visible keys of all queries, and its mean
     where the answers are held, (3, H)."""
-    term, hidden = position_term(logits, seen), ~seen.inputs.mask_TS
+    # Of one sequence where all share it, as for a bias.
+    term = position_term(seen).expand(len(part.batch), -1, -1, -1)
+    hidden = ~seen.inputs.mask_TS
     least = term.masked_fill(hidden, torch.inf).amin((0, 2, 3))
     largest = term.masked_fill(hidden, -torch.inf).amax((0, 2, 3))
     held = torch.from_numpy(part.held)[:, None]
