@@ -1,0 +1,279 @@
+"""Models whose failure is known by construction, and whether ``pe-lab why`` finds it.
+
+    python -m benchmarks.planted seeds=5 to=docs/why.planted.json     trains three encodings on
+                                                                     flip-flop, then plants
+
+Each plant changes a trained model that generalises, beyond the trained length only, so that it
+fails for one cause. The rows of the confusion matrix are the plants, its columns the verdicts of
+single seeds.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.cli.api import run as train
+from pe_lab.diagnosis.diagnose import diagnose, plain_model
+from pe_lab.diagnosis.verdict import verdict
+from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.models.base import Model
+from pe_lab.pe.base import AttentionInputs
+
+WORDS = (
+    "task=flipflop", "train.steps=400", "train.batch_size=32", "model.n_layers=2",
+    "model.n_heads=4", "model.d_model=64", "model.dropout=0", "train.optimizer=adamw",
+    "train.warmup=100", "train.schedule=cosine", "train.clip=1", "train.stop_below=null",
+    "tracker=none",
+)  # fmt: skip
+SPLIT = "sparse_x4"
+RATES = {"cope": 0.006, "fire": 0.012, "fox": 0.012, "learned": 0.006}
+
+
+class Planted(MultiHeadAttention):
+    """Attention with a fault beyond the trained length."""
+
+    trained: int
+    fault: Callable[["Planted", Tensor, AttentionInputs], Tensor]
+
+    def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        logits, _ = super().weights(q, k, inputs)
+        logits = self.fault(logits, inputs)
+        return logits, self.normalize(logits, inputs)
+
+    def beyond(self, logits: Tensor) -> Tensor:
+        """True at the queries that see more keys than in training, (T, 1)."""
+        s = logits.shape[-1]
+        return (torch.arange(s - logits.shape[-2], s) >= self.trained)[:, None]
+
+    def far(self, logits: Tensor) -> Tensor:
+        """True at the keys beyond the trained distance, (T, S)."""
+        s = logits.shape[-1]
+        places = torch.arange(s)
+        return places[s - logits.shape[-2] :, None] - places >= self.trained
+
+
+def divided(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
+    """Logits divided by 8 where more keys than in training are seen."""
+    return torch.where(attention.beyond(logits), logits / 8, logits)
+
+
+def copied(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
+    """Far keys as good as the best near key, and a little better."""
+    hidden = ~inputs.mask_TS
+    near = logits.masked_fill(attention.far(logits) | hidden, -torch.inf)
+    return torch.where(attention.far(logits), near.amax(-1, keepdim=True) + 1, logits)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A cause that is planted.
+
+    Args:
+        pe: the encoding of the model that it is planted in.
+        change: what it does to the model.
+        words: in place of the model's own training.
+    """
+
+    name: str
+    expected: str
+    pe: str
+    change: Callable[[Model, LoadedRun], None] = lambda model, run: None
+    words: tuple[str, ...] = ()
+
+
+def at_attention(fault: Callable[[Planted, Tensor, AttentionInputs], Tensor]) -> Any:
+    """A change of the logits of every layer."""
+
+    def change(model: Model, run: LoadedRun) -> None:
+        for module in model.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.__class__ = Planted
+                module.trained, module.fault = run.plan.dims.train_len, fault
+
+    return change
+
+
+def spread(model: Model, run: LoadedRun) -> None:
+    """Attention of the last layer is flat but for its best key, which has a fixed lead, and noise of
+    a fixed size is added to its output: the best key is heard among the trained number of keys,
+    and not among four times as many."""
+    lead = float(torch.tensor(run.plan.dims.train_len).log()) + 2.0
+
+    def flat(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
+        seen = logits.masked_fill(~inputs.mask_TS, -torch.inf)
+        return torch.where(seen == seen.amax(-1, keepdim=True), lead, 0.0)
+
+    last = [m for m in model.modules() if isinstance(m, MultiHeadAttention)][-1]
+    last.__class__, last.trained, last.fault = Planted, run.plan.dims.train_len, flat
+    last.average = _drowned(last, run.plan.dims.train_len)  # type: ignore[method-assign]
+
+
+def _drowned(attention: MultiHeadAttention, trained: int) -> Callable[..., Tensor]:
+    """Values of which only what has more weight than among 1.5 times the trained keys is heard."""
+    plain = attention.average
+    heard = torch.e**2 * trained / (torch.e**2 * trained + 1.5 * trained)
+
+    def average(weights: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        loud = weights.amax(-1, keepdim=True) >= heard
+        return plain(weights * loud, *args, **kwargs)
+
+    return average
+
+
+def penalised(model: Model, run: LoadedRun) -> None:
+    """Fire's bias falls by 0.5 for each token beyond a quarter of the trained distance."""
+    reach = run.plan.dims.train_len
+
+    def change(encoding: Any) -> None:
+        plain = encoding.bias
+
+        def bias(pos_q: Tensor, pos_k: Tensor) -> Tensor:
+            far = (pos_q[:, :, None] - pos_k[:, None] - reach).clamp(min=0)
+            return plain(pos_q, pos_k) - 0.5 * far[:, None]
+
+        encoding.bias = bias
+
+    for encoding in model.encodings:
+        change(encoding)
+
+
+def gates_closed(model: Model, run: LoadedRun) -> None:
+    """FoX's gates keep half of what they should at tokens beyond the trained length."""
+    reach = run.plan.dims.train_len
+
+    def change(encoding: Any) -> None:
+        plain = encoding.kept
+
+        def kept(inputs: AttentionInputs) -> Tensor:
+            steps = (torch.arange(inputs.k_BHSD.shape[2]) - reach + 1).clamp(min=0)
+            return plain(inputs) - 0.7 * steps
+
+        encoding.kept = kept
+
+    for encoding in model.encodings:
+        change(encoding)
+
+
+def rows_redrawn(model: Model, run: LoadedRun) -> None:
+    """The rows of the table past the trained positions are drawn again, ten times as large."""
+    table = model.encodings[0].table
+    assert isinstance(table, nn.Parameter)
+    reach = run.plan.dims.train_len
+    noise = torch.randn(table[reach:].shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        table[reach:] = 10 * noise
+
+
+def far_bias_redrawn(model: Model, run: LoadedRun) -> None:
+    """Fire's bias of each distance beyond the trained ones is drawn again, of deviation 30."""
+    reach = run.plan.dims.train_len
+    draw = torch.Generator().manual_seed(0)
+    rows = 30 * torch.randn(4, 4096, generator=draw)
+
+    def change(encoding: Any) -> None:
+        plain = encoding.bias
+
+        def bias(pos_q: Tensor, pos_k: Tensor) -> Tensor:
+            away = (pos_q[:, :, None] - pos_k[:, None]).clamp(min=0)
+            drawn = rows[:, away].transpose(0, 1)
+            return torch.where(away[:, None] >= reach, drawn, plain(pos_q, pos_k))
+
+        encoding.bias = bias
+
+    for encoding in model.encodings:
+        change(encoding)
+
+
+def values_permuted(model: Model, run: LoadedRun) -> None:
+    """What attention read is permuted at queries beyond the trained length."""
+    reach = run.plan.dims.train_len
+    order = torch.randperm(run.plan.dims.d_model, generator=torch.Generator().manual_seed(0))
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            out = module.out
+
+            def permuted(m: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+                late = (torch.arange(output.shape[1]) >= reach)[:, None]
+                return torch.where(late, output[..., order], output)
+
+            out.register_forward_hook(permuted)
+
+
+def answers_swapped(model: Model, run: LoadedRun) -> None:
+    """The model's last norm turns the state around at queries beyond the trained length."""
+    reach = run.plan.dims.train_len
+
+    def turned(module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+        late = (torch.arange(output.shape[1]) >= reach)[:, None]
+        return torch.where(late, -output, output)
+
+    model.norm.register_forward_hook(turned)  # type: ignore[union-attr, operator]
+
+
+def untrained(model: Model, run: LoadedRun) -> None:
+    """The weights before training, as after training on shuffled answers: nothing is learned."""
+    fresh = run.plan.model()
+    model.load_state_dict(fresh.state_dict())
+
+
+PLANTS = (
+    Plant("nothing", "generalises", "cope"),
+    Plant("rows of the table past training", "unseen distances", "learned", rows_redrawn),
+    Plant("bias of far distances drawn again", "unseen distances", "fire", far_bias_redrawn),
+    Plant("logits divided by 8", "temperature", "cope", at_attention(divided)),
+    Plant("bias that falls with distance", "its own penalty on distance", "fire", penalised),
+    Plant("gates that close", "its own penalty on distance", "fox", gates_closed),
+    Plant("far keys like the best near one", "far competitors", "cope", at_attention(copied)),
+    Plant("one key among many", "number of keys", "cope", spread),
+    Plant("values permuted after attention", "not retrieval", "cope", values_permuted),
+    Plant("the last state turned around", "not retrieval", "fox", answers_swapped),
+    Plant("not trained", "not learned", "cope", untrained),
+)
+ABSTAINS = {"mixed", "cannot be diagnosed"}
+
+
+def main(words: list[str]) -> None:
+    """Train, plant, diagnose and write the confusion matrix."""
+    given = dict(word.split("=", 1) for word in words)
+    seeds, runs_dir = int(given.get("seeds", 5)), given.get("runs_dir", "runs/planted")
+    only = given.get("only", "").split(",") if "only" in given else None
+    found: dict[str, Counter[str]] = {}
+    for plant in PLANTS:
+        if only and plant.name not in only:
+            continue
+        for seed in range(seeds):
+            one = train(*WORDS, f"pe={plant.pe}", f"train.lr={RATES[plant.pe]}", f"seed={seed}",
+                        f"runs_dir={runs_dir}")  # fmt: skip
+            run = load(one.path)
+            model = plain_model(run)
+            plant.change(model, run)
+            with torch.no_grad():
+                told = diagnose(run, SPLIT, model)
+            said = verdict([told])
+            found.setdefault(plant.name, Counter())[said.cause] += 1
+            plain = told.by_name["plain"]
+            shares = {name: round(share, 2) for name, share in said.shares.items()}
+            print(plant.name, seed, "->", said.cause, said.why, plain.value, plain.in_domain, shares,
+                  flush=True)  # fmt: skip
+    asked = {plant.name: plant.expected for plant in PLANTS}
+    wrong = sum(n for name, row in found.items() for cause, n in row.items()
+                if cause != asked[name] and cause not in ABSTAINS)  # fmt: skip
+    total = sum(sum(row.values()) for row in found.values())
+    print(f"wrong verdicts: {wrong} of {total}")
+    if "to" in given:
+        rows = [{"plant": n, "expected": asked[n], "verdicts": dict(c)} for n, c in found.items()]
+        Path(given["to"]).write_text(
+            json.dumps({"wrong": wrong, "of": total, "rows": rows}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
