@@ -29,7 +29,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from docs import facts, readme
+from docs import facts
+from docs.leaderboard import write_first_table
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
@@ -278,7 +279,7 @@ def main() -> None:
     head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
-    readme.write()
+    write_first_table()
     if not args.names and not args.tables:
         insert(EXTRAPOLATION, extrapolated(), "make findings")
 

@@ -22,7 +22,12 @@ from pe_lab.results.statistics.across_tasks import (
     probability_of_improvement,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.seeds import rates, stratified_interval, two_clusters
+from pe_lab.results.statistics.seeds import (
+    rate_of,
+    stratified_interval,
+    two_clusters,
+    with_rates,
+)
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], NDArray[np.float64]]
@@ -142,7 +147,10 @@ def test_rates_of_a_frame() -> None:
             "threshold": [0.05] * 6 + [None],
         }
     )
-    a, b, c = rates(frame, ["pe", "split"]).rows(named=True)
+    value, threshold = pl.col("error"), pl.col("threshold")
+    groups = frame.group_by("pe", "split", maintain_order=True)
+    table = groups.agg(n=value.count(), **rate_of(value, threshold))
+    a, b, c = with_rates(table).rows(named=True)
     assert (a["n"], a["k"], a["median"], a["clusters"], a["threshold"]) == (3, 2, 0.05, True, 0.05)
     assert (a["p_low"], a["p_high"]) == wilson(2, 3)
     assert (b["k"], b["p_generalises"], b["p_low"], b["clusters"]) == (0, 0.0, 0.0, False)
