@@ -110,8 +110,7 @@ def _checked(name: str) -> str:
 
 def kernel(kind: type[Request]) -> Attend:
     """The kernel of a kind of attention, not yet compared with its formula."""
-    found: Attend = importlib.import_module(f"pe_lab.kernels.cpu.{kind.module}").attend
-    return found
+    return importlib.import_module(f"pe_lab.kernels.cpu.{kind.module}").attend
 
 
 @functools.cache

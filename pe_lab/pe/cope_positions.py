@@ -26,10 +26,7 @@ class TablePositions(nn.Module):
         scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
         if torch.is_inference_mode_enabled():
             return picked(scores_BHTR, count(gate_logits_BHTS, mask_TS, len(self.table) - 1))
-        term: Tensor = CountAndPick.apply(  # type: ignore[no-untyped-call]
-            gate_logits_BHTS, scores_BHTR, mask_TS
-        )
-        return term
+        return CountAndPick.apply(gate_logits_BHTS, scores_BHTR, mask_TS)
 
 
 class MLPPositions(nn.Module):
@@ -48,8 +45,7 @@ class MLPPositions(nn.Module):
         hidden_BHTSN = self.hidden(share_BHTS[..., None]).relu()
         # q . (W h) = (q W) . h: no (T, S, D) tensor of vectors e.
         q_BHTN = q_BHTD @ self.out.weight
-        term_BHTS: Tensor = (hidden_BHTSN @ q_BHTN[..., None]).squeeze(-1)
-        return term_BHTS
+        return (hidden_BHTSN @ q_BHTN[..., None]).squeeze(-1)
 
 
 class SlopePositions(nn.Module):

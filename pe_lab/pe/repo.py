@@ -67,7 +67,7 @@ class RePo(PositionalEncoding):
         """p, (B, H, S), at least in float32."""
         p_BSH = self.position(F.silu(self.gate(x_BSE)) * self.content(x_BSE))
         wide = torch.promote_types(p_BSH.dtype, torch.float32)
-        return p_BSH.to(wide).transpose(1, 2)  # type: ignore[no-any-return]
+        return p_BSH.to(wide).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``position`` p of each key, where it follows from the input."""

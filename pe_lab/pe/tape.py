@@ -84,8 +84,7 @@ class TAPE(PositionalEncoding):
     def _planes(self, inputs: AttentionInputs) -> Tensor:
         """z of every key, (1 or B, S, H, D): cosine and sine of each pair side by side."""
         if inputs.carried is not None:
-            z: Tensor = inputs.carried
-            return z
+            return inputs.carried
         wide = torch.promote_types(inputs.k_BHSD.dtype, torch.float32)
         angle = (inputs.pos_k_BS[..., None] * self.frequencies)[:, :, None]
         z = torch.stack((angle.cos(), angle.sin()), -1).flatten(-2).to(wide)

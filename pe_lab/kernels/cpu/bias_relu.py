@@ -48,8 +48,7 @@ def feed_forward(x: Tensor, up: nn.Linear, out: nn.Linear) -> Tensor | None:
     readable = alike and not decoded and dispatch.cpu_kernels_may_read(x)
     if not (readable and cpu_kernel_passes("bias_relu", x.dtype, check)):
         return None
-    mapped: Tensor = _FeedForward.apply(*tensors)  # type: ignore[no-untyped-call]
-    return mapped
+    return _FeedForward.apply(*tensors)
 
 
 class _FeedForward(torch.autograd.Function):

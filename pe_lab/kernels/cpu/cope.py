@@ -143,7 +143,4 @@ def attend(request: Cope) -> Tensor:
     gate_k = None if request.gate_k is k else request.gate_k
     # S gates count to S at most.
     table, scale = table[: k.shape[-2] + 1], request.position_scale
-    out: Tensor = _Cope.apply(  # type: ignore[no-untyped-call]
-        q, k, request.v, gate_q, gate_k, table, scale, request.drop
-    )
-    return out
+    return _Cope.apply(q, k, request.v, gate_q, gate_k, table, scale, request.drop)

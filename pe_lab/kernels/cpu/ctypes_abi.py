@@ -63,8 +63,7 @@ def kernel(source: str, function: str, dtype: torch.dtype) -> Callable[[Any], in
     library = build.library(source)
     if library is None:
         raise build.NoLibraryError(f"CPU kernel {source!r} is not available")
-    found: Callable[[Any], int] = getattr(library, f"{function}_{_SUFFIX[dtype]}")
-    return found
+    return getattr(library, f"{function}_{_SUFFIX[dtype]}")
 
 
 def call(source: str, function: str, dtype: torch.dtype, problem: ctypes.Structure) -> None:

@@ -41,10 +41,7 @@ def attend(request: Dape) -> Tensor | None:
     }
     check(request, **of)
     weights = (x.contiguous() for x, _ in of.values())
-    out: Tensor = _Dape.apply(  # type: ignore[no-untyped-call]
-        request.drop, request.q, request.k, request.v, *weights
-    )
-    return out
+    return _Dape.apply(request.drop, request.q, request.k, request.v, *weights)
 
 
 class _Dape(torch.autograd.Function):

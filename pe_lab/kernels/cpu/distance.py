@@ -77,10 +77,7 @@ def attend(request: Distance | NearFar) -> Tensor | None:
         if torch.is_grad_enabled() and any(x.requires_grad for x in without):
             return None
         factors = RotaryFactors.of(request, rotation)
-    out: Tensor = _Distance.apply(  # type: ignore[no-untyped-call]
-        request.drop, factors, request.q, request.k, request.v, *terms
-    )
-    return out
+    return _Distance.apply(request.drop, factors, request.q, request.k, request.v, *terms)
 
 
 class RotaryFactors(NamedTuple):

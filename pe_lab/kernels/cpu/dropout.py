@@ -59,8 +59,7 @@ def dropout(
             f"the residual is {tuple(residual.shape)} of {residual.dtype}, what is dropped "
             f"{tuple(x.shape)} of {x.dtype}"
         )
-    out: Tensor = _Dropout.apply(x, residual, drop, rows)  # type: ignore[no-untyped-call]
-    return out
+    return _Dropout.apply(x, residual, drop, rows)
 
 
 def check(dtype: torch.dtype) -> bool:

@@ -45,11 +45,9 @@ def attend(request: Path) -> Tensor:
         others = (x for x in (k, v, w, beta, kept) if x is not None)
         return 0 * sum((x.sum() for x in others), q)
     before = (k.shape[2] - q.shape[2]) % CHUNK
-    within = WithinChunks.apply(q, k, w, beta)  # type: ignore[no-untyped-call]
+    within = WithinChunks.apply(q, k, w, beta)
     edge_q, edge_k, products, logits = within
-    out: Tensor = _Path.apply(  # type: ignore[no-untyped-call]
-        edge_q, edge_k, v, products, logits, kept, request.drop
-    )
+    out: Tensor = _Path.apply(edge_q, edge_k, v, products, logits, kept, request.drop)
     if before == 0:
         return out
     # Laid out by tokens, as the output projection reads it.

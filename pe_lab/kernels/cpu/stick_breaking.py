@@ -17,10 +17,7 @@ def attend(request: StickBreaking) -> Tensor:
     recomputes the weights. float32 and float64; tensors with a contiguous last dimension are not
     copied."""
     check(request)
-    out: Tensor = _StickBreaking.apply(  # type: ignore[no-untyped-call]
-        request.q, request.k, request.v, request.remainder, request.drop
-    )
-    return out
+    return _StickBreaking.apply(request.q, request.k, request.v, request.remainder, request.drop)
 
 
 class _StickBreaking(torch.autograd.Function):
