@@ -17,8 +17,7 @@ from torch import Tensor
 from docs import facts
 from docs.heatmaps import Panel
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.cope import CoPE
-from pe_lab.pe.cope_positions import count
+from pe_lab.pe.cope import CoPE, count
 from pe_lab.training.encodings import build_encodings
 
 LENGTH = 48

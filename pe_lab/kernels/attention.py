@@ -18,7 +18,7 @@ from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.masks import additive
+from pe_lab.pe.functional import additive
 
 LONG = 2048 * 2048
 """From this many logits of a head on, the plain code goes by blocks of queries."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.pe.rotation import Rotation, multiply_pairs
+from pe_lab.pe.functional import Rotation, multiply_pairs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -20,7 +20,7 @@ from pe_lab.kernels.requests import (
     Request,
     StickBreaking,
 )
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 logger = logging.getLogger("pe_lab")
 

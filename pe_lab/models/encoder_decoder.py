@@ -27,7 +27,7 @@ from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig, draw
 from pe_lab.models.transformer_config import Activation, TransformerSizes
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.masks import additive
+from pe_lab.pe.functional import additive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from pe_lab.kernels.requests import (
     Request,
     StickBreaking,
 )
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 Attend = Callable[..., Tensor | None]
 DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)

@@ -23,7 +23,7 @@ from pe_lab.kernels.cpu.ctypes_abi import (
     thirds,
 )
 from pe_lab.kernels.requests import Distance, NearFar
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 BLOCK = 64
 # Work is split into about this many parts, whatever the number of threads, so that results do not
