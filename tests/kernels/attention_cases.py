@@ -52,7 +52,7 @@ def request(name: str, *given: Any) -> Request:
 
 def kernel(name: str) -> Attend:
     """The C++ kernel as a function of ``ARGUMENTS`` and dropout."""
-    return lambda *given: dispatch.kernel(ARGUMENTS[name][0])(request(name, *given))
+    return lambda *given: dispatch.KERNELS[ARGUMENTS[name][0]](request(name, *given))
 
 
 def formula(name: str) -> Attend:

@@ -5,9 +5,8 @@ import torch
 from fast import plain
 from variants import SECTIONS, TRAIN_LEN, VARIANTS, model, scattered, sequential, tokens
 
-from pe_lab.kernels import attention as fast_attention
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.attention import FastAttention, by_blocks
+from pe_lab.kernels import apply, dispatch
+from pe_lab.kernels.apply import FastAttention, by_blocks
 from pe_lab.models.transformer import Transformer
 
 NAMES = [*SECTIONS, "cope-combine=rope", "cope-gates=sep_keys", "cope-gates=values"]
@@ -31,7 +30,7 @@ def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
         pytest.skip("a query's weights depend on other queries")
     expected = results(plain(built), TRAIN_LEN)
-    monkeypatch.setattr(fast_attention, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
+    monkeypatch.setattr(apply, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:
         # PyTorch's fused attention would be used before it.
         block.attention.sdpa = False  # type: ignore[union-attr]
