@@ -17,7 +17,7 @@ are small by default. The recipes `experiment=paper/<name>` have published setti
 `pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` writes
 those that a run reads, as JSON Lines with a header that makes the file again.
 `task.files={long_x2: FILE.jsonl}` reads a file in their place. Your own sequences are read from
-the same format ([`core/task_file.py`](../pe_lab/core/task_file.py)).
+the same format ([`core/batch.py`](../pe_lab/core/batch.py)).
 """
 
 

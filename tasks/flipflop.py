@@ -7,9 +7,9 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field
 
+from pe_lab.core.batch import SUFFIX
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Stored, Task
-from pe_lab.core.task_file import SUFFIX
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))

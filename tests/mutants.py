@@ -26,7 +26,6 @@ TRAINER = "pe_lab/training/trainer.py"
 ADAM = "pe_lab/training/optimizer.py"
 OPTIMIZER = "pe_lab/core/optimizer.py"
 MEASURE = "pe_lab/training/measure.py"
-GENERATE = "pe_lab/training/generate.py"
 BATCHES = "pe_lab/training/batches.py"
 METRICS = "pe_lab/core/metrics.py"
 MODEL = "pe_lab/models/base.py"
@@ -36,7 +35,7 @@ FIRST = {
     "test_trainer.py": (TRAINER,),
     "test_optimizer.py": (ADAM, OPTIMIZER),
     "test_batches.py": (BATCHES,),
-    "test_answers.py": (MEASURE, GENERATE, METRICS, MODEL, MEMORY),
+    "test_answers.py": (MEASURE, METRICS, MODEL, MEMORY),
 }
 """The tests of each file, which run first where it is changed."""
 
@@ -160,7 +159,7 @@ MUTANTS = [
      "np.unique(self.row[self.wrong])", "np.unique(self.row[~self.wrong])"),
     ("breakdown one token short", MEASURE,
      "self.position + 1", "self.position"),
-    ("least likely token generated", GENERATE,
+    ("least likely token generated", MEASURE,
      "logits_BV.argmax(-1, keepdim=True)", "logits_BV.argmin(-1, keepdim=True)"),
     ("generated answers compared with the next place's", MEASURE,
      "part.targets[:, first : first + n]", "part.targets[:, first - 1 : first + n - 1]"),

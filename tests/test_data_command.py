@@ -9,7 +9,7 @@ import pytest
 from program import ROOT, Here, assert_refused, summary, the_run, tiny
 
 from pe_lab.cli.train import checked
-from pe_lab.core import task_file
+from pe_lab.core import batch as task_file
 from pe_lab.core.task import Batch, Task
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task
@@ -44,7 +44,7 @@ def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
     path = tmp_path / "x.jsonl"
     path.write_bytes(task_file.encoded(header, batch))
-    found = task_file.read("key", str(path))
+    found = task_file.read_sequences("key", str(path))
     assert found.digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
     assert (found.header, found.in_order, len(found)) == (header, False, 5)
     assert_equal(batch, found.batch)
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_one_sentence(
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(map(json.dumps, [header, *rows])))
     with pytest.raises(ValueError, match=rf"^task.files.train: .*{message}.*; write it again"):
-        task_file.read("task.files.train", str(path))
+        task_file.read_sequences("task.files.train", str(path))
 
 
 def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
             damaged[rng.integers(len(damaged))] = rng.integers(256)
         path.write_bytes(damaged)
         try:
-            found = task_file.read("key", str(path)).batch
+            found = task_file.read_sequences("key", str(path)).batch
         except ValueError:
             refused += 1
         else:

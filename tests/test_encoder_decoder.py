@@ -15,8 +15,7 @@ from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.pe.none import NoPE
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.plan import build_task
+from pe_lab.training.plan import build_encodings, build_task
 
 pytestmark = pytest.mark.usefixtures("float64")
 

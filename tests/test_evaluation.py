@@ -17,7 +17,7 @@ from program import start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import DamagedError, RunError, UsageError
-from pe_lab.config.combined_parts import encoding_section
+from pe_lab.config.check import encoding_section
 from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluation.cells import EvaluationData, cells
 from pe_lab.evaluation.evaluate import evaluate
@@ -27,9 +27,8 @@ from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import measure
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import answer, fixed_positions
-from pe_lab.training.plan import Plan, plan
+from pe_lab.training.plan import Plan, build_encodings, plan
 
 Run = Callable[..., Path]
 COPYING = (

@@ -16,7 +16,7 @@ from docs import facts
 from pe_lab.core.dropout import Drop
 from pe_lab.models.base import ScoredPositions
 from pe_lab.models.input_output import InputOutput
-from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.plan import build_encodings, refused
 
 pytestmark = pytest.mark.usefixtures("float64")
 Build = Callable[..., InputOutput]

@@ -18,8 +18,7 @@ from docs.facts import names, section
 from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
-from pe_lab.experiment.inspect_run import inspect_run
-from pe_lab.experiment.load_run import load
+from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.inspection.page import fragment
 from pe_lab.inspection.text import lines
 from pe_lab.store.run_folder import RunFolder

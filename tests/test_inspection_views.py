@@ -14,7 +14,7 @@ from rich.console import Console
 
 from docs.facts import section
 from pe_lab.cli.inspect import show
-from pe_lab.experiment.inspect_run import inspect_run
+from pe_lab.experiment.load_run import inspect_run
 from pe_lab.inspection.data import Answer, Head
 from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment
 from pe_lab.inspection.text import lines

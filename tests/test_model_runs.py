@@ -14,8 +14,7 @@ from docs import facts
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import Config
-from pe_lab.experiment.inspect_run import inspect_run
-from pe_lab.experiment.load_run import load
+from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.experiment.run import run_alone
 from pe_lab.models.attention import Attention
 from pe_lab.training.plan import plan

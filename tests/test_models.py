@@ -17,7 +17,7 @@ from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_MODEL
 from pe_lab.evaluation.contract.tiny import gradients, loss, scattered, sequential
 from pe_lab.models.base import Model, ModelConfig
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 ENCODINGS = facts.names()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 WIDTH, VOCAB, LENGTH = 3, 5, 6
 CONFIGS = {"lstm": LSTMConfig, "gru": GRUConfig}

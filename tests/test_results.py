@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import METRICS, Metric, wilson
-from pe_lab.experiment.summary import split_table
+from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.store.digests import sealed
@@ -242,7 +242,7 @@ def test_a_bound_of_no_error_is_0() -> None:
 def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run from before there was a metric lacks it; one whose loss overflowed has null."""
     mine = Metric("mine", float, "nats", column="mine", lower_is_better=True, may_overflow=True)
-    for module in ("core.metrics", "experiment.summary"):
+    for module in ("core.metrics", "experiment.run"):
         monkeypatch.setattr(f"pe_lab.{module}.METRICS", (*METRICS, mine))
     made("old")
     for seed, value in enumerate((0.5, None)):

@@ -16,7 +16,7 @@ from pe_lab.models.base import Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.store.run_id import identity
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 pytestmark = pytest.mark.usefixtures("float64")
 KEYS: dict[str, Any] = {

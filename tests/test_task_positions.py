@@ -16,7 +16,7 @@ from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
 from pe_lab.tasks.copy import Copy
-from pe_lab.training.generate import generate
+from pe_lab.training.measure import generate
 
 
 def task(**keys: object) -> Numbers:

@@ -24,8 +24,7 @@ from offline_wandb import (
 )
 
 from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
-from pe_lab.experiment.trackers.wandb import WandbTracker
-from pe_lab.experiment.trackers.wandb_files import WandbFolder, sync_command
+from pe_lab.experiment.trackers.wandb import WandbFolder, WandbTracker, sync_command
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 

@@ -18,7 +18,7 @@ from pe_lab.experiment.trackers.labels import (
     with_mean_ood,
 )
 from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments
-from pe_lab.store.sweep_name import LONGEST, operational, sweep_name, swept
+from pe_lab.store.run_id import LONGEST, operational, sweep_name, swept
 
 TODAY = date.today().isoformat()
 

@@ -111,7 +111,7 @@ def test_pictures_when_asked_for(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("one\ntwo")
 
-    monkeypatch.setattr("pe_lab.experiment.inspect_run.inspect_run", fail)
+    monkeypatch.setattr("pe_lab.experiment.load_run.inspect_run", fail)
     outcome = here(*words, "seed=1")
     assert outcome.status == 0
     assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out

@@ -20,8 +20,7 @@ from pe_lab.cli.train import arguments, register
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import Options, choices_of
 from pe_lab.config.choices import CHOICES, choices
-from pe_lab.config.compose import compose, open_hydra
-from pe_lab.config.compose_errors import options_of
+from pe_lab.config.compose import compose, open_hydra, options_of
 from pe_lab.config.overrides import ALL_GROUPS
 from pe_lab.config.schema import Config
 from pe_lab.core.metrics import IN_DOMAIN

@@ -32,7 +32,7 @@ from pe_lab.common.files import write_new_file
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.output import printable
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.core import task_file
+from pe_lab.core.batch import FORMAT, SUFFIX, encoded
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Task
 
@@ -81,7 +81,7 @@ def show(words: Sequence[str]) -> None:
         )
     batch, in_order = _sequences(config, task, options.split, options.n)
     header = {
-        "pe_lab_data": task_file.FORMAT,
+        "pe_lab_data": FORMAT,
         "version": __version__,
         "again": shlex.join(["pe-lab", "data", *words]),
         "task": config.task,
@@ -93,7 +93,7 @@ def show(words: Sequence[str]) -> None:
         "vocab": list(task.vocab),
     }
     try:
-        write_new_file(path, task_file.encoded(header, batch))
+        write_new_file(path, encoded(header, batch))
     except OSError as error:
         raise RunError(
             f"{path} cannot be written ({error.strerror}): make room there, or name another file"
@@ -108,7 +108,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _check_path(path: Path) -> None:
-    if path.suffix != task_file.SUFFIX:
+    if path.suffix != SUFFIX:
         raise UsageError(
             f"data to={path}: the format is JSON Lines, give to={path.with_suffix('.jsonl')}"
         )

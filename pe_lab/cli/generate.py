@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from pe_lab.cli.run_argument import find_run
+from pe_lab.common.config_dir import trust
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.output import printable
-from pe_lab.common.trust import trust
 
 if TYPE_CHECKING:
     from pe_lab.experiment.load_run import LoadedRun
@@ -81,7 +81,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.core.rng import torch_seed
     from pe_lab.core.task import Batch
     from pe_lab.experiment.load_run import load
-    from pe_lab.training import generate as decoding
+    from pe_lab.training import measure as decoding
     from pe_lab.training.measure import fixed_positions
 
     run, top_k = load(path), options.top_k

@@ -17,9 +17,9 @@ from typing import Annotated
 from pydantic import Field
 
 from pe_lab.cli.run_argument import find_run
+from pe_lab.common.config_dir import trust
 from pe_lab.common.console import console
 from pe_lab.common.options import Options, parse, without_config_dir
-from pe_lab.common.trust import trust
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 
@@ -53,7 +53,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(InspectOptions, rest)
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
-    from pe_lab.experiment.inspect_run import inspect_run
+    from pe_lab.experiment.load_run import inspect_run
     from pe_lab.inspection.text import choose_head, lines
 
     inspection = inspect_run(path, options.split, options.sample, options.query)

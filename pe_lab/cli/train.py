@@ -17,8 +17,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
 from pe_lab.common.options import Options
 from pe_lab.common.suggest import similar
-from pe_lab.config.compose import CONFIG_PATH, compose, run_composed
-from pe_lab.config.compose_errors import keys_of
+from pe_lab.config.compose import CONFIG_PATH, compose, keys_of, run_composed
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import ALL_GROUPS, as_typed
 from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
@@ -55,7 +54,7 @@ def launch(words: Sequence[str]) -> None:
         return _hydra(args)
     jobs, plans = planned(args)
     if args.multirun:
-        from pe_lab.sweeps.multirun import multirun
+        from pe_lab.sweeps.sweep import multirun
 
         return multirun(args, jobs, plans)
     (cfg,), (plan,) = jobs, plans

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.core import task_file
 from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
+from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
 from pe_lab.core.batch import Stored as Stored
 from pe_lab.core.metrics import IN_DOMAIN
@@ -113,7 +113,7 @@ class Task(ABC):
         return {split: file.digest for split, file in self._files.items()}
 
     @cached_property
-    def _files(self) -> dict[str, task_file.FromFile]:
+    def _files(self) -> dict[str, FromFile]:
         return {
             name: self._file(name, path) for name, path in self.files.items() if self._ours(path)
         }
@@ -122,9 +122,9 @@ class Task(ABC):
         """Whether a file has the form that ``pe-lab data`` writes for every task."""
         return True
 
-    def _file(self, name: str, path: str) -> task_file.FromFile:
+    def _file(self, name: str, path: str) -> FromFile:
         key = f"task.files.{name}"
-        found = task_file.read(key, path)
+        found = read_sequences(key, path)
         if tuple(found.header["vocab"]) != self.vocab:
             raise ValueError(
                 f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "

@@ -71,3 +71,18 @@ class Tracker(ABC):
     def abort(self) -> None:
         """Release what is left after an error, within a few seconds."""
         return
+
+
+class NoTracker(Tracker):
+    """No tracker: the run folder is the only record."""
+
+    active = False
+
+    def start(self, run: TrackedRun) -> None:
+        pass
+
+    def log(self, row: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        pass

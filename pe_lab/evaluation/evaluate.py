@@ -21,9 +21,9 @@ from typing import Any
 import polars as pl
 import torch
 
+from pe_lab.common.config_dir import trust
 from pe_lab.common.errors import PeLabError, RunError, UsageError
 from pe_lab.common.signals import StopOnSignal, stopping
-from pe_lab.common.trust import trust
 from pe_lab.config.schema import plain, validated
 from pe_lab.core.metrics import GENERATED, generated_metrics
 from pe_lab.core.task import Batch

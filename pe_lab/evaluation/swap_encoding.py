@@ -17,15 +17,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import as_yaml
-from pe_lab.config.check import check
-from pe_lab.config.combined_parts import encoding_section, fill_parts, repository_of
+from pe_lab.config.check import check, encoding_section, fill_parts, repository_of
 from pe_lab.config.schema import Config, plain, register_resolvers
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.training.encodings import build_encodings, refused, refused_positions
-from pe_lab.training.plan import Plan
+from pe_lab.training.plan import Plan, build_encodings, refused, refused_positions
 
 _OPEN, _CLOSE = "[{(", "]})"
 _NAME = re.compile(r"[\w/.-]+")

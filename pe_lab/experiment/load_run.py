@@ -1,4 +1,4 @@
-"""Load the model of a finished run."""
+"""Load the model of a finished run, and inspect one of its sequences."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,12 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.errors import DamagedError, UsageError, sentence
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.trust import refuse_foreign
 from pe_lab.config.check import check
 from pe_lab.core.task import Batch, Ints
+from pe_lab.inspection.data import Inspection, Source
+from pe_lab.inspection.inspect import inspect
 from pe_lab.models.base import Model
+from pe_lab.models.transformer import Decoder
 from pe_lab.store import checkpoint
 from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
@@ -128,7 +131,7 @@ def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
     again, as some have another value at another length."""
     config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
     # By its name: the trackers import this file, for their pictures.
-    tracker = {"_target_": "pe_lab.experiment.trackers.none.NoTracker"}
+    tracker = {"_target_": "pe_lab.core.tracker.NoTracker"}
     return {**config, "device": "cpu", "tracker": tracker}
 
 
@@ -151,3 +154,28 @@ def summary_of(folder: RunFolder) -> dict[str, Any]:
         f"{path} is not finished ({state}, step {status.get('step', 0)} of "
         f"{status.get('steps', '?')}): run its command again to continue it"
     )
+
+
+def inspect_run(
+    path: str | Path, split: str = "in_domain", sample: int = 0, query: int | None = None
+) -> Inspection:
+    """Load a finished run and inspect one of the sequences that it was evaluated on.
+
+    Args:
+        sample: the number of the sequence within the split, from 0.
+        query: a position whose row is kept whatever the length of the sequence.
+
+    Raises:
+        UsageError: no finished run, no such split, sequence or query, or no such model.
+    """
+    run = load(path)
+    if not isinstance(run.model, Decoder):
+        raise UsageError(
+            f"run={path} has no layers of attention from each token to those before: give a run "
+            f"of model=transformer, not of model={run.summary['names'].get('model')}"
+        )
+    data, positions = run.sequences(split)
+    facts = {key: run.summary[key] for key in ("task", "pe", "seed")}
+    source = Source(path=Path(path), split=split, **facts)
+    task = run.plan.task.split(split)
+    return inspect(run.model, source, task, data, positions, sample, query, run.autocast)

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from pe_lab.common.config_dir import classes
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.trust import classes
 from pe_lab.config.schema import Config
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import ModelConfig

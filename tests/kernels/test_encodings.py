@@ -13,7 +13,7 @@ from docs import facts
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.requests import Request
 from pe_lab.models.base import Vocabulary
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 pytestmark = needs_compiler
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, sequential
 
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def encodings(name: str, choice: dict[str, Any], **sizes: int) -> list[PositionalEncoding]:

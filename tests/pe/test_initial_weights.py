@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from variants import SECTIONS, VARIANTS, dims
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 Start = Callable[[Tensor], None]
 WIDTH, HEADS, HEAD, TRAIN, LONG = 128, 32, 4, 100, 500

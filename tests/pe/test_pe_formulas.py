@@ -10,7 +10,7 @@ from naive import LOGITS, VALUES, attend, plain_value, sinusoid
 from variants import SECTIONS, dims, scattered, sequential
 
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 COPE_CHOICES: list[dict[str, Any]] = [
     {},

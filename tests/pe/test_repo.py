@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
 from pe_lab.pe.rope_2d import affine_scan
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 
 def repo_position(s: Sight, b: int, h: int, j: int) -> Tensor:

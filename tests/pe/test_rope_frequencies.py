@@ -19,7 +19,7 @@ from pe_lab.config.schema import plain
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.pe.rope import RoPE
 from pe_lab.store.run_id import identity
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 LENGTH = 12
 NEW = ("fraction", "drop", "clip", "learned")

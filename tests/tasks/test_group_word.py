@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.rng import generator
-from pe_lab.experiment.summary import evaluation_sets
+from pe_lab.experiment.run import evaluation_sets
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.suite import load_suite

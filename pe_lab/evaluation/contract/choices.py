@@ -8,11 +8,11 @@ from hydra.utils import get_object
 from torch import nn
 
 from pe_lab.common.errors import UsageError
-from pe_lab.config.combined_parts import encoding_section, merged, repository_of
+from pe_lab.config.check import encoding_section, merged, repository_of
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import MAX_LEN, Section, dims
 from pe_lab.pe.base import Dims
-from pe_lab.training.encodings import SHIPPED, build_encodings
+from pe_lab.training.plan import SHIPPED, build_encodings
 
 
 def hint_of(section: Section, key: str) -> Any:

@@ -15,8 +15,8 @@ from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.tiny import Section
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims
-from pe_lab.training.encodings import build_encodings
 from pe_lab.training.kernels import accelerate
+from pe_lab.training.plan import build_encodings
 
 ROPE = {"_target_": "pe_lab.pe.rope.RoPE", "base": 10000, "pairing": "interleaved"}
 SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 64, "vocab_size": 32}

@@ -38,7 +38,7 @@ from pe_lab.evaluation.contract.tiny import (
     tokens,
 )
 from pe_lab.models.transformer import Transformer
-from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import build_encodings
 
 NONE = {"_target_": "pe_lab.pe.none.NoPE"}
 SHIFT = 7

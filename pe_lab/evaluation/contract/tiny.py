@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from pe_lab.evaluation.contract.outcome import hold
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
 from pe_lab.training.kernels import accelerate
+from pe_lab.training.plan import build_encodings
 
 Section = dict[str, Any]
 """The keys of an encoding, a task or a model, with its ``_target_``."""

@@ -53,7 +53,7 @@ def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
 def pictures(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
     """The inspection page of some splits; empty where they cannot be made."""
     try:
-        from pe_lab.experiment.inspect_run import inspect_run
+        from pe_lab.experiment.load_run import inspect_run
         from pe_lab.inspection.page import page
 
         return {split: page(inspect_run(folder, split)) for split in picture_splits(summary)}
