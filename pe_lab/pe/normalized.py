@@ -33,11 +33,12 @@ class Normalized(PositionalEncoding):
                 f"max_len={max_len} has no effect with scale=sequence, which divides by each "
                 "sequence's length: set max_len=null or scale=max_len"
             )
-        self.shares = None
+        shares = None
         if not self.whole_sequence:
             self.max_len = dims.max_len if max_len is None else max_len
-            shares = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
-            self.shares = nn.Buffer(shares, persistent=False)
+            share = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
+            shares = nn.Buffer(share, persistent=False)
+        self.shares = shares
         self.weight = nn.Parameter(torch.empty(dims.d_model).uniform_(-1, 1))
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
