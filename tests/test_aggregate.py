@@ -146,7 +146,6 @@ def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
 
 
 def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
-    """Its own values lie close together: the lowest mean, yet without interval and star."""
     for seed, (sparse, dense) in enumerate([(0.0, 0.1), (0.0, 0.11), (0.09, 0.02), (0.1, 0.0)]):
         made("a", seed, errors={"in_domain": 0.0, "sparse": sparse, "dense": dense})
         made("b", seed, errors={"in_domain": sparse, "sparse": 0.5, "dense": 0.5})

@@ -47,7 +47,6 @@ def calls(tmp_path: Path, name: str) -> list[str]:
 
 
 def test_the_script_passed_to_sbatch(here: Here, tmp_path: Path, fake: Fake) -> None:
-    """A sweep up to sbatch, which refuses the jobs."""
     for name in ("srun", "squeue", "scancel", "sacct"):
         fake(name, "")
     fake("sbatch", f'cp "$1" {tmp_path}/script; echo "sbatch: error: No account" >&2; exit 1')
@@ -91,7 +90,6 @@ def test_without_accounts(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.extended
 def test_without_the_plugin(tmp_path: Path) -> None:
-    """In a process in which the plugin cannot be found."""
     code = """
 import pkgutil, sys
 from importlib.machinery import PathFinder

@@ -95,7 +95,6 @@ def test_a_resumed_run_says_that_the_class_changed(add: Add, here: Here, tmp_pat
 
 
 def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
-    """One without keys or parameters needs none."""
     text = "from pe_lab.pe.base import PositionalEncoding\n\nclass Bare(PositionalEncoding):\n"
     text += "    def embed(self, x, tokens, pos):\n        return x + pos[..., None] % 2\n"
     add("bare", text, "pe/bare", "_target_: bare.Bare\n")

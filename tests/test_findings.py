@@ -77,7 +77,6 @@ def test_the_head_counts_the_verdicts() -> None:
 
 
 def test_no_kept_run_is_without_a_section() -> None:
-    """A run of the file is shown by a section."""
     shown = pl.concat([findings.runs_of(WRITTEN[name], kept())["path"] for name in ON_PAGE])
     assert set(kept()["path"]) == set(shown)
     assert FILE.stat().st_size < 1_000_000

@@ -22,7 +22,6 @@ LONG = ("train.steps=5000", "train.checkpoint_every=5000", "train.log_every=1")
 
 
 def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> None:
-    """V8: ``runs_dir='m[/b]x'`` ended in a MarkupError after the work, ``[y]`` vanished."""
     ended = here(*tiny("train.steps=2", "runs_dir='m[/b]x[y]'"))
     assert ended.status == 0
     assert "written to  m[/b]x[y]/flipflop/none/seed0-" in ended.out
@@ -36,7 +35,6 @@ def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> Non
 
 
 def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
-    """V8: terminal escapes in names reached the terminal."""
     out = io.StringIO()
     _Console(file=out, force_terminal=False, markup=False).print("a\x1b]0;x\x07\tb\n[b]")
     assert out.getvalue() == "a\\x1b]0;x\\x07   b\n[b]\n"
@@ -54,7 +52,6 @@ def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
     ],
 )
 def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: int) -> None:
-    """V16: a logging traceback at each line, and exit status 1 of a finished run."""
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [*PROGRAM, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
@@ -68,7 +65,6 @@ def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: in
 
 
 def test_closed_standard_streams(tmp_path: Path) -> None:
-    """V16: with ``>&-`` the program did not start; and no file may take the place of stdout."""
     words = tiny("train.steps=3")
     script = f"exec {' '.join([*PROGRAM, *words])} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", script], cwd=tmp_path).returncode == 0
@@ -79,7 +75,6 @@ def test_closed_standard_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["pe_lab.common.output", "numpy", "torch"])
 def test_ctrl_c_amid_an_import_leaves_no_traceback(tmp_path: Path, module: str) -> None:
-    """V13: Ctrl-C in the first second left tracebacks, or half of numpy."""
     program = tmp_path / "pe-lab"
     program.write_text(f"""
 import os, signal, sys
@@ -97,7 +92,6 @@ entry()
 
 
 def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
-    """V17: a closed terminal lost what was trained since the last checkpoint."""
     words = tiny(*LONG)
     run = start(*words, cwd=tmp_path)
     run.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/metrics.jsonl")))
@@ -115,7 +109,6 @@ def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
 def test_a_signal_ignored_at_the_start_stays_ignored(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """V17: ``&`` in a script ignores SIGINT, nohup ignores SIGHUP."""
     running = subprocess.Popen(
         [*PROGRAM, *tiny("train.steps=400", "train.log_every=1")], cwd=tmp_path,
         stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN),
@@ -130,7 +123,6 @@ def test_a_signal_ignored_at_the_start_stays_ignored(
 
 @pytest.mark.extended
 def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
-    """V18: ``LC_ALL=C PYTHONUTF8=0`` failed without a sentence."""
     env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for words in (tiny("train.steps=2"), ["report"], ["inspect", "run=flipflop"]):
         ended = command(*words, cwd=tmp_path, env=env)
@@ -140,7 +132,6 @@ def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
 def test_a_read_only_folder_shows_a_killed_run_as_killed(
     here: Here, disk: Callable[[str], Path]
 ) -> None:
-    """V18: on a read-only mount it was shown as running."""
     mounted = disk("8m")
     assert here(*tiny("train.steps=2", f"runs_dir={mounted}/runs")).status == 0
     folder = the_run(mounted / "runs")
@@ -151,7 +142,6 @@ def test_a_read_only_folder_shows_a_killed_run_as_killed(
 
 
 def test_a_folder_without_a_status_is_held_by_another_process(here: Here, tmp_path: Path) -> None:
-    """V18: "is being written by process None on None"."""
     folder = RunFolder(tmp_path / "runs/flipflop/none/seed0-01234567")
     message = "is being written by another process"
     with folder.lock(), pytest.raises(HeldError, match=message), RunFolder(folder.path).lock():
@@ -159,7 +149,6 @@ def test_a_folder_without_a_status_is_held_by_another_process(here: Here, tmp_pa
 
 
 def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
-    """V18: no remedy for 1e30, a path with a comma is not found, tables write lock files."""
     line = tiny("train.steps=2", "runs_dir='a,b'")
     assert "set it to a smaller whole number" in here(*line, "train.patience=1e30").err
     assert here(*line).status == 0
@@ -176,7 +165,6 @@ def test_words_that_were_wrong(here: Here, tmp_path: Path) -> None:
 def test_a_tracker_that_starts_is_shown_on_a_terminal(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 15, part 2: the terminal was silent for the seconds that wandb takes to start."""
     out = io.StringIO()
     terminal = _Console(file=out, force_terminal=True, markup=False)
     monkeypatch.setattr("pe_lab.common.console.console", lambda: terminal)

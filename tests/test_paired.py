@@ -170,7 +170,6 @@ def test_every_pair_of_settings_has_a_table(here: Here) -> None:
 
 
 def test_the_title_ends_with_a_label_if_there_is_one(here: Here) -> None:
-    """The preset's own setting departs in nothing."""
     for changes in ({}, {"train.lr": 0.02}):
         for pe in ("cope", "rope"):
             errors_of(pe, A if pe == "cope" else B, **changes)

@@ -193,7 +193,6 @@ def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
 
 
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
-    """The published code of counting divides cope's position term, and no other encoding has it."""
     cope, learned = checked_jobs(
         ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
     )

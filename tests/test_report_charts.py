@@ -144,7 +144,6 @@ def test_errors_by_depth_are_those_of_the_summary(here: Here) -> None:
     "form", ["svg", *(pytest.param(form, marks=pytest.mark.extended) for form in ("png", "pdf"))]
 )
 def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) -> None:
-    """On white, with caption and number of seeds; the inspection too."""
     words = (f"runs_dir={runs}", "task=selective_copy", f"format={form}", "out=figures")
     ended = here("report", *words)
     assert ended.status == 0, ended.err
@@ -176,7 +175,6 @@ def test_inspections_of_two_settings_are_two_files() -> None:
 
 
 def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> None:
-    """With the number of runs, a caption and a white ground."""
     for steps, error in ((100, 0.5), (400, 0.125)):
         for seed in range(2):
             evaluate(made("cope", seed, **{"train.steps": steps}), "trained", {64: 0.0, 256: error})

@@ -210,7 +210,6 @@ def test_what_only_an_unfinished_run_has_is_not_named(here: Here) -> None:
 
 
 def test_a_row_of_many_runs(here: Here, tmp_path: Path) -> None:
-    """By their number, powers of a binomial overflowed."""
     made("a", errors={"in_domain": 0.0, "sparse": 0.0})
     runs = read_runs()
     many = pl.concat(
@@ -284,7 +283,6 @@ def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
 
 
 def test_the_runs_of_the_findings_ship(here: Here) -> None:
-    """Whatever the folder."""
     out = here("results", "file=findings", "task=needle", "pe=rope").out
     assert "needle: error in %" in out
     assert "rope" in out

@@ -188,7 +188,6 @@ def test_any_configuration(here: Here, run: Path) -> None:
 def test_metrics_that_were_edited_are_not_drawn(
     here: Here, run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """V4."""
     path = run / "metrics.jsonl"
     path.write_text(path.read_text().replace('"step": 1', '"step": 2', 1))
     shows(here("report", "inspect=none"))
@@ -197,7 +196,6 @@ def test_metrics_that_were_edited_are_not_drawn(
 
 @pytest.mark.parametrize("edit", [('"error": ', '"error": 1'), ('"seconds": ', '"seconds": 1')])
 def test_an_edited_evaluation_is_not_averaged(here: Here, run: Path, edit: tuple[str, str]) -> None:
-    """V4: a digit more."""
     assert here("eval", f"run={run}", "lengths=8").status == 0
     path = run / "evaluations.jsonl"
     path.write_text(path.read_text().replace(*edit, 1))

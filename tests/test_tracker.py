@@ -96,7 +96,6 @@ print("started:", [f.parent.name for f in pathlib.Path("/proc").glob("[0-9]*/cmd
 def test_a_run_killed_before_the_end_of_its_tracker_is_sent_by_the_next_start(
     here: Here, tmp_path: Path, sweep: list[str]
 ) -> None:
-    """reliability.md, V5: summary.json was written, the tracker had a part of the rows."""
     words = [*sweep, *tiny(OFFLINE, "train.steps=60")]
     process = start_process(*words, cwd=tmp_path)
     process.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/summary.json")))
@@ -154,7 +153,6 @@ def test_a_finished_run_is_not_sent_to_another_tracker(
 def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md, V6: the diff of uncommitted changes is kept byte for byte."""
     code = tmp_path / "code"
     for name in ("pe_lab/store/run_folder.py", "latin1.txt"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,6 @@ NAMES = ("checkpoint.pt", "summary.json", "metrics.jsonl", "evaluations.jsonl")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flipped_bit_is_found(here: Here, run: Path, name: str) -> None:
-    """V1 and V4: any bit of a file with digests."""
     rng, whole = random.Random(name), (run / name).read_bytes()
     for _ in range(40):
         flip(run / name, rng.randrange(len(whole)), rng.randrange(8))
@@ -155,7 +154,6 @@ def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], p
 
 
 def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run: Path) -> None:
-    """V7: eval of a broken run."""
     assert here(*WORDS, "seed=1").status == 0
     others = tuple(here(*WORDS, f"seed={seed}").status for seed in (2, 3))
     assert others == (0, 0)
@@ -187,7 +185,6 @@ def test_a_summary_without_its_digest_is_damaged_everywhere(
 
 
 def test_damaged_runs_are_set_aside_and_made_again(here: Here, run: Path) -> None:
-    """No other run is made again, and nothing is lost."""
     assert here(*WORDS, "seed=1").status == 0
     other = next(run.parent.glob("seed1-*"))
     kept = (other / "checkpoint.pt").read_bytes()
@@ -215,7 +212,6 @@ def test_a_damaged_row_of_evaluations_sets_no_model_aside(here: Here, run: Path)
 @pytest.mark.parametrize("name", [*NAMES, "status.json", "environment.json", "config.yaml"])
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to nothing", "link to itself"])
 def test_what_is_no_file_is_named(here: Here, run: Path, name: str, kind: str) -> None:
-    """A pipe in the place of metrics.jsonl was not mentioned."""
     path = run / name
     path.unlink()
     if kind == "pipe":
@@ -258,7 +254,6 @@ def test_the_report_names_the_curves_that_are_missing(here: Here, run: Path) -> 
 
 
 def test_a_lock_that_is_a_link_is_named(here: Here, run: Path, tmp_path: Path) -> None:
-    """The message told to remove the run's folder."""
     lock = run.relative_to(Path.cwd()).with_name(f".{run.name}.lock")
     for spoil, part in (
         (lambda: lock.symlink_to(tmp_path / "precious"), "is a link, and nothing is written"),
@@ -329,7 +324,6 @@ def refused(here: Here, *words: str, part: str) -> None:
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_not_resumed_from(here: Here, run: Path) -> None:
-    """V1."""
     (run / "summary.json").unlink()
     path = run / "checkpoint.pt"
     content = bytearray(path.read_bytes())
@@ -344,7 +338,6 @@ def test_a_flipped_bit_in_a_checkpoint_is_not_resumed_from(here: Here, run: Path
 
 
 def test_the_checkpoint_of_another_run_is_refused(here: Here, run: Path) -> None:
-    """V1: the checkpoint of another seed was accepted."""
     assert here(*WORDS, "seed=1").status == 0
     other = next(run.parent.glob("seed1-*"))
     shutil.copy(other / "checkpoint.pt", run)
@@ -354,7 +347,6 @@ def test_the_checkpoint_of_another_run_is_refused(here: Here, run: Path) -> None
 
 
 def test_the_summary_of_another_run_is_refused(here: Here, run: Path) -> None:
-    """V1: a copied file would have ended another run before it began."""
     assert here(*WORDS, "seed=1").status == 0
     other = next(run.parent.glob("seed1-*"))
     shutil.copy(other / "summary.json", run)
@@ -362,7 +354,6 @@ def test_the_summary_of_another_run_is_refused(here: Here, run: Path) -> None:
 
 
 def test_a_changed_digit_in_the_metrics_is_not_resumed_from(here: Here, run: Path) -> None:
-    """V4: it survived the resume."""
     (run / "summary.json").unlink()
     path = run / "metrics.jsonl"
     content = path.read_bytes()

@@ -12,7 +12,6 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 import orjson
 import polars as pl
@@ -28,10 +27,10 @@ from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
 from pe_lab.report.tables import overview, picture, sentence, table
 from pe_lab.results.frame import FACTS, by_split
 from pe_lab.results.labels import labels
+from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.results.reader import text
 from pe_lab.store.digests import digest_of
-from pe_lab.store.run_folder import RunFolder
 
 GENERATOR = "pe-lab report"
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
@@ -172,33 +171,13 @@ def _unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
-    """What the finished runs were made with, each value with its number of runs: revision,
-    versions, machine. Of a run that was resumed, the last start counts."""
-    values: dict[str, Counter[str]] = {}
+    """What the finished runs were made with, each value with its number of runs. Of a run that was
+    resumed, the last start counts."""
+    values: dict[str, Counter[str]] = {name: Counter() for name in MADE_WITH}
     for path in paths:
-        for name, value in _environment(Path(path)).items():
-            values.setdefault(name, Counter())[value] += 1
-    return {name: _counted(counted) for name, counted in values.items()}
-
-
-def _environment(path: Path) -> dict[str, str]:
-    try:
-        starts = RunFolder(path).starts()
-        last: Any = starts[-1]
-        changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
-        threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
-        return {
-            "revision": (last["git_revision"] or "not in a git repository")
-            + (" with uncommitted changes" if changed else ""),
-            "versions": ", ".join(f"{name} {value}" for name, value in last["versions"].items()),
-            "python": last["python"],
-            "machine": f"{last['host']}, {last['platform']}",
-            "device": f"{last['gpu'] or last['device']}, {threads}",
-        }
-    except PeLabError as error:
-        return {"revision": f"unknown: {error}"}
-    except (KeyError, IndexError, TypeError):
-        return {"revision": "unknown: environment.json is missing or broken"}
+        for name, value in zip(MADE_WITH, environment_of(Path(path)), strict=True):
+            values[name][value or "not recorded"] += 1
+    return {name: _counted(of) for name, of in values.items()}
 
 
 RECORD = "charts.json"
