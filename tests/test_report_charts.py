@@ -11,7 +11,7 @@ import pytest
 from edited import edit_summary
 from html_page import values
 from made import evaluate, made
-from program import Here, summary, the_run, tiny
+from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from report_runs import ENCODINGS, SEEDS, error_of, runs
 from scipy import stats
 
@@ -145,8 +145,7 @@ def test_errors_by_depth_are_those_of_the_summary(here: Here) -> None:
 )
 def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) -> None:
     words = (f"runs_dir={runs}", "task=selective_copy", f"format={form}", "out=figures")
-    ended = here("report", *words)
-    assert ended.status == 0, ended.err
+    succeeded(here("report", *words))
     of_task = {f"selective_copy-{name}" for name in ("table", "splits", "learning", "cost")}
     names = {path.stem for path in Path("figures").glob(f"*.{form}")}
     assert {"overview", *of_task, "selective_copy-cope-seed0-inspection"} <= names
@@ -161,15 +160,16 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
     assert here("report", *words).status == 0
     changed = Path("figures", f"selective_copy-cost.{form}")
     changed.write_text("mine")
-    refused = here("report", *words)
-    assert refused.status == 2
-    assert f"{changed} was not written by pe-lab report, or was changed since" in refused.err
+    assert_refused(
+        here("report", *words), f"{changed} was not written by pe-lab report, or was changed since"
+    )
     assert changed.read_text() == "mine"
 
 
-def test_inspections_of_two_settings_are_two_files() -> None:
+def test_inspections_of_two_settings_are_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"task": "copy", "pe": "cope", "seed": 0}
     runs = [SimpleNamespace(**facts, path=Path(f"seed0-{digest}")) for digest in ("a1", "b2")]
+    monkeypatch.setattr("pe_lab.report.page._inspection", lambda run: {})
     files = chart_files(Report([], [], [], cast(Any, runs), []), "svg")
     assert list(files) == ["copy-cope-seed0-inspection.svg", "copy-cope-seed0-b2-inspection.svg"]
 

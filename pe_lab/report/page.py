@@ -5,10 +5,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from textwrap import wrap
@@ -183,36 +182,23 @@ def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
 RECORD = "charts.json"
 """Name and SHA-256 of each file that was written: only these are overwritten."""
 
-Draw = Callable[[], bytes]
 
-
-def chart_files(content: Report, form: str) -> dict[str, Draw]:
-    """File name -> what draws it: the overview, the table and charts of every section, and each
+def chart_files(content: Report, form: str) -> dict[str, Spec]:
+    """File name -> its chart: the overview, the table and charts of every section, and each
     inspection."""
-    specs: dict[str, Callable[[], Spec]] = {}
+    specs: dict[str, Spec] = {}
     if content.trained:
-        specs["overview"] = lambda: picture(overview(content.trained))
+        specs["overview"] = picture(overview(content.trained))
     for section in (*content.trained, *content.evaluated):
-        specs[f"{section.title} table"] = partial(_table, section)
+        specs[f"{section.title} table"] = picture(table(section))
         for chart in charts(section):
-            specs[f"{section.title} {chart.name}"] = partial(figure, section, chart)
+            specs[f"{section.title} {chart.name}"] = figure(section, chart)
     for inspection in content.inspections:
         name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
         if name in specs:  # of another setting
             name = f"{inspection.task} {inspection.pe} {inspection.path.name} inspection"
-        specs[name] = partial(_inspection, inspection)
-    return {
-        re.sub(r"[^\w.]+", "-", name) + f".{form}": partial(_draw, spec, form)
-        for name, spec in specs.items()
-    }
-
-
-def _draw(spec: Callable[[], Spec], form: str) -> bytes:
-    return drawn(spec(), form)
-
-
-def _table(section: Section) -> Spec:
-    return picture(table(section))
+        specs[name] = _inspection(inspection)
+    return {re.sub(r"[^\w.]+", "-", name) + f".{form}": spec for name, spec in specs.items()}
 
 
 def _inspection(inspection: Inspection) -> Spec:
@@ -222,7 +208,7 @@ def _inspection(inspection: Inspection) -> Spec:
     return {**whole_chart(inspection), "title": title, "background": "#fff"}
 
 
-def write_charts(files: dict[str, Draw], folder: Path) -> None:
+def write_charts(files: dict[str, Spec], folder: Path) -> None:
     """Draw all of them into ``folder``.
 
     Raises:
@@ -239,8 +225,8 @@ def write_charts(files: dict[str, Draw], folder: Path) -> None:
             )
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for name, draw in files.items():
-            image = draw()
+        for name, spec in files.items():
+            image = drawn(spec, name.rpartition(".")[2])
             replace_file(folder / name, image)
             record[name] = digest_of(image)
     finally:
@@ -262,14 +248,14 @@ def write_evaluations(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
     Raises:
         RunError: a file exists, or cannot be written.
     """
-    table = evaluated.write_csv().encode()
-    _write_new(path, table)
+    write_new(path, evaluated.write_csv().encode())
     if evaluated["error"].is_not_null().any():
-        _write_new(path.with_suffix(".svg"), drawn(evaluation_chart(evaluated, metric), "svg"))
+        write_new(path.with_suffix(".svg"), drawn(evaluation_chart(evaluated, metric), "svg"))
     return path
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def write_new(path: Path, content: bytes) -> None:
+    """Write a new file, in a new folder if need be; RunError if it exists or cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)

@@ -18,7 +18,7 @@ from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.common.validation import closed
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.families import LEARNED
@@ -142,10 +142,7 @@ def check_claims(path: Path, claims: Claims, suite: Suite, entries: Sequence[str
             known = [*suite.tasks[task].thresholds]
             checks += [(f"tasks.{task}", split, known) for split in claim.tasks[task]]
         for key, value, known in checks:
-            if value not in known:
-                raise UsageError(
-                    f"{path}: claims.{name}.{key}: {value} is unknown: {did_you_mean(value, known)}"
-                )
+            check_known(f"{path}: claims.{name}.{key}: {{}} is unknown", [value], known)
 
 
 def register(
