@@ -360,7 +360,7 @@ def check_file(path: Path) -> None:
 
 def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
     file.check_kept(path, rows)
-    _say_written(path, f"{_runs(rows)}, SHA-256 {file.write(rows, path)}..")
+    _say_written(path, rows, f"{{}}, SHA-256 {file.write(rows, path)}..")
     for note in notes:
         console().print(note, soft_wrap=True)
 
@@ -372,7 +372,7 @@ def _write_page(
     from pe_lab.report.leaderboard import leaderboard_page
 
     _write(path, leaderboard_page(found, tasks, notes, command).encode())
-    _say_written(path, f"{_runs(found.rows)}; open it in a browser")
+    _say_written(path, found.rows, "{}; open it in a browser")
 
 
 def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
@@ -385,7 +385,7 @@ def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
         raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
     _write(path, drawn(picture(grid), path.suffix.strip(".")))
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
-    _say_written(path, f"the heat map of {_runs(rows)}")
+    _say_written(path, rows, "the heat map of {}")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -395,9 +395,6 @@ def _write(path: Path, content: bytes) -> None:
         raise cannot_write(path, error, "another to=") from None
 
 
-def _runs(rows: pl.DataFrame) -> str:
-    return counted(rows["run_id"].n_unique(), "run")
-
-
-def _say_written(path: Path, what: str) -> None:
-    console().print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, {what}", soft_wrap=True)
+def _say_written(path: Path, rows: pl.DataFrame, what: str) -> None:
+    size, runs = path.stat().st_size / 1e6, counted(rows["run_id"].n_unique(), "run")
+    console().print(f"{path}: {size:.2f} MB, {what.format(runs)}", soft_wrap=True)
