@@ -13,7 +13,13 @@ from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, s
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
 from pe_lab.results.presentation.formats import Table
-from pe_lab.results.presentation.tables import Layout, Spread, pooled_keys_note, tables
+from pe_lab.results.presentation.tables import (
+    Layout,
+    Spread,
+    pooled_keys_note,
+    tables,
+    with_differs,
+)
 
 
 def evaluation_tables(
@@ -85,12 +91,7 @@ def recorded_tables(
     several = evaluated["task"].n_unique() > 1
     for (task,), rows in evaluated.group_by("task", maintain_order=True):
         notes += [f"{task}: {note}" if several else note for note in scales(rows)]
-    if "setting" in by:
-        differs = pl.col("setting").replace_strict(
-            names.labels, default=None, return_dtype=pl.String
-        )
-        groups = groups.insert_column(groups.columns.index("split"), differs.alias("differs"))
-    return found, groups, notes
+    return found, with_differs(groups, names), notes
 
 
 def check_metric(metric: str, generate: bool) -> str:

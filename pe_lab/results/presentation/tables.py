@@ -156,6 +156,15 @@ def tables(groups: pl.DataFrame, names: Names, layout: Layout) -> list[Table]:
     ]
 
 
+def with_differs(groups: pl.DataFrame, names: Names) -> pl.DataFrame:
+    """With what each setting is called, behind it."""
+    if "setting" not in groups.columns:
+        return groups
+    lines = [names.labels.get(setting) for setting in groups["setting"]]
+    at = groups.columns.index("setting") + 1
+    return groups.insert_column(at, pl.Series("differs", lines, pl.String))
+
+
 def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
     rows: dict[Key, Cells] = {}
     for cell in table.iter_rows(named=True):
