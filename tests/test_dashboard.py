@@ -120,7 +120,10 @@ def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["mode=onlin"], "mode=onlin: did you mean online? (choices: offline, online)"),
+        (
+            ["mode=onlin"],
+            "mode=onlin is not allowed: did you mean online? (choices: offline, online)",
+        ),
         (["nam=x"], "nam=x: did you mean name?"),
         (["where=seed>1"], "where=seed>1: a saved workspace selects by keys of the configuration"),
         (["state=failed"], "state=failed: a saved workspace selects by keys"),

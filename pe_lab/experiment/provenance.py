@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from pe_lab.common.config_dir import classes
 from pe_lab.common.errors import PeLabError, cannot_write
 from pe_lab.common.files import replace_file
-from pe_lab.common.instantiate import as_yaml
+from pe_lab.common.validation import as_yaml
 from pe_lab.config.schema import Config, plain
 from pe_lab.experiment.machine import environment
 from pe_lab.pe.positions import Sequential

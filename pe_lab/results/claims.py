@@ -14,12 +14,11 @@ import polars as pl
 import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, Suite
 from pe_lab.results.suite_file import Once, Seed
 

@@ -17,9 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.core.metrics import IN_DOMAIN
 
 EXAMPLE = "conf/suite/v1.yaml"
