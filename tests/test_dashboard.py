@@ -122,7 +122,7 @@ def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
     [
         (
             ["mode=onlin"],
-            "mode=onlin is not allowed: did you mean online? (choices: offline, online)",
+            "mode=onlin is not allowed: did you mean online?",
         ),
         (["nam=x"], "nam=x: did you mean name?"),
         (["where=seed>1"], "where=seed>1: a saved workspace selects by keys of the configuration"),

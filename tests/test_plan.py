@@ -261,7 +261,7 @@ def test_a_changed_claim_is_refused(
         ({"level": 0.5}, "claims.sparse.level=0.5 is not allowed"),
         (
             {"levl": 0.1},
-            "claims.sparse.levl=0.1 is not a key of claims.sparse: did you mean level?",
+            "levl=0.1 is not a key of claims.sparse: did you mean level?",
         ),
         (
             {"written": "2026-11-01T00:00:00+00:00"},

@@ -121,7 +121,7 @@ WORDS = "tasks.flipflop.words"
         (of("suite", times=2), "times=2 is not a key of the file: did you mean "),
         (
             of("task", fit=1),
-            "tasks.flipflop.fit=1 is not a key of tasks.flipflop: did you mean fits?",
+            "fit=1 is not a key of tasks.flipflop: did you mean fits?",
         ),
         (of("task", fits=2), "tasks.flipflop.fits=2 is not allowed: set it to a value of at most"),
         (
