@@ -21,10 +21,10 @@ from made import evaluate
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_names, metric_prefix, wilson
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 from pe_lab.training.plan import Plan, plan
 
 ON_FLIPFLOP = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pe_lab.experiment import machine
+from pe_lab.experiment import provenance
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_on_linux_it_is_that_of_cpuinfo(
     if cpuinfo is not None:
         path.write_text(cpuinfo)
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(machine, "Path", lambda _: path)
-    assert machine.processor() == name
+    monkeypatch.setattr(provenance, "Path", lambda _: path)
+    assert provenance.processor() == name
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_on_macos_it_is_that_of_sysctl(
         return subprocess.CompletedProcess(command, 0, output)
 
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr(machine.subprocess, "run", run)
-    assert machine.processor() == name
+    monkeypatch.setattr(provenance.subprocess, "run", run)
+    assert provenance.processor() == name

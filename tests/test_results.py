@@ -17,8 +17,8 @@ from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

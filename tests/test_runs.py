@@ -13,9 +13,9 @@ from program import Here, tiny
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
+from pe_lab.store.schema import sealed
 
 FOLDER = "runs/flipflop/rope/seed0-01234567"
 

@@ -20,7 +20,7 @@ import polars as pl
 from pe_lab.common.errors import RunError, UsageError, reason
 from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
-from pe_lab.common.timeout import call_with_timeout
+from pe_lab.core.tracker import call_with_timeout
 from pe_lab.results.frame import GROUPS
 from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected

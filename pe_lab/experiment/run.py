@@ -26,19 +26,20 @@ from pe_lab.core.metrics import (
     metric_prefix,
 )
 from pe_lab.core.task import Batch
-from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
     made_otherwise,
+    prepare,
     record_start,
+    set_threads,
     unchanged,
     without_effect,
 )
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan

@@ -14,9 +14,8 @@ from typing import Any
 from pe_lab.common.console import console
 from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.timeout import call_with_timeout
 from pe_lab.config.schema import plain
-from pe_lab.core.tracker import TrackedRun, Tracker
+from pe_lab.core.tracker import TrackedRun, Tracker, call_with_timeout
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import Tracked
 from pe_lab.training.plan import Plan

@@ -22,7 +22,7 @@ from pe_lab.report.page import Report
 from pe_lab.report.tables import overview, picture, table
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
-from pe_lab.store.digests import digest_of
+from pe_lab.store.schema import digest_of
 
 RECORD = "charts.json"
 """Name and SHA-256 of each file that was written: only these are overwritten."""

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from pe_lab.common.errors import DamagedError, cannot_write
 from pe_lab.common.files import no_link
-from pe_lab.store.digests import does_not_fit
-from pe_lab.store.schema import ROW, read_rows
+from pe_lab.store.schema import ROW, does_not_fit, read_rows
 
 log = logging.getLogger("pe_lab")
 

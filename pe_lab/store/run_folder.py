@@ -26,9 +26,20 @@ from filelock import FileLock, Timeout
 
 from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
 from pe_lab.common.files import no_link, read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked, read_json
+from pe_lab.store.schema import (
+    REMEDY,
+    STARTS,
+    STATUS,
+    SUMMARY,
+    TRACKED,
+    Start,
+    Tracked,
+    digest_of,
+    does_not_fit,
+    read_json,
+    sealed,
+)
 
 State = Literal["running", "interrupted", "failed", "finished"]
 DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")

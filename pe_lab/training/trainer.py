@@ -21,8 +21,8 @@ from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import REMEDY
 from pe_lab.training.batches import TrainData
 from pe_lab.training.measure import Evaluator
 from pe_lab.training.optimizer import learning_rate, make_optimizer

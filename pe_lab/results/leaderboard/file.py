@@ -13,7 +13,7 @@ from pe_lab.common.files import read_file, replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
 from pe_lab.results.suite import Suite
-from pe_lab.store.digests import digest_of
+from pe_lab.store.schema import digest_of
 
 logger = logging.getLogger("pe_lab")
 
