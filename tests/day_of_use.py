@@ -9,6 +9,7 @@ evaluated with ``pe-lab eval``: two with another encoding in place of their own,
 
 import shlex
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
     skill = np.random.default_rng(zlib.crc32(f"{task} {pe}".encode())).uniform(0.02, 1.0)
     final = {split: _error(split, skill, rng) for split in planned.splits}
     measured_until = steps if state is None else steps // 2
-    with MetricsLog(run.metrics, keep=0) as log:
+    with closing(MetricsLog(run.metrics, keep=0)) as log:
         for step in range(100, measured_until + 1, 100):
             decay = float(np.exp(-4 * step / steps))
             log.write({"step": step, "train/loss": 0.1 + decay, "train/lr": 1e-3})

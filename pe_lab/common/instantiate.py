@@ -10,7 +10,7 @@ import inspect
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pydantic
 from pydantic import ConfigDict, ValidationError
@@ -20,13 +20,14 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.common.validation import as_yaml, first_error, problem
 
+T = TypeVar("T")
 LARGE = 2**16
 """Sizes from here on are named when memory is not enough."""
 
 
 def instantiate(
-    section: Mapping[str, Any], key: str, base: type, *leading: Any, also: Sequence[str] = ()
-) -> Any:
+    section: Mapping[str, Any], key: str, base: type[T], *leading: Any, also: Sequence[str] = ()
+) -> T:
     """The object that a section describes.
 
     Args:
@@ -42,7 +43,8 @@ def instantiate(
     target = _find(section, key, base)
     arguments = _arguments(target, section, key, len(leading), also)
     try:
-        return target(*leading, **arguments)
+        made: T = target(*leading, **arguments)
+        return made
     except UsageError:
         # Raised by a nested section, whose key it names.
         raise

@@ -19,8 +19,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.common.config_dir import classes
-from pe_lab.common.errors import PeLabError, cannot_write
-from pe_lab.common.files import replace_file
+from pe_lab.common.errors import PeLabError
 from pe_lab.common.validation import as_yaml
 from pe_lab.config.schema import Config, plain
 from pe_lab.pe.positions import Sequential
@@ -209,11 +208,7 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
         )
     if diff:
         # Bytes: the changed files may be in any encoding.
-        path = folder.path / f"git-{len(starts) + 1}.diff"
-        try:
-            replace_file(path, diff)
-        except OSError as error:
-            raise cannot_write(path, error) from None
+        folder.write(f"git-{len(starts) + 1}.diff", diff)
     folder.write_json("environment.json", [*starts, facts])
 
 

@@ -204,24 +204,6 @@ def _execute(
     return summary
 
 
-class _Rows:
-    """Rows of metrics, written to metrics.jsonl first, then passed to the tracker."""
-
-    def __init__(self, log: MetricsLog, tracking: Tracking) -> None:
-        self.log, self.tracking = log, tracking
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        return self.log.mark
-
-    def sync(self) -> None:
-        self.log.sync()
-
-    def write(self, row: dict[str, Any]) -> None:
-        self.log.write(row)
-        self.tracking.log(row)
-
-
 def _train_and_evaluate(
     trainer: Trainer, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
@@ -232,13 +214,14 @@ def _train_and_evaluate(
     waiting = nullcontext() if place else busy(f"starting {config.names.get('tracker', 'tracker')}")
     with waiting:
         tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
+    log.listener = tracking.log
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else None
     progress = StepProgress(name, config.train.steps, trainer.step, line_every)
     try:
         with progress:
-            trainer.fit(_Rows(log, tracking), progress.step)
+            trainer.fit(log, progress.step)
             progress.doing("measuring")
             summary = summarize(trainer, overrides)
         log.sync()

@@ -41,7 +41,7 @@ class Tracking:
             "sweep": run.sweep,
             "overrides": list(run.overrides),
         }
-        self._tracker: Tracker | None = _tracker(section)
+        self._tracker: Tracker | None = instantiate(section, "tracker", Tracker)
         if not self._tracker.active:
             self._tracker = None
             return
@@ -110,7 +110,7 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
                 return state
         return None
 
-    if lacking() is None or not _tracker(section).active:
+    if lacking() is None or not instantiate(section, "tracker", Tracker).active:
         return
     with suppress(HeldError), folder.lock():
         try:
@@ -128,8 +128,3 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
 def _say(text: str) -> None:
     # A sweep's parent has no handler for log records.
     console().print(text, soft_wrap=True)
-
-
-def _tracker(section: dict[str, Any]) -> Tracker:
-    made: Tracker = instantiate(section, "tracker", Tracker)
-    return made

@@ -170,9 +170,7 @@ def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
     numbers = 0
     with suppress(UsageError), torch.device("meta"):
         for layer in range(dims.n_layers):
-            made: PositionalEncoding = instantiate(
-                section, "pe", PositionalEncoding, dims.at_layer(layer)
-            )
+            made = instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
             numbers += sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
             shares = made.share_layers or type(made).share is not PositionalEncoding.share
             if shares or made.only_at_input():

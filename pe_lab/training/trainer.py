@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.store import checkpoint
+from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import REMEDY
 from pe_lab.training.batches import TrainData
@@ -67,18 +68,6 @@ def wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-class RowLog(Protocol):
-    """Where rows of metrics are written; ``sync`` flushes all to the disk."""
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        """How many bytes were written so far, and their digest."""
-
-    def write(self, row: dict[str, Any]) -> None: ...
-
-    def sync(self) -> None: ...
-
-
 class Trainer:
     """Trains the model of a plan. A run resumes bit for bit from its checkpoint; batches and
     random positions are functions of the step.
@@ -114,7 +103,7 @@ class Trainer:
         self.seconds = 0.0
         self.metrics_mark: tuple[int, str | None] = 0, None
         self.checkpoint_digest = ""
-        self.log: RowLog
+        self.log: MetricsLog
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
     def resume(self) -> bool:
@@ -165,7 +154,7 @@ class Trainer:
         )
         self.folder.set_status("running", self.step, self.config.steps)
 
-    def fit(self, log: RowLog, show: Callable[[int, float], None]) -> None:
+    def fit(self, log: MetricsLog, show: Callable[[int, float], None]) -> None:
         """Train to the last step, or until the in-domain error has stayed below ``stop_below``.
 
         Args:
