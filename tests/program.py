@@ -77,16 +77,25 @@ class Outcome:
     out: str
     err: str
 
+    def ok(self) -> "Outcome":
+        """Itself, after exit status 0."""
+        assert self.status == 0, self.err
+        return self
+
 
 Here = Callable[..., Outcome]
+
+
+def assert_has(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part in text, f"{part!r} is not in {text}"
 
 
 def assert_refused(outcome: Outcome, *parts: str) -> None:
     """Exit status 2 and one sentence that has these parts."""
     assert outcome.status == 2, outcome
     (line,) = outcome.err.splitlines()
-    for part in parts:
-        assert part in line
+    assert_has(line, *parts)
 
 
 @dataclass

@@ -22,9 +22,9 @@ from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.core.metrics import metric_names
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.entries import equal_time, relative_cost
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import FAILED, chosen_rate, once
-from pe_lab.results.relative_cost import equal_time, relative_cost
 from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import sealed
@@ -78,7 +78,7 @@ def test_equal_time_is_a_fixed_number_of_steps() -> None:
         (["v1", "budget=2"], "budget=2: give a number above 0 with its unit, like 90m, 2h or 1d"),
         (["v1", "train.steps=3"], "suite train.steps=3: "),
         (["v1", "force=true"], "suite force=true: "),
-        (["v1", "hydra/sweeper=optuna"], "a suite is no search, leave it out"),
+        (["v1", "hydra/sweeper=optuna"], "it has no effect here, leave it out"),
     ],
 )
 def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

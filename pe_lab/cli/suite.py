@@ -111,7 +111,7 @@ def _passed(others: dict[str, str]) -> list[str]:
                 "train other runs with pe-lab -m"
             )
         if key.startswith(("hydra/sweeper", "hydra.sweeper")):
-            raise UsageError(f"suite {key}={value}: a suite is no search, leave it out")
+            raise UsageError(f"suite {key}={value}: it has no effect here, leave it out")
     words = {"hydra/launcher": "joblib", "tracker": "none"} | others
     return [f"{key}={value}" for key, value in words.items()]
 

@@ -1,4 +1,4 @@
-"""Biases on the logits, against their formulas in loops and against code by others."""
+"""Biases on the logits, windows of heads and DAPE, against formulas in loops and others' code."""
 
 import math
 from functools import partial
@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from agreement import SIZES, TRAIN_LEN, Size, agree, first_layer
-from naive import Sight, attend, content, plain_value, softplus, t5_bucket
+from naive import SLOPES, Sight, attend, content, every_query, plain_value, softplus, t5_bucket
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
+from pe_lab.pe.dape import BASES, DAPE
 from pe_lab.training.plan import build_encodings
 
 
@@ -153,3 +154,94 @@ def test_t5_with_distances_that_no_table_holds(most: int) -> None:
 def test_shaw_without_values_names_no_such_hook() -> None:
     assert "values" in first_layer("shaw", {}).hooks()
     assert "values" not in first_layer("shaw", {"values": False}).hooks()
+
+
+def windowed(s: Sight) -> Tensor:
+    """Softmax over the keys in the window alone."""
+    heads = s.keys["heads"] or max(1, s.n_heads // 2)
+
+    def at(b: int, h: int, i: int) -> Tensor:
+        seen = [
+            j for j in range(s.key_of(i) + 1) if h >= heads or s.distance(b, i, j) < h + 1
+        ]  # itself at least
+        exps = [content(s, b, h, i, j).exp() for j in seen]
+        total = sum(exps)
+        values = [plain_value(s, b, h, i, j) for j in seen]
+        return sum(e / total * value for e, value in zip(exps, values, strict=True))
+
+    return every_query(s, at)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"heads": 1}, {"heads": 2}], ids=str)
+def test_hard_alibi(choice: dict[str, Any], size: Size) -> None:
+    if choice.get("heads", 1) <= size[3]:
+        agree("hard_alibi", choice, size, windowed)
+
+
+def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
+    section = {**SECTIONS["hard_alibi"], "heads": 3}
+    (encoding,) = build_encodings(section, dims(d_model=32, n_heads=4, n_layers=1))
+    bias = encoding.bias(sequential(12), sequential(12))
+    assert bias is not None
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        logits = torch.randn(1, 4, 12, 12).to(dtype) * 100 + bias.to(dtype)
+        weights = encoding.normalize(logits, torch.ones(12, 12, dtype=torch.bool).tril())
+        counts = (weights[0, :, 11] > 0).sum(-1).tolist()
+        seen = [[j for j in range(12) if bias[0, h, 11, j] == 0] for h in range(4)]
+        assert seen == [[11], [10, 11], [9, 10, 11], list(range(12))]
+        assert all(count <= len(keys) for count, keys in zip(counts, seen, strict=True))
+
+
+def static_bias(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    n = s.distance(b, i, j)
+    if s.keys["base"] == "alibi":
+        return torch.tensor(-SLOPES[s.n_heads][h] * n, dtype=s.q.dtype)
+    if s.keys["base"] == "kerple":
+        r1, r2 = (softplus(s.own[f"base.raw_r{part}"][h]) for part in (1, 2))
+        return -r1 * (1 + r2 * n).log()
+    c, start = s.own["base.c"].abs(), int(s.pos[b, s.key_of(i)])
+    threshold = (0.25 * TRAIN_LEN * s.own["base.threshold_factor"]).abs()
+    whole = start if start > threshold else threshold
+    share = (c * n + 1).log() / ((c * whole + 1).log() + 1e-6)
+    unit = s.own["base.hidden.weight"][:, 0] * share + s.own["base.hidden.bias"]
+    return s.own["base.out.weight"][h] @ unit.clamp(min=0)
+
+
+def dape(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    everyone = range(s.n_heads)
+    a = [content(s, b, other, i, j) for other in everyone]
+    bias = [static_bias(s, b, other, i, j) for other in everyone]
+    total = a[h] + bias[h]
+    for unit in range(s.keys["width"]):
+        weight = s.own["hidden.weight"][unit]
+        hidden = s.own["hidden.bias"][unit]
+        for place, value in enumerate(a + bias):
+            hidden = hidden + weight[place] * value
+        slope = 1 if hidden > 0 else 0.01
+        total = total + s.own["out.weight"][h, unit] * slope * hidden
+    return total
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("base", BASES)
+def test_dape(base: str, size: Size) -> None:
+    choice = {"base": base, "width": 5}
+    agree("dape", choice, size, partial(attend, logit=dape, value=plain_value))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_base_is_the_encoding_of_that_name(base: str) -> None:
+    made, keys = BASES[base]
+    section = dict(SECTIONS[base])
+    assert section.pop("_target_") == f"{made.__module__}.{made.__qualname__}"
+    assert section == keys
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_layers_share_what_the_base_shares(base: str) -> None:
+    layers = build_encodings({**SECTIONS["dape"], "base": base}, dims())
+    assert all(isinstance(layer, DAPE) for layer in layers)
+    bases = {id(layer.base) for layer in layers}
+    assert len(bases) == (1 if SECTIONS[base].get("share_layers") else len(layers))
+    assert len({id(layer.hidden) for layer in layers}) == len(layers)

@@ -1,15 +1,24 @@
-"""Attention that fades with what lies between: fox and stick_breaking."""
+"""Attention that depends on the tokens between: fox, stick_breaking, PaTH and TAPE."""
 
+import cmath
+import copy
+import math
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from peers import fla_naive
 from torch import Tensor
-from variants import sequential
+from variants import SECTIONS, dims, model, scattered, sequential, tokens
+
+from pe_lab.kernels.fused import kernel_of
+from pe_lab.models.transformer import Transformer
+from pe_lab.pe import path as module
+from pe_lab.training.plan import build_encodings
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -118,3 +127,200 @@ def test_the_first_token_breaks_no_stick() -> None:
     dropped, kept = (first_layer("stick_breaking", {"remainder": r}) for r in ("none", "self"))
     assert (attend_by_hooks(dropped, *given) == 0).all()
     assert torch.equal(attend_by_hooks(kept, *given), v)
+
+
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"rank": None},
+    {"rank": 1, "conv": 1},
+    {"conv": 4, "silu": False},
+    {"forget": True},
+]
+
+
+def direction(s: Sight, b: int, h: int, t: int) -> Tensor:
+    """w_t: project, look back, activate, take to length 1."""
+    matrix = s.own.get("direction.weight")
+    if matrix is None:
+        matrix = s.own["direction.1.weight"] @ s.own["direction.0.weight"]
+    taps = s.own["filter"]
+    u = torch.zeros(s.x.shape[2], dtype=s.x.dtype)
+    for back in range(min(len(taps), t + 1)):
+        u = u + taps[len(taps) - 1 - back] * (matrix @ s.x[b, t - back])
+    if s.keys["silu"]:
+        u = u / (1 + (-u).exp())
+    u = u[h * s.width : (h + 1) * s.width]
+    return u / (u @ u + 1e-6).sqrt()
+
+
+def gate(s: Sight, name: str, b: int, h: int, t: int) -> Tensor:
+    return sigmoid(s.own[f"{name}.weight"][h] @ s.x[b, t] + s.own[f"{name}.bias"][h])
+
+
+def path(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    product = torch.eye(s.width, dtype=s.x.dtype)
+    forgotten = torch.zeros((), dtype=s.x.dtype)
+    for t in range(j + 1, s.key_of(i) + 1):
+        w, beta = direction(s, b, h, t), 2 * gate(s, "strength", b, h, t)
+        product = product @ (torch.eye(s.width, dtype=s.x.dtype) - beta * torch.outer(w, w))
+        if s.keys["forget"]:
+            forgotten = forgotten + gate(s, "gate", b, h, t).log()
+    return s.k[b, h, j] @ product @ s.q[b, h, i] / math.sqrt(s.width) + forgotten
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_path(choice: dict[str, Any], size: Size) -> None:
+    agree("path", choice, size, partial(attend, logit=path, value=plain_value))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_path_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    agree("path", {}, (2, 6, 3, 2, True), partial(attend, logit=path, value=plain_value))
+
+
+def test_reflections_without_end_stay_exact() -> None:
+    """beta = 2 and one direction: every other token undoes the one before, 400 times."""
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 400, 8)
+    w = F.normalize(torch.randn(8), dim=0).expand(1, 1, 400, 8)
+    beta = torch.full((1, 1, 400), 2.0)
+    mirrored = k - 2 * (k * w).sum(-1, keepdim=True) * w
+    odd = (torch.arange(400)[:, None] - torch.arange(400)) % 2 == 1
+    expected = torch.where(odd, q @ mirrored.mT, q @ k.mT).tril()
+    exact = module.path_logits(q, k, w, beta).tril()
+    torch.testing.assert_close(exact, expected, rtol=1e-10, atol=1e-10)
+    single = module.path_logits(q.float(), k.float(), w.float(), beta.float()).tril()
+    # One rounding a matrix, of a product no longer than |q| |k|.
+    longest = float(q.norm(dim=-1).max() * k.norm(dim=-1).max())
+    limit = 400 * torch.finfo(torch.float32).eps * longest
+    torch.testing.assert_close(single.double(), expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_path_as_flash_linear_attention(forget: bool) -> None:
+    theirs = fla_naive("path_attn").naive_path_attn
+    heads, width, n = 2, 8, 70
+    ours = first_layer("path", {"forget": forget}, d_model=heads * width, n_heads=heads)
+    own = dict(ours.named_parameters())
+    q, k, v = torch.randn(3, 2, heads, n, width).unbind(0)
+    x = torch.randn(2, n, heads * width)
+    got = attend_by_hooks(ours, q, k, v, x, sequential(n))
+    # Their short convolution is PyTorch's, padded at the front, then silu.
+    u = (x @ own["direction.0.weight"].T @ own["direction.1.weight"].T).mT
+    taps = own["filter"].T[:, None]
+    u = F.silu(F.conv1d(u, taps, padding=taps.shape[2] - 1, groups=len(taps))[..., :n])
+    w = u.unflatten(1, (heads, width)).permute(0, 3, 1, 2)
+    w = w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    beta = (x @ own["strength.weight"].T + own["strength.bias"]).sigmoid() * 2
+    g = torch.zeros(2, n, heads)
+    if forget:
+        # They scale the gates' sum with the logits.
+        g = F.logsigmoid(x @ own["gate.weight"].T + own["gate.bias"]) * width**0.5
+    inputs = (part.transpose(1, 2) for part in (q, k, v))
+    expected = theirs(*inputs, w, beta, g, scale=width**-0.5, chunk_size=16).transpose(1, 2)
+    # They compute in float32.
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def plane(position: int, width: int, base: float) -> list[complex]:
+    return [cmath.rect(1, position * base ** (-2 * m / width)) for m in range(width // 2)]
+
+
+def rotated(x: Tensor, z: Tensor) -> Tensor:
+    """Complex pairs of one head of one token."""
+    return torch.complex(x[0::2], x[1::2]) * z
+
+
+def one_sequence(built: Transformer, seen: Tensor, pos: Tensor, base: float) -> Tensor:
+    """The hidden states of one sequence, token by token and head by head."""
+    length, heads = len(seen), built.blocks[0].attention.n_heads
+    x = [built.tokens.weight[token] for token in seen]
+    width = len(x[0]) // heads
+    planes = [torch.tensor(plane(int(p), width, base)).to(torch.complex128) for p in pos]
+    z = [[planes[t]] * heads for t in range(length)]
+    for block in built.blocks:
+        own = dict(block.attention.encoding.named_parameters())
+        qkv = [
+            block.attention.qkv(block.norm_attention(x[t]) if block.pre else x[t])
+            for t in range(length)
+        ]
+        new_x, new_z = [], []
+        for i in range(length):
+            mixed, seen_z = [], []
+            for h in range(heads):
+                q, k, v = ([part.split(width)[n * heads + h] for part in qkv] for n in range(3))
+                logits = [
+                    (rotated(q[i], z[i][h]) * rotated(k[j], z[j][h]).conj()).real.sum()
+                    / math.sqrt(width)
+                    for j in range(i + 1)
+                ]
+                weights = torch.stack(logits).softmax(0)
+                mixed.append(sum(w * v[j] for j, w in enumerate(weights)))
+                seen_z.append(sum(w * z[j][h] for j, w in enumerate(weights)))
+            attended = x[i] + block.attention.out(torch.cat(mixed))
+            entering = block.norm_ff(attended) if block.pre else block.norm_attention(attended)
+            leaving = (attended if block.pre else entering) + block.ff(entering)
+            new_x.append(leaving if block.pre else block.norm_ff(leaving))
+            if own:
+                first = [z[i][h] + own["attended"][h] * seen_z[h] for h in range(heads)]
+                gates = F.silu(own["gate.weight"] @ entering)
+                hidden = [
+                    gate * sum(u * first[h] for h, u in enumerate(row))
+                    for gate, row in zip(gates, own["up"], strict=True)
+                ]
+                new_z.append(
+                    [
+                        first[h] + sum(d * one for d, one in zip(row, hidden, strict=True))
+                        for h, row in enumerate(own["down"])
+                    ]
+                )
+        x, z = new_x, new_z
+    return torch.stack([built.norm(token) for token in x])
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("choice", [{}, {"base": 20.0, "width": 3}], ids=str)
+def test_tape(choice: dict[str, Any], norm_position: str) -> None:
+    section = {**SECTIONS["tape"], **choice}
+    built = model(section, trunk={"norm_position": norm_position}, d_model=8)
+    seen, pos = tokens(2, 5), scattered(2, 5, 16)
+    fast = built(seen, pos)
+    slow = torch.stack(
+        [one_sequence(built, seen[b], pos[b], section["base"]) for b in range(len(seen))]
+    )
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
+    direction = torch.randn(fast.shape)
+    leaves = [p for p in built.parameters() if p is not built.head.weight]
+    slow_grads, fast_grads = (torch.autograd.grad(out, leaves, direction) for out in (slow, fast))
+    torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
+    single = copy.deepcopy(built).float()(seen, pos)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), slow, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("base", [10000.0, 7.0])
+def test_at_first_it_is_rope(base: float) -> None:
+    """As it is built, not as ``model`` moves it; the trunk is RoPE's."""
+    rope = model({**SECTIONS["rope"], "base": base})
+    tape = copy.deepcopy(rope)
+    fresh = build_encodings({**SECTIONS["tape"], "base": base}, dims())
+    for block, encoding in zip(tape.blocks, fresh, strict=True):
+        block.attention.encoding = encoding
+    assert any(True for _ in fresh[0].parameters())
+    seen = tokens(2, 12)
+    for pos in (sequential(12), scattered(2, 12, 48)):
+        expected = rope(seen, pos)
+        torch.testing.assert_close(tape(seen, pos), expected, rtol=1e-12, atol=1e-12)
+    # The gradient reaches what starts at zero: it does not stay RoPE.
+    tape(seen, pos).sin().sum().backward()
+    for encoding in fresh[:-1]:
+        assert encoding.attended.grad.abs().min() > 0
+        assert encoding.up.grad.abs().min() > 0
+
+
+def test_only_the_last_layer_updates_nothing_and_is_fused() -> None:
+    layers = build_encodings(SECTIONS["tape"], dims())
+    assert [kernel_of(layer) is not None for layer in layers] == [False, False, True]
+    assert not list(layers[-1].parameters())

@@ -1,10 +1,11 @@
-"""Decoding with a key cache: equal to the whole pass, and each token linear in the context."""
+"""Decoding with a key cache, attention by blocks of queries, and facts shared by layers."""
 
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from fast import plain
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -23,10 +24,14 @@ from variants import (
 )
 
 from pe_lab.evaluation.contract import equal_paths
+from pe_lab.kernels import attention as fast_attention
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.apply import accelerate
+from pe_lab.kernels.attention import FastAttention, by_blocks
+from pe_lab.models.transformer import Transformer
 from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
+from pe_lab.pe.functional import consecutive, span
 
 WRITING = {name: section for name, section in VARIANTS.items() if writes(section)}
 CHOSEN = [name for name in SECTIONS if name in WRITING]
@@ -169,3 +174,95 @@ def test_a_token_costs_in_proportion_to_the_context(name: str) -> None:
     costs = [cost(SECTIONS[name], context) for context in (64, 128, 256)]
     for short, middle, long in zip(*costs, strict=True):
         assert long - middle <= 2.2 * (middle - short)
+
+
+NAMES = [*SECTIONS, "cope-combine=rope", "cope-gates=sep_keys", "cope-gates=values"]
+
+
+def results(built: Transformer, length: int) -> list[torch.Tensor]:
+    found = []
+    for pos in (sequential(length), scattered(2, length, 48)):
+        hidden = built(tokens(2, length), pos, key=3)
+        direction = torch.linspace(-1, 1, hidden.shape[-1])
+        total = (hidden * direction).sin().sum()
+        leaves = list(built.parameters())
+        found += [hidden, *torch.autograd.grad(total, leaves, materialize_grads=True)]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In value and gradient, with dropout; with blocks of two queries."""
+    built = model(VARIANTS[name], trunk={"dropout": 0.2}).train()
+    if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
+        pytest.skip("a query's weights depend on other queries")
+    expected = results(plain(built), TRAIN_LEN)
+    monkeypatch.setattr(fast_attention, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
+    for block in built.blocks:
+        # PyTorch's fused attention would be used before it.
+        block.attention.sdpa = False  # type: ignore[union-attr]
+    with dispatch.only(dispatch.RECOMPUTE):
+        found = results(built, TRAIN_LEN)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_what_is_kept_grows_with_the_length() -> None:
+    """No (T, S) matrix is kept for the backward pass."""
+    sizes = []
+    for length in (256, 512):
+        built = model(SECTIONS["cope"], train_len=length, max_len=length, n_layers=1)
+        attention = built.blocks[0].attention
+        assert isinstance(attention, FastAttention)
+        kept: dict[int, int] = {}
+
+        def pack(x: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        inputs = attention.inputs(torch.randn(1, length, 16), sequential(length), None)
+        q, k = inputs.q_BHTD, inputs.k_BHSD
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            by_blocks(attention, q, k, inputs, None)
+        sizes.append(sum(kept.values()))
+    assert sizes[1] <= 2.1 * sizes[0]
+
+
+class Reads(TorchDispatchMode):
+    """Counts numbers that are taken out of a tensor: on a GPU each waits for all work before it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "facts"), [("alibi", 1), ("t5", 1), ("transformer_xl", 2)])
+def test_positions_are_read_once_for_all_layers(name: str, facts: int) -> None:
+    """Once for each fact: without a kernel, transformer_xl needs the farthest distance too."""
+    built, seen = model(SECTIONS[name], n_layers=3), tokens(2, TRAIN_LEN)
+    for pos, n in ((sequential(TRAIN_LEN), 1), (scattered(2, TRAIN_LEN, MAX_LEN), facts)):
+        # The first time kernels are proved.
+        built(seen, pos)
+        again = pos.clone()
+        other = again + 1
+        with Reads() as reads:
+            # Two models, or two threads, in turn.
+            for given in (again, other, again, other):
+                built(seen, given)
+        assert reads.count == 2 * n
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_facts_are_those_of_the_positions(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        close, apart = torch.tensor([[0, 1, 2], [4, 5, 6]]), torch.tensor([[0, 1, 2], [4, 6, 9]])
+        for _ in range(2):
+            assert (consecutive(close), span(close)) == (True, 2)
+            assert (consecutive(apart), span(apart)) == (False, 5)
+            assert consecutive(close[:, :1])
+    apart = apart.clone()
+    assert span(apart) == 5
+    apart[1, 2] = 20
+    assert span(apart) == 16

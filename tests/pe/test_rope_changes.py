@@ -1,5 +1,9 @@
 """What is done to a trained RoPE, and log n, against their formulas in loops."""
 
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -7,9 +11,125 @@ import pytest
 import torch
 from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, first_layer
 from fast import plain
-from naive import Sight, attend, plain_value
-from rope_by_hand import ANGLES, DISTANCES, logit
-from variants import SECTIONS, model, scattered, sequential, tokens
+from naive import Sight, attend, plain_value, turned
+from torch import Tensor
+from variants import SECTIONS, dims, model, scattered, sequential, tokens
+
+from pe_lab.training.plan import build_encodings
+
+K = MAX_LEN / TRAIN_LEN
+Angle = Callable[[Sight, int, float, int], float]
+"""The angle of the pair m = 1, 2, .. at a distance n in example b."""
+
+
+def beta(s: Sight) -> float:
+    return float(s.keys["base"] ** (2 / s.width))
+
+
+def k_of(s: Sight) -> float:
+    return s.keys["k"] or K
+
+
+def unscaled(s: Sight, b: int, n: float, m: int) -> float:
+    return n / beta(s) ** (m - 1)
+
+
+def pi(s: Sight, b: int, n: float, m: int) -> float:
+    return unscaled(s, b, n / k_of(s), m)
+
+
+def ntk_old(s: Sight, b: int, n: float, m: int) -> float:
+    power = s.width / (s.width - 2) if s.keys["variant"] == 9675 else 1
+    base = s.keys["base"] * k_of(s) ** power
+    return n / (base ** (2 / s.width)) ** (m - 1)
+
+
+def ntk_fixed(s: Sight, b: int, n: float, m: int) -> float:
+    lam = k_of(s) ** (2 / s.width)
+    return n / (lam * (beta(s) * lam) ** (m - 1))
+
+
+def ntk_mixed(s: Sight, b: int, n: float, m: int) -> float:
+    a = math.log(k_of(s)) / (s.width / 2) ** s.keys["b"]
+    return n / (beta(s) ** (m - 1) * math.exp(a * m ** s.keys["b"]))
+
+
+def yarn(s: Sight, b: int, n: float, m: int) -> float:
+    wavelength = 2 * math.pi * beta(s) ** (m - 1)
+    r = TRAIN_LEN / wavelength
+    if r < s.keys["slow"]:
+        return pi(s, b, n, m)
+    if r > s.keys["fast"]:
+        return unscaled(s, b, n, m)
+    g = (r - s.keys["slow"]) / (s.keys["fast"] - s.keys["slow"])
+    return (1 - g) * pi(s, b, n, m) + g * unscaled(s, b, n, m)
+
+
+def dynamic_ntk(s: Sight, b: int, n: float, m: int) -> float:
+    last = max(int(p) for p in s.pos[b])
+    ratio = max(1, (last + 1) / TRAIN_LEN)
+    k = s.keys["k"] or s.keys["factor"] * ratio - (s.keys["factor"] - 1)
+    base = s.keys["base"] * k ** (s.width / (s.width - 2))
+    return float(n * base ** (-2 * (m - 1) / s.width))
+
+
+ANGLES: dict[str, Angle] = {
+    "rope": unscaled,
+    "pi": pi,
+    "ntk_old": ntk_old,
+    "ntk_fixed": ntk_fixed,
+    "ntk_mixed": ntk_mixed,
+    "yarn": yarn,
+    "dynamic_ntk": dynamic_ntk,
+}
+
+
+def rerope(s: Sight, i: int, j: int) -> float:
+    return min(i - j, s.keys["window"] or TRAIN_LEN // 2)
+
+
+def leaky_rerope(s: Sight, i: int, j: int) -> float:
+    w = s.keys["window"] or TRAIN_LEN // 2
+    return i - j if i - j < w else w + (i - j - w) / k_of(s)
+
+
+def self_extend(s: Sight, i: int, j: int) -> float:
+    w = s.keys["window"] or max(1, TRAIN_LEN // 4)
+    group = s.keys["group"] or smallest_group(w)
+    shift = w - (w // group if s.keys["shift"] == "floored" else w / group)
+    return i - j if i - j < w else (i // group + shift) - j // group
+
+
+def smallest_group(w: int) -> int:
+    """By trying: the first that reaches."""
+    return next(g for g in range(1, 100) if (TRAIN_LEN - w) * g + w >= MAX_LEN)
+
+
+DISTANCES = {"rerope": rerope, "leaky_rerope": leaky_rerope, "self_extend": self_extend}
+
+
+def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = True) -> Tensor:
+    """By the distance alone: a rotation for each query and key."""
+    pos_i, pos_j = int(s.pos[b, s.key_of(i)]), int(s.pos[b, j])
+    if name in DISTANCES:
+        distance, angle = DISTANCES[name](s, pos_i, pos_j), unscaled
+    else:
+        distance, angle = pos_i - pos_j, ANGLES[name]
+    angles = [angle(s, b, distance, m) for m in range(1, s.width // 2 + 1)]
+    found = turned(s, b, h, i, j, angles)
+    if name == "yarn" and s.keys["temperature"]:
+        found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
+    return found * growth(s, pos_i, training)
+
+
+def growth(s: Sight, pos: int, training: bool, train_len: int = TRAIN_LEN) -> float:
+    """Log n, as ``logn`` has it."""
+    logn, clip = s.keys["logn"], s.keys["logn_clip"]
+    if logn == "none" or (logn == "test" and training):
+        return 1
+    factor = math.log(pos + 1) / math.log(train_len)
+    return max(1.0, factor) if clip or (logn == "test" and clip is None) else factor
+
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"logn": "train", "base": 10}),
@@ -155,3 +275,83 @@ def test_the_slowest_pair_rotates_k_times_slower() -> None:
         ratio = rope / first_layer(name, {}, **sizes).frequencies  # type: ignore[operator]
         assert float(ratio[-1]) == pytest.approx(8, rel=1e-12)
         assert bool((ratio.diff() >= -1e-12).all())
+
+
+def test_limits_of_the_windowed_ones() -> None:
+    """A leak of nothing, and a single group, leave the window's distance."""
+    seen, pos = tokens(2, 48), sequential(48)
+    rectified = model({**SECTIONS["rerope"], "window": 7})(seen, pos)
+    leaky = model({**SECTIONS["leaky_rerope"], "window": 7, "k": 1e12})(seen, pos)
+    grouped = model({**SECTIONS["self_extend"], "window": 7, "group": 48})(seen, pos)
+    torch.testing.assert_close(leaky, rectified, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grouped, rectified, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("train_len", "max_len", "window", "group"),
+    [
+        (512, 512, None, 1),
+        (512, 100, 511, 1),
+        (12, 48, 3, 5),
+        (4096, 16384, None, 5),
+        (4096, 16385, 1024, 6),
+        (64, 256, 63, 193),
+        (64, 256, 256, 1),
+    ],
+)
+def test_self_extend_takes_the_smallest_group(
+    train_len: int, max_len: int, window: int | None, group: int
+) -> None:
+    sizes = {"train_len": train_len, "max_len": max_len}
+    assert first_layer("self_extend", {"window": window}, **sizes).group == group
+
+
+def test_the_window_of_each_layer_of_hfwa() -> None:
+    """Through all windows a token knows of at most three quarters of the trained length."""
+    for train_len, n_layers in ((512, 24), (128, 2), (64, 4), (12, 3), (3, 2)):
+        sizes = {"n_layers": n_layers, "train_len": train_len}
+        windows = [e.window for e in build_encodings(SECTIONS["hfwa"], dims(**sizes))]
+        w = windows[0]
+        assert windows == [w] * (n_layers - 1) + [None]
+        assert w is not None
+        assert (w - 1) * (n_layers - 1) + 1 <= 3 / 4 * train_len
+        assert w * (n_layers - 1) + 1 > 3 / 4 * train_len
+    given = build_encodings({**SECTIONS["hfwa"], "window": 5}, dims(n_layers=3))
+    assert [e.window for e in given] == [5, 5, None]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("choice", [{}, {"logn": "none", "window": 3}, {"logn": "test"}], ids=str)
+def test_weights_of_hfwa(choice: dict[str, Any], cached: bool) -> None:
+    keys = {**SECTIONS["hfwa"], **choice}
+    built = model(keys, d_model=12, n_heads=2)
+    pos = scattered(1, 15, 48)
+    window, queries = keys["window"] or 5, 4 if cached else 15
+    for training in (True, False):
+        built.train(training)
+        for number, block in enumerate(built.blocks):
+            attention: Any = block.attention
+            x = torch.randn(1, 15, 12)
+            q, k, inputs = attention.rotate(attention.inputs(x, pos, None, queries), pos, None)
+            weights = attention.weights(q, k, inputs)[1]
+            s = Sight(inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD, x, pos, {}, keys)
+            for h, i in itertools.product(range(2), range(queries)):
+                here = s.key_of(i)
+                first = max(0, here - window + 1) if number < 2 else 0
+                exps = torch.zeros(15)
+                for j in range(first, here + 1):
+                    exps[j] = hfwa(s, h, i, j, number == 2, training).exp()
+                expected = exps / exps.sum()
+                torch.testing.assert_close(weights[0, h, i], expected, rtol=1e-10, atol=1e-12)
+
+
+def hfwa(s: Sight, h: int, i: int, j: int, last: bool, training: bool) -> Tensor:
+    if not last:
+        return logit(replace(s, keys={**s.keys, "logn": "none"}), 0, h, i, j, "rope")
+    product = s.q[0, h, i] @ s.k[0, h, j] / math.sqrt(s.width)
+    return product * growth(s, int(s.pos[0, s.key_of(i)]), training, 12)
+
+
+def test_hfwa_leaves_out_the_last_layer_without_logn() -> None:
+    encodings = build_encodings({**SECTIONS["hfwa"], "logn": "none"}, dims())
+    assert [type(e).__name__ for e in encodings] == ["HFWA", "HFWA", "NoPE"]

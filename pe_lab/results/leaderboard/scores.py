@@ -10,7 +10,7 @@ import polars as pl
 
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.relative_cost import BASELINE
+from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.statistics.seeds import rates
 from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
 

@@ -15,7 +15,7 @@ import torch
 
 from pe_lab.common.errors import sentence
 from pe_lab.experiment.provenance import prepare
-from pe_lab.results.relative_cost import relative_cost
+from pe_lab.results.leaderboard.entries import relative_cost
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.suite.runs import Base
 from pe_lab.training.batches import evaluation_set

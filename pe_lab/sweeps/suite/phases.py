@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pe_lab.results.relative_cost import BASELINE, equal_time
+from pe_lab.results.leaderboard.entries import BASELINE, equal_time
 from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, EQUAL_TIME, SCORE, TUNING, Suite
 from pe_lab.sweeps.suite.runs import Base, Composer, SuiteRun
 from pe_lab.training.plan import Plan

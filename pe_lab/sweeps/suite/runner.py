@@ -16,13 +16,11 @@ from pe_lab.common.files import check_folder, check_writable
 from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
+from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.scores import Measured, chosen_rate
-from pe_lab.results.relative_cost import BASELINE
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
-from pe_lab.sweeps.jobs import UNFINISHED, Job
+from pe_lab.sweeps.jobs import UNFINISHED, Job, Progress, duration, launch_all
 from pe_lab.sweeps.launchers import JOBLIB
-from pe_lab.sweeps.progress import Progress, duration
-from pe_lab.sweeps.retry import launch_all
 from pe_lab.sweeps.suite.cost import Costs
 from pe_lab.sweeps.suite.phases import Phase, phases
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun
@@ -294,7 +292,7 @@ class Runner:
         """Launch what is missing, and print how it ended."""
         budget = self.request.budget_s
         until = None if budget is None else time.time() + budget
-        sweep = Sweep(self.first_args, self.cfg, self.runs_dir, f"suite-{self.suite.name}")
+        sweep = Sweep(self.first_args, self.runs_dir, f"suite-{self.suite.name}")
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
