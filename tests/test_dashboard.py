@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
     (tmp_path / "file").touch()
     outcome = here("dashboard", "task=flipflop", "out=file/x.json")
     assert outcome.status == 1
-    assert "file/x.json cannot be written (File exists): give another place" in outcome.err
+    assert "file/x.json cannot be written (File exists): make room" in outcome.err
     assert here("dashboard", "task=flipflop").status == 0
     path = runs / "dashboard" / "flipflop.json"
     before = path.read_bytes()

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.errors import UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import Options, parse
 from pe_lab.results.presentation.formats import Format, markdown, print_tables
@@ -145,9 +145,6 @@ def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
     write_evaluations(evaluated, out, "accuracy")
-    try:
-        text = "\n".join(map(markdown, found))
-        write_new_file(written, text.encode())
-    except OSError as error:
-        raise cannot_write(written, error) from None
+    with writing(written):
+        write_new_file(written, "\n".join(map(markdown, found)).encode())
     print_tables(form, found, evaluated, None, [f"written to {written}, {out}"], {})

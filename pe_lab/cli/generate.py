@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 class GenerateOptions(Options):
-    """The keys of ``pe-lab generate``."""
-
     command = "generate"
 
     run: str = Field(

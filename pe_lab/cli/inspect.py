@@ -25,8 +25,6 @@ Index = Annotated[int, Field(description="a whole number, from 0")]
 
 
 class InspectOptions(Options):
-    """The keys of ``pe-lab inspect``."""
-
     command = "inspect"
 
     run: str = Field(

@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import logging
 import os
 import platform
 import socket
@@ -19,6 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.common.config_dir import classes
+from pe_lab.common.console import logger
 from pe_lab.common.errors import PeLabError
 from pe_lab.common.validation import as_yaml
 from pe_lab.config.schema import Config, plain
@@ -172,8 +172,6 @@ def flop(trainer: Trainer) -> float:
     tokens = cfg.batch_size // cfg.accumulate * trainer.plan.dims.train_len
     return 6.0 * weights * tokens
 
-
-logger = logging.getLogger("pe_lab")
 
 FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUNDING)
 """The recorded facts on which the last digits depend."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.common.console import StepProgress, busy, console, percent
+from pe_lab.common.console import StepProgress, busy, console, logger, percent
 from pe_lab.common.errors import Interrupted, RunError, UsageError, by_machine, sentence
 from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
@@ -44,8 +44,6 @@ from pe_lab.training.batches import evaluation_set
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Trainer
-
-logger = logging.getLogger("pe_lab")
 
 
 class RunLog(logging.Handler):
@@ -115,7 +113,6 @@ def look_at(folder: RunFolder, runs_dir: str) -> None:
 
 
 def folder_of(plan: Plan) -> RunFolder:
-    """The folder of the run with this plan."""
     config, names = plan.config, plan.config.names
     run_id = identity(plain(plan.resolved), plan.task.contents())
     return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, run_id)

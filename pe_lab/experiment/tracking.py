@@ -5,13 +5,12 @@ between summary.json and the tracker's end leaves it incomplete: the next start 
 finds the finished run, and sends the tracker what it lacks.
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pe_lab.common.console import console
+from pe_lab.common.console import console, logger
 from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
 from pe_lab.common.instantiate import instantiate
 from pe_lab.config.schema import plain
@@ -19,8 +18,6 @@ from pe_lab.core.tracker import TrackedRun, Tracker, call_with_timeout
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import Tracked
 from pe_lab.training.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 STATE = "tracker.json"
 ABORT_SECONDS = 5.0
@@ -50,7 +47,6 @@ class Tracking:
         self._bounded("did not start", start, self._tracker.start_seconds)
 
     def log(self, row: dict[str, Any]) -> None:
-        """Log the next row of metrics.jsonl."""
         if self._tracker is not None:
             call = partial(self._tracker.log, row)
             self._bounded("stopped", call, self._tracker.log_seconds)
@@ -85,7 +81,6 @@ class Tracking:
 def tracked_run(
     plan: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
 ) -> TrackedRun:
-    """What the tracker of a run needs to know."""
     return TrackedRun(
         folder.path.absolute(),
         folder.run_id,

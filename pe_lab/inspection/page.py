@@ -27,7 +27,6 @@ TOKEN_WIDTH, CHARACTER_WIDTH = 36, 10
 
 
 def page(inspection: Inspection) -> str:
-    """The inspection as a page of its own."""
     return rendered(
         "pe_lab.inspection",
         "page.html",

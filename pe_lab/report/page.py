@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import PeLabError, UsageError, writing
 from pe_lab.common.files import read_file, remove_leftovers, replace_file, write_new_file
 from pe_lab.common.html import drawn, rendered
 from pe_lab.core.metrics import is_share
@@ -291,12 +291,10 @@ def write_evaluations(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
         write_new_file(path, content)
-    except OSError as error:
-        raise cannot_write(path, error) from None
 
 
 def evaluation_chart(evaluated: pl.DataFrame, metric: str) -> Spec:

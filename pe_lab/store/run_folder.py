@@ -58,7 +58,6 @@ class RunFolder:
 
     @classmethod
     def of(cls, runs_dir: str, task: str, pe: str, seed: int, identity: str) -> "RunFolder":
-        """The folder of the run with this identity."""
         task, pe = task.replace("/", "-"), pe.replace("/", "-")
         return cls(Path(runs_dir) / task / pe / f"seed{seed}-{identity}")
 
@@ -140,7 +139,6 @@ class RunFolder:
         error: str | None = None,
         by_machine: bool = False,
     ) -> None:
-        """Record the run's state and step."""
         status: dict[str, Any] = {"run": self.identity, "state": state}
         status |= {"step": step, "steps": steps, "error": error}
         status |= {"by_machine": True} if by_machine else {}

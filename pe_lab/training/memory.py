@@ -30,7 +30,6 @@ def min_bytes(length: int, sequences: int, d_model: int) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of main memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

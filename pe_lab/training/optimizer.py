@@ -67,7 +67,6 @@ class AdamW(Adam):
 
 
 def make_optimizer(train: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer of a configuration, over these parameters."""
     section = optimizer_section(train.optimizer, train.optimizer_keys)
     return instantiate(section, "train", Optimizer, parameters)
 

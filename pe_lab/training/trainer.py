@@ -3,7 +3,6 @@
 Shape letters: B batch, T tokens.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pe_lab.common.console import logger
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.core.rng import generator, torch_seed
@@ -28,8 +28,6 @@ from pe_lab.training.batches import TrainData
 from pe_lab.training.measure import Evaluator
 from pe_lab.training.optimizer import learning_rate, make_optimizer
 from pe_lab.training.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,6 @@ class Trainer:
         return parts
 
     def train_on(self, microbatches: list[Microbatch]) -> None:
-        """One optimizer step on these microbatches."""
         total = sum(int(part.counted.sum()) for part in microbatches)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in microbatches:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PositiveFloat
 
+from pe_lab.common.console import logger
 from pe_lab.common.errors import PeLabError, reason
 from pe_lab.common.files import replace_file
 from pe_lab.common.validation import closed
@@ -162,8 +163,6 @@ def _name(run: TrackedRun, overrides: Sequence[str]) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 9]} {digest}"
 
-
-logger = logging.getLogger("pe_lab")
 
 UPLOAD_SECONDS = 20.0
 """Limit on uploading at the end of a run; the rest is left to `wandb sync`."""

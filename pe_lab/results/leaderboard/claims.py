@@ -14,7 +14,7 @@ import polars as pl
 import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
@@ -175,10 +175,8 @@ def register(
     plain = {name: json.loads(json.dumps(vars(claim))) for name, claim in named.items()}
     content = {"suite": claims.suite, "claims": plain}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    try:
+    with writing(path, "another file"):
         replace_file(path, text.encode())
-    except OSError as error:
-        raise cannot_write(path, error, "another file") from None
     return new
 
 
