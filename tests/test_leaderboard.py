@@ -983,13 +983,12 @@ def test_runs_are_merged_into_a_file() -> None:
     found = file.merged(rows(first), rows(again, other, failed, new, broken, broken))
     kept = found.filter(split="sparse").select("run_id", "machine", "revision", "error").rows()
     assert kept == [
-        ("one", "Darwin arm64", "0123456789ab", 0.0),
         ("one", "Linux x86_64", "0123456789ab", 0.5),
         ("two", "Linux x86_64", "0123456789ab", 0.0),
         ("three", "Linux x86_64", "0123456789ab", None),
     ]
     assert found.equals(file.merged(found, rows(first, new, failed)))
-    assert len(found) == 4 * 7
+    assert len(found) == 3 * 7
 
 
 def test_the_page_of_the_leaderboard(
