@@ -54,13 +54,16 @@ def prepare(config: Config, number: int = 0) -> torch.device:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # Far attention weights underflow, and arithmetic on denormals is slow.
     torch.set_flush_denormal(True)
-    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-    if not gpu:
+    if not _on_gpu(config):
         return torch.device("cpu")
     device = torch.device("cuda", number % torch.cuda.device_count())
     # Its generator and its name are later requested without an index.
     torch.cuda.set_device(device)
     return device
+
+
+def _on_gpu(config: Config) -> bool:
+    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
 
 
 def keep_freed_memory() -> None:
@@ -102,17 +105,15 @@ def environment(
     """
     source = Path(__file__).resolve().parents[2]
 
-    def git_bytes(*words: str) -> bytes:
+    def git(*words: str) -> bytes:
         try:
             command = ["git", "-C", str(source), *words]
             return subprocess.run(command, capture_output=True, timeout=10).stdout
         except (OSError, subprocess.TimeoutExpired):
             return b""
 
-    def git(*words: str) -> str:
-        return git_bytes(*words).decode(errors="replace")
-
-    ours = git("ls-files", "pe_lab/store/run_folder.py").strip() != ""
+    ours = git("ls-files", "pe_lab/store/run_folder.py").strip() != b""
+    untracked = git("ls-files", "--others", "--exclude-standard").decode(errors="replace").split()
     versions: dict[str, str | None] = {}
     for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
         try:
@@ -122,8 +123,8 @@ def environment(
     gpu = torch.cuda.get_device_name(gpu_index) if device == "cuda" else None
     facts = {
         "command": sys.argv,
-        "git_revision": git("rev-parse", "HEAD").strip() or None if ours else None,
-        "git_untracked": git("ls-files", "--others", "--exclude-standard").split() if ours else [],
+        "git_revision": git("rev-parse", "HEAD").decode().strip() or None if ours else None,
+        "git_untracked": untracked if ours else [],
         "python": platform.python_version(),
         "versions": versions,
         "platform": platform.platform(),
@@ -136,7 +137,7 @@ def environment(
         "attention": attention,
         "host": socket.gethostname(),
     }
-    return facts, git_bytes("diff", "HEAD") if ours else b""
+    return facts, git("diff", "HEAD") if ours else b""
 
 
 def set_threads(trainer: Trainer, *, swept: bool) -> None:
@@ -219,7 +220,7 @@ def made_otherwise(folder: RunFolder, config: Config) -> str:
         starts += folder.starts()
     made, requested = starts[-1] if starts else {}, _settings(config)
     return ", ".join(
-        f"{key}={_word(made[key])} (requested: {key}={_word(requested[key])})"
+        f"{key}={as_yaml(made[key])} (requested: {key}={as_yaml(requested[key])})"
         for key in _differing(ROUNDING, made, requested)
     )
 
@@ -250,9 +251,8 @@ def _code(resolved: Config) -> dict[str, str]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """The values of ``ROUNDING`` that a run would have here; none of ``threads=auto``."""
-    gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
     settings = {
-        "device": "cuda" if gpu else "cpu",
+        "device": "cuda" if _on_gpu(config) else "cpu",
         "deterministic": config.deterministic,
         "eval.batch_tokens": config.eval.batch_tokens,
     }
@@ -263,14 +263,6 @@ def _differing(
     names: tuple[str, ...], before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[str]:
     return [name for name in names if name in before and name in now and before[name] != now[name]]
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-OF_THE_LOG = ("train.log_every", "train.checkpoint_every")
-"""Keys that change what a run writes, but none of its final numbers."""
 
 
 def without_effect(plan: Plan, typed: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ between summary.json and the tracker's end leaves it incomplete: the next start 
 finds the finished run, and sends the tracker what it lacks.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,19 +42,14 @@ class Tracking:
             self._tracker = None
             return
         self._record(complete=False)
-        start = partial(self._tracker.start, run)
-        self._bounded("did not start", start, self._tracker.start_seconds)
+        self._bounded("did not start", "start", run)
 
     def log(self, row: dict[str, Any]) -> None:
-        if self._tracker is not None:
-            call = partial(self._tracker.log, row)
-            self._bounded("stopped", call, self._tracker.log_seconds)
+        self._bounded("stopped", "log", row)
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is that of a finished one."""
-        if self._tracker is not None:
-            call = partial(self._tracker.finish, summary, exit_code)
-            self._bounded("did not end well", call, self._tracker.finish_seconds)
+        self._bounded("did not end well", "finish", summary, exit_code)
         if self._tracker is not None and summary is not None:
             self._record(complete=True)
         self._tracker = None
@@ -65,12 +59,15 @@ class Tracking:
         with suppress(RunError):
             self._folder.write_json(STATE, {**self._state, "complete": complete})
 
-    def _bounded(self, failure: str, call: Callable[[], Any], seconds: float) -> None:
-        assert self._tracker is not None
-        _, error = call_with_timeout(call, seconds)
+    def _bounded(self, failure: str, method: str, *arguments: Any) -> None:
+        """Call a method of the tracker, if it has not failed yet, within its seconds."""
+        if (tracker := self._tracker) is None:
+            return
+        call = partial(getattr(tracker, method), *arguments)
+        _, error = call_with_timeout(call, getattr(tracker, f"{method}_seconds"))
         if error is None:
             return
-        tracker, self._tracker = self._tracker, None
+        self._tracker = None
         logger.warning(
             "%s %s: %s; metrics.jsonl has every number; %s",
             tracker.name, failure, reason(error), tracker.remedy(error),
