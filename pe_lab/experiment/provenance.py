@@ -265,6 +265,10 @@ def _differing(
     return [name for name in names if name in before and name in now and before[name] != now[name]]
 
 
+OF_THE_LOG = ("train.log_every", "train.checkpoint_every")
+"""Keys that change what a run writes, but none of its final numbers."""
+
+
 def without_effect(plan: Plan, typed: Sequence[str]) -> list[str]:
     """One sentence for each setting that has no effect in this run.
 
