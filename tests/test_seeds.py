@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import trainers
-from program import Here, assert_refused, summary, tiny
+from program import Here, assert_refused, succeeded, summary, tiny
 from sweeps import folders
 
 from pe_lab.config.schema import plain, validated
@@ -93,8 +93,7 @@ def test_wrong_seeds(here: Here, words: list[str], message: str) -> None:
 
 def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     words = tiny("-m", "seed.init=0,7", "seed.data=0,1", "train.steps=2")
-    ended = here(*words)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*words))
     assert "seed.init" in ended.out
     found = {summary(path)["identity"]: summary(path) for path in folders(tmp_path).values()}
     assert len(found) == 4
