@@ -26,11 +26,12 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import check_split, task_of
+from pe_lab.cli.train import task_of
 from pe_lab.common.errors import UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.output import printable
+from pe_lab.common.suggest import check_known
 from pe_lab.core.batch import FORMAT, SUFFIX, encoded
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Task
@@ -67,7 +68,8 @@ def show(words: Sequence[str]) -> None:
     path = Path(options.to)
     _check_path(path)
     config, task = task_of(options, config_dir)
-    check_split("data", "split", options.split, [TRAIN, *task.evaluated()])
+    known = [TRAIN, *task.evaluated()]
+    check_known("data split={}: the task has no such split", [options.split], known)
     batch, in_order = _sequences(config, task, options.split, options.n)
     header = {
         "pe_lab_data": FORMAT,

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from pe_lab.cli.train import check_split, task_of
+from pe_lab.cli.train import task_of
 from pe_lab.common.console import console
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
 from pe_lab.common.output import printable
+from pe_lab.common.suggest import check_known
 from pe_lab.core.task import Batch, Task
 
 MOST_TOKENS = 512
@@ -45,8 +46,8 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.training.batches import evaluation_set
 
+    check_known("show splits={}: the task has no such split", options.splits, task.evaluated())
     for split in options.splits or task.evaluated():
-        check_split("show", "splits", split, task.evaluated())
         changes = " ".join(f"{k}={v}" for k, v in task.splits.get(split, {}).items())
         shown = task.split(split)
         batch = evaluation_set(task, split, options.sequences)

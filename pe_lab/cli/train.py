@@ -16,7 +16,7 @@ from pe_lab.common.console import logger
 from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
 from pe_lab.common.options import Options
-from pe_lab.common.suggest import did_you_mean, similar
+from pe_lab.common.suggest import similar
 from pe_lab.config.compose import CONFIG_PATH, compose, keys_of, run_composed
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import ALL_GROUPS, as_typed
@@ -127,14 +127,6 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
     from pe_lab.training.plan import build_task
 
     return config, build_task(config.task)
-
-
-def check_split(command: str, key: str, split: str, names: Sequence[str]) -> None:
-    """UsageError where a split is none of these."""
-    if split not in names:
-        raise UsageError(
-            f"{command} {key}={split}: the task has no such split: {did_you_mean(split, names)}"
-        )
 
 
 def _plan(cfg: DictConfig) -> "Plan":
