@@ -68,16 +68,13 @@ def plan(here: Here, *words: str) -> Any:
 
 
 def result(here: Here) -> dict[str, Any]:
-    ended = plan(here, "format=json")
-    assert ended.status == 0, ended.err
-    content: dict[str, Any] = json.loads(ended.out)
+    content: dict[str, Any] = json.loads(succeeded(plan(here, "format=json")).out)
     return content
 
 
 def register(here: Here, suite: Suite, **values: Any) -> Claim:
     write(suite, **values)
-    ended = plan(here, "preregister=true")
-    assert ended.status == 0, ended.err
+    succeeded(plan(here, "preregister=true"))
     return read_claims(FILE).claims["sparse"]
 
 

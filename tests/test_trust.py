@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from edited import edit_summary
-from program import Here, assert_refused, the_run, tiny
+from program import Here, assert_refused, succeeded, the_run, tiny
 
 EVIL = "from pathlib import Path\nPath('imported').touch()\nraise SystemExit(0)\n"
 WAVES = """
@@ -50,15 +50,14 @@ def test_no_foreign_module_is_imported(
     key = "optimizer" if section == "train" else "_target_"
     edit_summary(run, lambda summary: summary["config"][section].update({key: name}))
     where = [] if command == "report" else [f"run={run}"]
+    said = f"names the class {name}, which is not of pe_lab"
     ended = here(command, *where)
     if command == "report":
         # Not chosen by the user, and so shown on the page.
-        assert ended.status == 0
-        message = Path("runs/report/index.html").read_text()
+        succeeded(ended)
+        assert said in Path("runs/report/index.html").read_text()
     else:
-        assert (ended.status, ended.err.count("\n")) == (2, 1)
-        message = ended.err
-    assert f"names the class {name}, which is not of pe_lab" in message
+        assert_refused(ended, said)
     assert not Path("imported").exists()
 
 
