@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from program import Here, assert_refused, rows, state, succeeded, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
-from suites import tiny_suite
-from sweeps import equal
+from suites import equal, tiny_suite
 
 from pe_lab.common.errors import Interrupted, RunError
 from pe_lab.sweeps import slurm

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from edited import edit_checkpoint, edit_summary
 from inspections import Fake, fake, run
+from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
 from program import ROOT, Here, assert_refused, the_run
 

@@ -12,7 +12,7 @@ import torch
 import trainers
 import yaml
 from program import ROOT, Here, assert_refused, succeeded, summary, tiny
-from sweeps import folders
+from suites import folders
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError

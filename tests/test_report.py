@@ -11,9 +11,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from edited import edit_summary
 from html_page import Page, values
-from made import made
+from made import edit_summary, made
 from program import Here, assert_refused
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 from scipy import stats

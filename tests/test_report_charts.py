@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from edited import edit_summary
 from html_page import Page, values
-from made import evaluate, made
+from made import edit_summary, evaluate, made
 from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from report_runs import ENCODINGS, SEEDS, error_of, runs
 from scipy import stats

@@ -264,25 +264,6 @@ def test_pairs_are_corrected_over_all_pairs() -> None:
     assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
 
 
-def families_in_error(draw: Draw, families: int) -> float:
-    """The share of families of six pairs (four encodings of one distribution, two tasks, 8 seeds)
-    in which a pair is found to differ."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(families):
-        entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
-        wrong += bool(across_tasks.differing(across_tasks.pairs(entries)))
-    return wrong / families
-
-
-@pytest.mark.parametrize("families", [100, pytest.param(2000, marks=pytest.mark.extended)])
-@pytest.mark.parametrize("draw", [normal, bimodal, zeros])
-def test_families_of_pairs_are_in_error_in_5_percent_of_cases_at_most(
-    draw: Draw, families: int
-) -> None:
-    assert families_in_error(draw, families) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / families)
-
-
 def coverage(n: int, draws: int) -> float:
     """How often the interval of the interquartile mean over ``TASKS`` holds the true one."""
     rng = np.random.default_rng(n)

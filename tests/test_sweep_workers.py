@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from program import Here, command, rows, start, state, tiny
-from sweeps import JOBLIB, equal, folders, workers, written
+from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
 from pe_lab.common.errors import HeldError, Interrupted, RunError

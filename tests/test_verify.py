@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edited import edit_summary
-from program import Here, assert_has, assert_refused, succeeded, the_run, tiny
+from made import edit_summary
+from program import Here, assert_has, assert_refused, ran, succeeded, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.evaluate import evaluate
@@ -22,14 +22,7 @@ WORDS = tiny("train.steps=4", "train.checkpoint_every=2")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pe_lab.cli.main import main
-
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(WORDS) == 0
-        assert main(["eval", "run=runs/flipflop", "lengths=8,12"]) == 0
-    return folder
+    return ran(tmp_path_factory, WORDS, ["eval", "run=runs/flipflop", "lengths=8,12"])
 
 
 @pytest.fixture
