@@ -22,7 +22,7 @@ from pe_lab.report.page import Report, chart_files, evaluation_chart
 from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs
-from pe_lab.store.digests import sealed_lines
+from pe_lab.store.schema import sealed_lines
 
 __all__ = ["runs"]
 
@@ -167,9 +167,10 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
     assert changed.read_text() == "mine"
 
 
-def test_inspections_of_two_settings_are_two_files() -> None:
+def test_inspections_of_two_settings_are_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"task": "copy", "pe": "cope", "seed": 0}
     runs = [SimpleNamespace(**facts, path=Path(f"seed0-{digest}")) for digest in ("a1", "b2")]
+    monkeypatch.setattr("pe_lab.report.page._inspection", lambda run: {})
     files = chart_files(Report([], [], [], cast(Any, runs), []), "svg")
     assert list(files) == ["copy-cope-seed0-inspection.svg", "copy-cope-seed0-b2-inspection.svg"]
 

@@ -7,7 +7,7 @@ from compiler import needs_compiler
 from torch import nn
 
 from pe_lab.kernels import dispatch
-from pe_lab.kernels.cpu.bias_relu import bias_relu_, bias_relu_backward_, feed_forward
+from pe_lab.kernels.cpu.pointwise import bias_relu_, bias_relu_backward_, feed_forward
 
 pytestmark = needs_compiler
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.requests import Distance
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 pytestmark = needs_compiler
 

@@ -5,7 +5,7 @@ import torch
 from compiler import needs_compiler
 
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.kernels.cpu.dropout import dropout
+from pe_lab.kernels.cpu.pointwise import dropout
 
 pytestmark = needs_compiler
 

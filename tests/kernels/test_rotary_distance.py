@@ -8,7 +8,7 @@ import torch
 from compiler import needs_compiler
 from torch import Tensor
 
-from pe_lab.kernels.attention import FastMultiHeadAttention
+from pe_lab.kernels.apply import FastMultiHeadAttention
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.rope import RoPE
