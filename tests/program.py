@@ -93,7 +93,7 @@ def assert_has(text: str, *parts: str) -> None:
 
 def assert_refused(outcome: Outcome, *parts: str) -> None:
     """Exit status 2 and one sentence that has these parts."""
-    assert outcome.status == 2, outcome
+    assert (outcome.status, outcome.out) == (2, ""), outcome
     (line,) = outcome.err.splitlines()
     assert_has(line, *parts)
 

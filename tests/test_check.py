@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import Here
+from program import Here, assert_has, assert_refused
 
 from pe_lab.evaluation.contract import cost
 from pe_lab.evaluation.contract.cost import peak
@@ -308,8 +308,7 @@ def test_a_planted_bug_is_found(here: Here, mine: Path, no_cost: None, name: str
     assert not any("_target_" in sentence for sentence in found.values())
     assert ended.status == 1
     (line,) = ended.err.splitlines()
-    for check in expected:
-        assert check in line
+    assert_has(line, *expected)
 
 
 def test_the_sentences_have_numbers_and_places(here: Here, mine: Path, no_cost: None) -> None:
@@ -372,8 +371,4 @@ def test_several_in_a_line_each(here: Here, mine: Path) -> None:
     ],
 )
 def test_refused_in_one_sentence(here: Here, words: list[str], part: str) -> None:
-    ended = here("check", *words)
-    assert ended.status == 2
-    (line,) = ended.err.splitlines()
-    assert part in line
-    assert ended.out == ""
+    assert_refused(here("check", *words), part)

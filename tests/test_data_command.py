@@ -32,8 +32,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def write(here: Here, *words: str) -> None:
-    done = here("data", *words)
-    assert done.status == 0, done.err
+    done = here("data", *words).ok()
     assert "read it with task.files={" in done.out
 
 

@@ -64,7 +64,6 @@ def test_each_encoding_acts_or_is_refused_in_one_sentence(
         torch.testing.assert_close(torch.cat(steps, 1), hidden, rtol=1e-10, atol=1e-10)
     if pe != "none":
         plain = built(name)
-        assert plain is not None
         assert (plain(seen, scattered(2, LENGTH, MAX_LEN)) - hidden).abs().max() > 1e-6
 
 
@@ -84,7 +83,6 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 @every_model
 def test_half_precision_is_finite(name: str) -> None:
     model = built(name)
-    assert model is not None
     exact = model(tokens(), SEQUENTIAL)
     with torch.autocast("cpu", torch.bfloat16):
         half = model(tokens(), SEQUENTIAL)

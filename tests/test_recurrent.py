@@ -80,8 +80,7 @@ def test_equals_the_formula(kind: str, tied: bool) -> None:
     torch.testing.assert_close(
         *(torch.autograd.grad(out, trunk, direction) for out in outs), rtol=1e-10, atol=1e-10
     )
-    logits = model.unembed(outs[0])
-    assert logits.shape == (2, LENGTH, VOCAB)
+    assert model.unembed(outs[0]).shape == (2, LENGTH, VOCAB)
     assert (model.head.weight is model.tokens.weight) == tied
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from made import evaluate, made
-from program import Here
+from program import Here, assert_has, assert_refused
 from scipy import stats
 
 from pe_lab.common.errors import RunError
@@ -34,8 +34,7 @@ def runs(here: Here) -> None:
 
 
 def rows(here: Here, *words: str) -> list[dict[str, str]]:
-    ended = here("results", "evaluations=true", "format=csv", *words)
-    assert ended.status == 0, ended.err
+    ended = here("results", "evaluations=true", "format=csv", *words).ok()
     return list(csv.DictReader(io.StringIO(ended.out)))
 
 
@@ -209,8 +208,7 @@ def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> No
     path.write_bytes(sealed_lines(lines))
     ended = here("results", "evaluations=true", "format=csv")
     assert (ended.status, ended.err.count("\n")) == (0, 1)
-    assert f"{path}: line 2 is no" in ended.err
-    assert "what it holds is left out" in ended.err
+    assert_has(ended.err, f"{path}: line 2 is no", "what it holds is left out")
     assert "anew" not in ended.err
     assert "cope" not in ended.out
     assert "pi" in ended.out
@@ -328,14 +326,9 @@ def test_nothing_was_evaluated(here: Here) -> None:
     ],
 )
 def test_one_sentence(here: Here, runs: None, word: str, parts: list[str]) -> None:
-    ended = here("results", "evaluations=true", word)
-    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
-    for part in parts:
-        assert part in ended.err
+    assert_refused(here("results", "evaluations=true", word), *parts)
 
 
 def test_evaluations_are_shown_on_request_only(here: Here, runs: None) -> None:
-    ended = here("results", "evaluations=yes")
-    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
-    assert "evaluations=yes" in ended.err
+    assert_refused(here("results", "evaluations=yes"), "evaluations=yes")
     assert here("results", "evaluations=false").out == here("results").out

@@ -11,8 +11,7 @@ SHORT = ("train.steps=2", "train.warmup=0")
 
 
 def said(here: Here, *words: str) -> str:
-    ended = here(*words)
-    assert ended.status == 0, ended.err
+    ended = here(*words).ok()
     return " ".join(ended.out.split())
 
 

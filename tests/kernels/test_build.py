@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from builds import SOURCE, Place
+from program import assert_has
 
 from pe_lab.kernels.cpu import build
 
@@ -102,8 +103,7 @@ def test_the_compilers_own_word_is_in_the_warning(place: Place, answer: Callable
     place.write('extern "C" int answer() { return forty_two; }')
     found, (warning,) = answer()
     assert found is None
-    assert "error" in warning
-    assert "forty_two" in warning
+    assert_has(warning, "error", "forty_two")
 
 
 def test_an_unsupported_platform_is_reported(

@@ -85,8 +85,7 @@ def test_large_and_tiny_logits(size: float) -> None:
 def test_far_and_large_biases(bias: Tensor) -> None:
     """Weights that underflow, and powers that would overflow but for the maximum."""
     *qkv, _ = distance_inputs(SIZE, torch.float64)
-    biases = bias.double().expand(2, 93)
-    assert_kernel("distance", [*qkv, biases], DROP)
+    assert_kernel("distance", [*qkv, bias.double().expand(2, 93)], DROP)
 
 
 def test_a_bias_of_minus_infinity_masks_a_distance() -> None:

@@ -15,8 +15,6 @@ def fla_naive(operation: str) -> ModuleType:
         pytest.skip("fla is not installed")
     file = Path(package.submodule_search_locations[0], "ops", operation, "naive.py")
     spec = importlib.util.spec_from_file_location(f"fla_naive_{operation}", file)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

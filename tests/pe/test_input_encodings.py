@@ -220,8 +220,7 @@ def vectors(name: str, choice: dict[str, Any], n: int, **sizes: int) -> Tensor:
 )
 def test_reach_and_no_further(name: str, choice: dict[str, Any], reach: int) -> None:
     assert first_layer(name, choice).max_len == reach
-    added = vectors(name, choice, reach, d_model=8)
-    assert len(added.unique(dim=0)) == reach
+    assert len(vectors(name, choice, reach, d_model=8).unique(dim=0)) == reach
     with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         vectors(name, choice, reach + 1, d_model=8)
 
@@ -254,8 +253,7 @@ def test_recurrent_as_the_gru_cell() -> None:
     cell = nn.GRUCell(2, 6)
     cell.weight_hh.data, cell.bias_hh.data = encoding.hidden.weight, encoding.hidden.bias
     cell.bias_ih.data = torch.cat((torch.zeros(12), encoding.input_bias))
-    p = encoding.start[None]
-    states = [p]
+    states = [encoding.start[None]]
     for _ in range(20):
         states.append(cell(torch.zeros(1, 2), states[-1]))
     added = vectors("recurrent", {}, 21, d_model=6)
@@ -299,8 +297,7 @@ def test_floater_one_step_is_enough() -> None:
 @pytest.mark.parametrize(("delta", "low", "high"), [(0.01, 300, 1500), (0.001, 3, 8)])
 def test_floater_grows_with_the_time(delta: float, low: float, high: float) -> None:
     torch.manual_seed(0)
-    section = {**SECTIONS["floater"], "delta": delta}
-    encoding = build_encodings(section, dims(d_model=64))[0]
+    encoding = build_encodings({**SECTIONS["floater"], "delta": delta}, dims(d_model=64))[0]
     pos = sequential(1025)
     added = encoding.embed(torch.zeros(1, 1025, 64), pos, pos)[0]
     assert low < float(added[1024].detach().abs().max()) < high

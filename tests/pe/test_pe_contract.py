@@ -175,7 +175,6 @@ def test_dropout_with_post_norm(section: Section) -> None:
 
 @every_variant
 def test_sharing_is_one_set_of_parameters(section: Section) -> None:
-    built = build_encodings(section, dims())
-    serving = [e for e in built if e.hooks() - {"embed"}]
+    serving = [e for e in build_encodings(section, dims()) if e.hooks() - {"embed"}]
     shared = bool(serving) and serving[0].share_layers
     assert len(set(map(id, serving))) == (1 if shared else len(serving))

@@ -100,8 +100,7 @@ def test_cope_layers_that_do_not_count() -> None:
     x = torch.randn(2, 5, 8)
     for combine in ("relative", "rope"):
         layer = cope(sizes, 0, every=2, combine=combine)
-        section = SECTIONS[combine]
-        alone = build_encodings(section, sizes)[0]
+        alone = build_encodings(SECTIONS[combine], sizes)[0]
         if combine == "relative":
             alone.load_state_dict({"table": layer.state_dict()["relative.table"]})
         got = attend_by_hooks(layer, q, k, v, x, sequential(5))

@@ -78,8 +78,7 @@ def test_rows_and_columns_of_two_axes() -> None:
     angle = torch.cat([pos[..., n, None] * torch.tensor([1, 0.01]) for n in (0, 1)], -1)
     turn = torch.polar(torch.ones_like(angle), angle)[:, None]
     rotated = [torch.view_as_complex(x.unflatten(-1, (4, 2))) * turn for x in (q, k)]
-    logits = (rotated[0] @ rotated[1].mH).real / 8**0.5
-    expected = causal(logits, v)
+    expected = causal((rotated[0] @ rotated[1].mH).real / 8**0.5, v)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 

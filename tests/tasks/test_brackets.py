@@ -103,8 +103,7 @@ def depths(tokens, k):
 
 
 def test_chances_to_open(assert_share):
-    task = brackets(k=3, m=4, length=101)
-    tokens = task.sample(generator(1), 2000).tokens
+    tokens = brackets(k=3, m=4, length=101).sample(generator(1), 2000).tokens
     before = depths(tokens, 3)
     for depth in range(5):
         opens = tokens[before == depth] < 3
@@ -217,8 +216,7 @@ def test_keys_must_fit(keys, complaint):
 def test_the_farthest_gap_is_scored(keys):
     """As far as ``beyond_gap`` can go, and then just one gap is left."""
     batch = brackets(**{"m": 2, "length": 40} | keys).sample(generator(6), 20_000)
-    gaps = batch.tags["distance"][batch.scored]
-    assert gaps.min() == keys["beyond_gap"] + 1
+    assert batch.tags["distance"][batch.scored].min() == keys["beyond_gap"] + 1
 
 
 def test_wide_gap_needs_a_limit(load):

@@ -120,8 +120,7 @@ def test_elements(group, size):
         every = {"".join(p) for p in permutations("12345"[:n])}
         assert set(elements) == {p for p in every if group[0] == "S" or is_even(p)}
         assert elements[0] == "12345"[:n]
-    closed = {product(group, a, b) for a in elements for b in elements}
-    assert closed == set(elements)
+    assert {product(group, a, b) for a in elements for b in elements} == set(elements)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +136,6 @@ def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_
 
 def test_steps_are_uniform(assert_share):
     lengths = group_word(min_steps=3, max_steps=6, tokens_per_step=2).sample(generator(2), 8000)
-    assert lengths.lengths is not None
     for steps in range(3, 7):
         assert_share((lengths.lengths == 2 * steps).sum(), 8000, 1 / 4)
 

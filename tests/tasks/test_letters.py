@@ -144,8 +144,7 @@ def test_drawing(drawn, cls, n):
     words, scored, answers = drawn(task)
     assert scored == list(range(n, len(words) - 1))
     letters = np.array([[task.vocab.index(word) for word in words[:n]]])
-    answer = task.answer(letters, np.array([[n]]))[0]
-    assert [task.vocab[i] for i in answer] == answers
+    assert [task.vocab[i] for i in task.answer(letters, np.array([[n]]))[0]] == answers
 
 
 @pytest.mark.parametrize(

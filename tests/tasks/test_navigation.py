@@ -66,8 +66,7 @@ def test_rule(sentences, dims, size, n_steps, max_run, n_objects, p_empty, score
     assert len(set(task.vocab)) == len(task.vocab) == 2 * dims + n_objects + 1
     for row, (words, places, _) in enumerate(sentences(task, batch)):
         assert len(words) == 2 * n_steps
-        scored = np.isin(np.arange(2 * n_steps - 1), places)
-        distances = check(task, words, scored)
+        distances = check(task, words, np.isin(np.arange(2 * n_steps - 1), places))
         observed = set(words[1::2])
         assert observed <= set(task.vocab[2 * dims :])
         assert p_empty or "_" not in observed
