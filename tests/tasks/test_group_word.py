@@ -146,28 +146,6 @@ def test_drawing(drawn):
     check(task, words[:-1], answers, np.isin(np.arange(5), scored), 5)
 
 
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"group": "A6"}, r"task\.group=A6 is not a group here: give Z_2 to Z_1000, S2 to S5"),
-        ({"group": "Z_1"}, r"task\.group=Z_1 is not a group here"),
-        ({"group": "Z_1001"}, r"task\.group=Z_1001 is not a group here"),
-        ({"group": "A5", "generators": "swaps"}, r"swaps does not generate task\.group=A5; give"),
-        ({"group": "Z_4", "generators": "cycles3"}, r"cycles3 does not generate task\.group=Z_4"),
-        ({"generators": "neighbours"}, r"neighbours does not generate task\.group=S3"),
-        ({"min_steps": 6}, r"task\.min_steps is 6, more than task\.max_steps, 5"),
-    ],
-)
-def test_keys_must_fit(keys, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        group_word(**keys)
-
-
-def test_a_split_has_the_group_of_its_task(load):
-    with pytest.raises(ValueError, match="split other cannot change group: its model knows S2"):
-        load("group_word", splits={"other": {"group": "S4"}})
-
-
 def test_lengths_are_of_whole_steps():
     task = group_word(min_steps=3, max_steps=6, tokens_per_step=4).at_length(51)
     assert (task.n_tokens, task.min_steps, task.max_steps) == (48, 6, 12)
