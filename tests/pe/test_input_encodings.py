@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from agreement import MAX_LEN, TRAIN_LEN, agree_at_input, first_layer
-from formulas import sigmoid
+from formulas import gru
 from torch import Tensor, nn
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
@@ -109,14 +109,11 @@ def walked(path: Path) -> Callable[..., Tensor]:
     return naive
 
 
-def gru(tensors: Tensors, steps: int) -> Tensor:
-    p, width = tensors["start"], len(tensors["start"])
-    w_r, w_z, w_n = tensors["hidden.weight"].split(width)
-    b_r, b_z, b_n = tensors["hidden.bias"].split(width)
+def walked_gru(tensors: Tensors, steps: int) -> Tensor:
+    p, u, bias = tensors["start"], tensors["hidden.weight"], tensors["hidden.bias"]
+    given = torch.cat((torch.zeros(2 * len(p)), tensors["input_bias"]))
     for _ in range(steps):
-        r, z = sigmoid(w_r @ p + b_r), sigmoid(w_z @ p + b_z)
-        n = (tensors["input_bias"] + r * (w_n @ p + b_n)).tanh()
-        p = (1 - z) * n + z * p
+        p = gru(given, u @ p + bias, p)
     return p
 
 
@@ -153,7 +150,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("binary", {"bits": 7}, binary),
     ("hierarchical", {}, hierarchical(TRAIN_LEN, 0.4)),
     ("hierarchical", {"rows": 4, "a": 0.7}, hierarchical(4, 0.7)),
-    ("recurrent", {}, walked(gru)),
+    ("recurrent", {}, walked(walked_gru)),
     ("floater", {}, walked(runge_kutta(0.01, 1))),
     ("floater", {"delta": 0.1, "steps": 3}, walked(runge_kutta(0.1, 3))),
     ("multiplicative", {}, multiplicative),

@@ -26,7 +26,6 @@ from variants import (
 from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.evaluation.contract import encodings
-from pe_lab.evaluation.contract.encodings import encoding_parameters
 from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import FIRST, OF_EACH_CHOICE
 from pe_lab.evaluation.contract.tiny import loss
@@ -153,24 +152,6 @@ def test_under_every_source_of_positions(section: Section) -> None:
         loss(built(torch.from_numpy(batch.tokens), torch.from_numpy(pos))).backward()
         for name, parameter in built.named_parameters():
             assert parameter.grad is None or parameter.grad.isfinite().all(), (source, name)
-
-
-@every_encoding
-def test_dropout_with_post_norm(section: Section) -> None:
-    trunk = {"dropout": 0.3, "norm_position": "post", "norm": "rmsnorm"}
-    built = model(section, trunk=trunk)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    torch.manual_seed(1)
-    outs = [built(seen, pos) for _ in range(2)]
-    torch.manual_seed(1)
-    assert torch.equal(built(seen, pos), outs[0])
-    assert not torch.equal(outs[0], outs[1])
-    loss(outs[0]).backward()
-    for name, parameter in encoding_parameters(built).items():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-    built.eval()
-    assert torch.equal(built(seen, pos), built(seen, pos))
 
 
 @every_variant
