@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from docs import facts, heatmaps, pictures, tasks
+from docs import facts, pictures, tasks
 from docs.markdown import linked, table
 
 HERE = facts.ROOT / "docs"
@@ -254,10 +254,10 @@ def write_pictures() -> None:
     known = json.loads(FINGERPRINTS.read_text("utf-8")) if FINGERPRINTS.exists() else {}
     for name in encodings():
         panels, path = pictures.draw(name).panels, IMAGES / f"{name}.png"
-        expected = [heatmaps.fingerprint(panel) for panel in panels]
-        if not path.exists() or not heatmaps.same(known.get(name, []), expected):
+        expected = [pictures.fingerprint(panel) for panel in panels]
+        if not path.exists() or not pictures.same(known.get(name, []), expected):
             changed = ": the encoding has changed" if path.exists() and name in known else ""
-            path.write_bytes(heatmaps.png(panels))
+            path.write_bytes(pictures.png(panels))
             known[name] = expected
             print(f"wrote {path.relative_to(facts.ROOT)}{changed}")
     for path in IMAGES.glob("*.png"):

@@ -13,9 +13,8 @@ from docs.markdown import table
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import leaderboard_grid
 from pe_lab.report.tables import picture as picture_of
-from pe_lab.results.claim_tests import Decided, decide
-from pe_lab.results.claims import read_claims
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.claims import Decided, decide, read_claims
 from pe_lab.results.leaderboard.families import (
     by_family,
     entry_order,
@@ -25,10 +24,9 @@ from pe_lab.results.leaderboard.families import (
 )
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
-from pe_lab.results.presentation.claims import claims_table
 from pe_lab.results.presentation.formats import markdown
 from pe_lab.results.presentation.leaderboard import overview, share_text
-from pe_lab.results.presentation.leaderboard_details import across_tables
+from pe_lab.results.presentation.leaderboard_details import across_tables, claims_table
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"

@@ -6,11 +6,11 @@ The run is of pe_lab/results/findings.parquet, the others are of the shipped res
 """
 
 from docs import facts
-from docs.findings_runs import kept
 from docs.leaderboard import shipped
 from docs.markdown import insert, table
 from pe_lab.common.console import percent
 from pe_lab.results.frame import by_split, filtered
+from pe_lab.results.selection import FINDINGS, read_file_of_runs
 
 README = facts.ROOT / "README.md"
 RUN = "task=flipflop and pe=cope and seed=0 and model.n_layers=2 and task.length=64 and steps=400"
@@ -20,7 +20,7 @@ ENTRIES = ("path", "fox", "cope", "rope")
 
 def first_table() -> str:
     """Of each split: the error of the run, and how many seeds of each entry generalise to it."""
-    run = filtered(kept(), RUN, {})
+    run = filtered(read_file_of_runs(FINDINGS), RUN, {})
     if len(run) != 1:
         raise SystemExit(f"findings.parquet has {len(run)} runs with {RUN}, not one")
     splits = by_split(run)

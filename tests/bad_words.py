@@ -245,9 +245,13 @@ BAD = {
     "another configuration": (["-cn", "foo", "seed=1"], ["--config-name foo", "--config-dir"]),
     "--resolve alone": (["--resolve", "seed=1"], ["--resolve goes with --cfg"]),
     "a mode": (["hydra.mode=MULTIRUN"], ["hydra.mode=MULTIRUN", "give -m"]),
-    "a search without a sweeper": (
+    "values without end": (
         ["-m", "train.lr=interval(0,1)"],
-        ["train.lr=interval(0,1)", "hydra/sweeper"],
+        ["train.lr=interval(0,1)", "list them (A,B)"],
+    ),
+    "another sweeper": (
+        ["-m", "hydra/sweeper=optuna", "seed=0,1"],
+        ["hydra/sweeper=optuna"],
     ),
     "a binary yaml": (["--config-dir", "conf", "pe=blob"], ["conf/pe/blob.yaml", "UTF-8"]),
     "no such launcher": (

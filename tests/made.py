@@ -111,7 +111,12 @@ def made(
                 "overrides": [],
                 "splits": {s: None if errors[s] is None else places[s] for s in errors},
                 "too_long": {s: 99 for s in errors if errors[s] is None},
-                "metrics": {**metrics, "params/total": 1000, "time/train_s": 1.5},
+                "metrics": {
+                    **metrics,
+                    "params/total": 1000,
+                    "time/train_s": 1.5,
+                    "time/measure_s": 0.5,
+                },
                 "by": {"in_domain": {"length": {"1": {"error": 0.25, "n": 4}}}},
                 "config": resolved,
                 "contents": contents or {},

@@ -10,13 +10,12 @@ import pytest
 
 from docs import leaderboard, readme
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.claim_tests import Decided
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.across import OverTasks, over_tasks
-from pe_lab.results.leaderboard.families import entry_order, missed
+from pe_lab.results.leaderboard.claims import Decided
+from pe_lab.results.leaderboard.families import OverTasks, entry_order, missed, over_tasks
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import WORST, Scores, cells_of, scores
-from pe_lab.results.statistics.pairs import pairs
+from pe_lab.results.statistics.across_tasks import pairs
 from pe_lab.results.suite import DEFAULT, TUNING, load_suite
 
 SUITE = load_suite(DEFAULT)

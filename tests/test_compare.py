@@ -15,8 +15,7 @@ from program import ROOT, Here
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.comparisons import comparison_tables
-from pe_lab.results.published import Published, published
-from pe_lab.results.vs_published import compared
+from pe_lab.results.published import Published, compared, published
 
 THEIRS = Published(
     source="S", where="table 1", task="flipflop", pe="rope", size={}, setting={"task.length": 64},

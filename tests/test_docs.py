@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from docs import facts, findings, generate, heatmaps, pictures, tasks
+from docs import facts, findings, generate, pictures, tasks
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.train import arguments
 from pe_lab.config.check import check_composed
@@ -53,8 +53,8 @@ def test_a_picture_is_up_to_date(name: str) -> None:
     assert path.read_bytes().startswith(b"\x89PNG"), REMEDY
     assert path.stat().st_size < 150_000
     found = json.loads(generate.FINGERPRINTS.read_text("utf-8"))[name]
-    expected = [heatmaps.fingerprint(panel) for panel in pictures.draw(name).panels]
-    if not heatmaps.same(found, expected):
+    expected = [pictures.fingerprint(panel) for panel in pictures.draw(name).panels]
+    if not pictures.same(found, expected):
         pytest.fail(f"{path.relative_to(facts.ROOT)} does not show the encoding as it is: {REMEDY}")
 
 
@@ -195,17 +195,17 @@ def test_a_fingerprint_depends_on_matrices_and_labels() -> None:
     matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
 
     def prints(head: str, shown: Tensor) -> list[dict[str, Any]]:
-        return [heatmaps.fingerprint(heatmaps.Panel("bias", "", head, shown))]
+        return [pictures.fingerprint(pictures.Panel("bias", "", head, shown))]
 
     first = prints("head 1", matrix)
-    assert heatmaps.same(first, prints("head 1", matrix + 1e-12))
+    assert pictures.same(first, prints("head 1", matrix + 1e-12))
     changed = matrix.clone()
     changed[2, 2] += 0.1
-    assert not heatmaps.same(first, prints("head 1", changed))
-    assert not heatmaps.same(first, prints("head 2", matrix))
+    assert not pictures.same(first, prints("head 1", changed))
+    assert not pictures.same(first, prints("head 2", matrix))
     masked = matrix.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), torch.nan)
-    assert not heatmaps.same(first, prints("head 1", masked))
-    assert not heatmaps.same(first, [])
+    assert not pictures.same(first, prints("head 1", masked))
+    assert not pictures.same(first, [])
 
 
 def test_facts_are_measured() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from program import Here, assert_refused
 
-from pe_lab.results.presentation.extrapolation import (
+from pe_lab.results.presentation.comparisons import (
     ORDER,
     TEXT,
     extrapolation_tables,

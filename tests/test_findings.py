@@ -12,7 +12,7 @@ import yaml
 from made import made
 
 from docs import findings
-from docs.findings_runs import ADDED, FILE, keep, kept
+from docs.findings import ADDED, FILE, keep, kept
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.suite import DEFAULT, load_suite

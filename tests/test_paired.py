@@ -17,7 +17,7 @@ from program import Here
 from pe_lab.common.errors import UsageError
 from pe_lab.results.frame import read_runs
 from pe_lab.results.paired import paired, seed_by_seed
-from pe_lab.results.statistics.pairs import holm
+from pe_lab.results.statistics.across_tasks import holm
 
 
 @pytest.fixture(autouse=True)

@@ -15,27 +15,28 @@ from made import made
 from program import Here, assert_refused
 from suites import suite_of_made
 
-from pe_lab.results.claim_tests import (
+from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.claims import (
     NOT_ENOUGH,
     NOT_SUPPORTED,
     SUPPORTED,
-    Decided,
-    evaluate,
-    p_value,
-    tuned_rates,
-)
-from pe_lab.results.claims import (
     Claim,
+    Decided,
     digest_of,
+    evaluate,
     least_p,
+    p_value,
     planned,
-    planned_note,
     read_claims,
     registered,
+    tuned_rates,
 )
-from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.rows import started, suite_rows
-from pe_lab.results.presentation.claims import claims_table, details_table
+from pe_lab.results.leaderboard.rows import SCHEMA, started, suite_rows
+from pe_lab.results.presentation.leaderboard_details import (
+    claims_table,
+    details_table,
+    planned_note,
+)
 from pe_lab.results.suite import Suite, load_suite
 
 SUITE = load_suite("v1")
@@ -328,20 +329,28 @@ def claim_at(time: str, **values: Any) -> Claim:
 
 EARLY, LATE = (claim_at(f"2026-11-22T17:00:0{s}+00:00") for s in (0, 1))
 RUN = {"task": "flipflop", "entry": "rope", "phase": "score", "seed": 1, "seed_init": 1}
+RUN_SCHEMA = {name: SCHEMA[name] for name in RUN}
+
+
+def digest_for(claims: Sequence[Claim], began: float | None, **values: Any) -> str | None:
+    run = pl.DataFrame([{**RUN, **values, "started": began}], {**RUN_SCHEMA, "started": pl.Float64})
+    found: str | None = run.select(planned(claims)).item()
+    return found
 
 
 def test_a_run_is_planned_by_the_earliest_claim_before_it() -> None:
     assert EARLY.time
     after, before = EARLY.time + 60, EARLY.time - 1
-    assert planned(RUN, after, [LATE, EARLY]) == EARLY.digest
-    assert planned({**RUN, "phase": "other_seeds"}, after, [EARLY]) == EARLY.digest
-    assert planned(RUN, before, [EARLY]) is None
-    assert planned(RUN, None, [EARLY]) is None
-    assert planned(RUN, after, [Claim(**CLAIM)]) is None  # type: ignore[arg-type]
+    assert digest_for([LATE, EARLY], after) == EARLY.digest
+    assert digest_for([EARLY, LATE], after) == EARLY.digest
+    assert digest_for([EARLY], after, phase="other_seeds") == EARLY.digest
+    assert digest_for([EARLY], before) is None
+    assert digest_for([EARLY], None) is None
+    assert digest_for([Claim(**CLAIM)], after) is None  # type: ignore[arg-type]
     for key, value in {
         "task": "recall", "entry": "rope base=100", "seed": 8, "phase": "tuning", "seed_init": 4,
     }.items():  # fmt: skip
-        assert planned({**RUN, key: value}, after, [EARLY]) is None
+        assert digest_for([EARLY], after, **{key: value}) is None
 
 
 def test_the_note_counts_planned_runs() -> None:

@@ -192,15 +192,6 @@ def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
     assert len(jobs(both, "pe=rope", "seed=0")) == 2
 
 
-def test_a_search_does_not_search_in_the_table_of_a_recipe() -> None:
-    words = ["hydra/sweeper=optuna", "experiment=small/flipflop_yang"]
-    ((job,), overrides) = line(*words, "train.lr=interval(1e-4,1e-2)")
-    assert job == {"experiment": "small/flipflop_yang"}
-    # Hydra's sweeper would add what the yamls vary.
-    assert "hydra.sweeper.params=null" in overrides
-    assert not {"seed", "pe"} & {word.partition("=")[0] for word in overrides}
-
-
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
     """The published code of counting divides cope's position term, and no other encoding has it."""
     cope, learned = checked_jobs(

@@ -18,8 +18,7 @@ from scipy import stats
 from pe_lab.common.html import drawn
 from pe_lab.report.charts import MAX_STEPS, Chart, charts
 from pe_lab.report.data import sections
-from pe_lab.report.files import chart_files, evaluation_chart
-from pe_lab.report.page import Report
+from pe_lab.report.page import Report, chart_files, evaluation_chart
 from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs

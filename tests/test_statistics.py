@@ -12,15 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
-from pe_lab.results.statistics import across_tasks, pairs, seeds
+from pe_lab.results.statistics import across_tasks, seeds
 from pe_lab.results.statistics.across_tasks import (
+    Pair,
+    exact_test,
     improvement_interval,
     iqm,
     performance_profile,
     probability_of_improvement,
     stratified_bootstrap,
 )
-from pe_lab.results.statistics.pairs import Pair, exact_test
 from pe_lab.results.statistics.seeds import rates, stratified_interval, two_clusters
 
 Rng = np.random.Generator
@@ -47,7 +48,7 @@ def suite(rng: Rng, n: int) -> dict[str, NDArray[np.float64]]:
     return {f"{number}": draw(rng, n) for number, draw in enumerate(TASKS)}
 
 
-@pytest.mark.parametrize("module", [across_tasks, pairs, seeds])
+@pytest.mark.parametrize("module", [across_tasks, seeds])
 def test_the_examples_in_the_docstrings(module: object) -> None:
     names = {"pl": pl}
     failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
@@ -246,20 +247,20 @@ def test_the_exact_test_counts_all_ways_to_part_the_runs_of_every_task() -> None
 def test_nothing_to_test() -> None:
     assert exact_test({"x": [0.0]}, {"y": [0.0]}) is None
     assert exact_test({"x": [0.0] * 8}, {"x": [0.0] * 8}) == 1
-    found = pairs.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
+    found = across_tasks.pairs({"a": {"x": [0.0]}, "b": {"y": [0.0]}})
     assert found == [Pair("a", "b", None, None)]
-    assert not pairs.differing(found)
+    assert not across_tasks.differing(found)
 
 
 def test_pairs_are_corrected_over_all_pairs() -> None:
     low, high = {"x": [0.0] * 8, "y": [0.1] * 8}, {"x": [0.5] * 8, "y": [0.6] * 8}
-    found = {(t.a, t.b): t for t in pairs.pairs({"a": low, "b": dict(low), "c": high})}
+    found = {(t.a, t.b): t for t in across_tasks.pairs({"a": low, "b": dict(low), "c": high})}
     p = exact_test(low, high)
     assert p == pytest.approx(2 / math.comb(16, 8) ** 2)
     assert [found[pair].p for pair in (("a", "b"), ("a", "c"), ("b", "c"))] == [1, p, p]
     assert found["a", "c"].p_holm == pytest.approx(3 * p)
     assert found["b", "c"].p_holm == pytest.approx(3 * p)
-    differ = pairs.differing(list(found.values()))
+    differ = across_tasks.differing(list(found.values()))
     assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
 
 
@@ -270,7 +271,7 @@ def families_in_error(draw: Draw, families: int) -> float:
     wrong = 0
     for _ in range(families):
         entries = {name: {task: draw(rng, 8) for task in "xy"} for name in "abcd"}
-        wrong += bool(pairs.differing(pairs.pairs(entries)))
+        wrong += bool(across_tasks.differing(across_tasks.pairs(entries)))
     return wrong / families
 
 

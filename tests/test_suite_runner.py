@@ -4,11 +4,12 @@ import json
 import math
 import os
 import signal
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import leaderboard_runs
+import polars as pl
 import pytest
 from made import made
 from program import Here, assert_refused, start
@@ -20,21 +21,18 @@ from pe_lab.cli.train import arguments, checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
-from pe_lab.core.metrics import metric_names
+from pe_lab.core.metrics import IN_DOMAIN, metric_names
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.entries import equal_time, relative_cost
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import FAILED, chosen_rate, once
-from pe_lab.results.relative_cost import equal_time, relative_cost
 from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
-from pe_lab.sweeps.suite.cost import timed
-from pe_lab.sweeps.suite.phases import trained_at
 from pe_lab.sweeps.suite.runner import Row, plan_table
-from pe_lab.sweeps.suite.runs import Composer, Known, SuiteRun
+from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun, trained_at
 from pe_lab.training.plan import plan
-from pe_lab.training.trainer import Trainer
 
 
 def test_the_rate_with_the_lowest_in_domain_error_is_chosen() -> None:
@@ -78,7 +76,7 @@ def test_equal_time_is_a_fixed_number_of_steps() -> None:
         (["v1", "budget=2"], "budget=2: give a number above 0 with its unit, like 90m, 2h or 1d"),
         (["v1", "train.steps=3"], "suite train.steps=3: "),
         (["v1", "force=true"], "suite force=true: "),
-        (["v1", "hydra/sweeper=optuna"], "a suite is no search, leave it out"),
+        (["v1", "hydra/sweeper=optuna"], "it has no effect here, leave it out"),
     ],
 )
 def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,24 +171,37 @@ def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path)
     ended = here(*line, "dry=true")
     assert ended.status == 0
     assert not (tmp_path / "runs").exists()
-    rows = [line.split() for line in ended.out.splitlines() if "flipflop" in line]
+    rows = [
+        line.split()
+        for line in ended.out.splitlines()
+        if line.count("│") > 1 and "flipflop" in line
+    ]
     assert [row[3] for row in rows] == ["tuning", "score"]
     assert [int(row[7]) for row in rows] == [4 * 4, 4 * 2]
 
 
-def test_an_entry_that_cannot_be_timed_does_not_stop_the_others(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(plan: object) -> None:
-        raise MemoryError("too large")
-
-    monkeypatch.setattr("pe_lab.sweeps.suite.cost.timed", failing)
+def test_the_cost_of_a_task_without_runs_is_not_known(here: Here, tmp_path: Path) -> None:
     ended = here(*tiny_suite(tmp_path), "pe=lstm,alibi", "dry=true")
     assert ended.status == 0, ended.err
-    # With rope's time, or by itself.
-    for entry in ("rope", "lstm"):
-        why = f"{entry} on flipflop: MemoryError: too large"
-        assert f"cost not known, counted as 0: {why}" in ended.out
+    said = "cost of flipflop not known until a run of it is finished, counted as 0"
+    assert ended.out.count(said) == 1
+
+
+def test_the_cost_is_that_of_shipped_runs_of_the_entry_else_of_rope() -> None:
+    suite = load_suite("v1")
+    rows, _ = file.shipped_rows(suite)
+    rows = rows.filter(split=IN_DOMAIN, task="flipflop", entry="rope")
+    rows = rows.filter(pl.col("phase").is_in(["tuning", "score"]))
+    step_s = (rows["train_s"] / rows["steps"]).median()
+    last_s = rows["measure_s"].median()
+    assert isinstance(step_s, float) and isinstance(last_s, float)  # noqa: PT018
+    known = Known(suite, shipped=False)
+    (config,) = checked_jobs(["task=flipflop", "pe=rope"])
+    base = Base("flipflop", "rope", (), plan(config))
+    assert known.seconds(base, 1000) == pytest.approx(1000 * step_s + last_s)
+    mine = replace(base, entry="mine")
+    assert known.seconds(mine, 1000) == known.seconds(base, 1000)
+    assert known.seconds(replace(base, task="another"), 1000) is None
 
 
 def test_core_hours_are_of_all_threads() -> None:
@@ -198,20 +209,6 @@ def test_core_hours_are_of_all_threads() -> None:
     table = plan_table(load_suite("v1"), rows, workers=2, threads=4)
     assert list(table.columns[-1].cells) == ["4.00", "4.00"]
     assert str(table.caption) == "30 min with 2 at a time"
-
-
-def test_the_estimate_is_for_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting, as on a core that others have, takes time by the clock and is not counted."""
-    waiting_s, step = 0.1, Trainer.train_step
-
-    def waits(trainer: Trainer) -> None:
-        time.sleep(waiting_s)
-        step(trainer)
-
-    monkeypatch.setattr(Trainer, "train_step", waits)
-    (config,) = checked_jobs([*COMMON, *TASK, *MODEL, "pe=rope"])
-    step_s, _ = timed(plan(config))
-    assert 0 < step_s < waiting_s
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:

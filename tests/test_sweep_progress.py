@@ -9,9 +9,8 @@ import pytest
 from program import Here, tiny
 
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps import progress
-from pe_lab.sweeps.jobs import Job
-from pe_lab.sweeps.progress import Progress
+from pe_lab.sweeps import jobs
+from pe_lab.sweeps.jobs import Job, Progress
 
 
 @pytest.fixture
@@ -65,8 +64,8 @@ def test_steps_of_an_earlier_start_do_not_count_as_fast(
 
 
 def test_a_sweep_prints_its_line(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "POLL_INTERVAL_S", 0.02)
-    monkeypatch.setattr(progress, "LINE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(jobs, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(jobs, "LINE_INTERVAL_S", 0.1)
     out = here("-m", *tiny("seed=0,1", "train.steps=60")).out
     lines = [line for line in out.splitlines() if " jobs done, " in line]
     assert any(re.match(r"[01] of 2 jobs done, 1 running \(flipflop none seed [01], step", x)

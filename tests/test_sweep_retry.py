@@ -8,8 +8,7 @@ import pytest
 
 from pe_lab.common.errors import RunError
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.jobs import Job, closing_table
-from pe_lab.sweeps.retry import MAX_KILLS, launch_all
+from pe_lab.sweeps.jobs import MAX_KILLS, Job, closing_table, launch_all
 
 
 def job(number: int, folder: Path) -> Job:

@@ -17,11 +17,11 @@ from suites import suite_of_made
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
 from pe_lab.results.frame import read_runs
+from pe_lab.results.leaderboard.entries import tuning_column
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.reader import Record, Setting, flat
 from pe_lab.results.selection import read_file_of_runs
 from pe_lab.results.suite import load_suite
-from pe_lab.results.tuning_runs import tuning_column
 from pe_lab.training.plan import build_task
 
 NOTE = "(seeds 1000,1001) by whose errors suite mine chose the learning rate"

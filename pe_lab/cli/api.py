@@ -41,7 +41,7 @@ from pe_lab.models.base import Model
 from pe_lab.results.frame import by_split, curves, runs_of
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
-from pe_lab.sweeps.multirun import multirun
+from pe_lab.sweeps.sweep import multirun
 
 _at_work = threading.Lock()
 _PLAIN = re.compile(r"[A-Za-z_./][\w./+-]*")
@@ -132,8 +132,6 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
         if args.cfg or args.info or args.hydra_help:
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
         jobs, plans = planned(args)
-        if jobs[0].hydra.runtime.choices["hydra/sweeper"] != "basic":
-            raise UsageError("sweep runs every combination: give a search to pe-lab -m")
         multirun(args, jobs, plans, tables=False)
         return runs_of(dict.fromkeys(experiment.folder_of(plan).path for plan in plans))
 

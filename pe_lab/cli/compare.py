@@ -18,6 +18,7 @@ from pydantic import model_validator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse, without_config_dir
+from pe_lab.results.leaderboard.entries import tuning
 from pe_lab.results.paired import paired
 from pe_lab.results.presentation.comparisons import (
     VERDICT,
@@ -26,11 +27,9 @@ from pe_lab.results.presentation.comparisons import (
     paired_tables,
 )
 from pe_lab.results.presentation.formats import Format, print_tables
-from pe_lab.results.presentation.notes import left_out_note
-from pe_lab.results.published import Published, published
+from pe_lab.results.presentation.tables import left_out_note
+from pe_lab.results.published import Published, compared, published
 from pe_lab.results.selection import FileOptions, selected
-from pe_lab.results.tuning_runs import tuning
-from pe_lab.results.vs_published import compared
 
 
 class CompareOptions(FileOptions):

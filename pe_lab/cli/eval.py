@@ -91,7 +91,7 @@ def show(words: Sequence[str]) -> None:
     out = _out(options.out, common_runs_dir(paths) or options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluation.evaluate import evaluate
-    from pe_lab.report.files import write_evaluations
+    from pe_lab.report.page import write_evaluations
     from pe_lab.results.frame import runs_of
     from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes
 

@@ -119,7 +119,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
     from pe_lab.common.console import console
     from pe_lab.evaluation.evaluate import evaluate
     from pe_lab.evaluation.record import TRAINED as AS_TRAINED
-    from pe_lab.results.presentation.extrapolation import SPLITS
+    from pe_lab.results.presentation.comparisons import SPLITS
     from pe_lab.results.published import extrapolated
 
     parts = []
@@ -134,8 +134,8 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
 
 
 def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
-    from pe_lab.report.files import write_evaluations
-    from pe_lab.results.presentation.extrapolation import extrapolation_tables
+    from pe_lab.report.page import write_evaluations
+    from pe_lab.results.presentation.comparisons import extrapolation_tables
 
     accuracies = {
         (row, split): (1 - part.sort("seed")["error"]).to_list()

@@ -12,7 +12,6 @@
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
-    pe-lab leaderboard view=published                  the papers' numbers beside those of the suite
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map; for each task its table and
@@ -70,7 +69,7 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across", "published", "tuning"] = "families"
+    view: Literal["families", "across", "tuning"] = "families"
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
@@ -168,8 +167,6 @@ def _tables(
 
     if options.view == "across":
         return details.across_tables(found, tasks, shown)
-    if options.view == "published":
-        return [details.published_table(found, tasks, shown)]
     if options.view == "tuning":
         tuned = [details.tuning_table(found, task, shown) for task in tasks]
         return [table for table in tuned if table is not None]

@@ -21,12 +21,19 @@ import polars as pl
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.suggest import did_you_mean
-from pe_lab.results.claim_tests import commands, decide, tuned_rates
-from pe_lab.results.claims import Claims, check_claims, read_claims, register
+from pe_lab.results.leaderboard.claims import (
+    Claims,
+    check_claims,
+    commands,
+    decide,
+    read_claims,
+    register,
+    tuned_rates,
+)
 from pe_lab.results.leaderboard.file import shipped_claims, shipped_rows
 from pe_lab.results.leaderboard.rows import suite_rows
-from pe_lab.results.presentation.claims import claims_table, details_table
 from pe_lab.results.presentation.formats import Format, print_tables
+from pe_lab.results.presentation.leaderboard_details import claims_table, details_table
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
 

@@ -28,8 +28,7 @@ from pe_lab.common.errors import RunError, UsageError
 from pe_lab.common.files import remove_leftovers, replace_file
 from pe_lab.common.options import parse, without_config_dir
 from pe_lab.common.output import counted
-from pe_lab.report.files import chart_files, write_charts
-from pe_lab.report.page import GENERATOR, render, report, states
+from pe_lab.report.page import GENERATOR, chart_files, render, report, states, write_charts
 from pe_lab.results.selection import RunOptions, selected
 
 MARK = f'<meta name="generator" content="{GENERATOR}">'

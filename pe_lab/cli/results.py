@@ -46,8 +46,7 @@ from pe_lab.results.aggregate import RATED, SETTING, grouped
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
 from pe_lab.results.presentation.formats import Format, print_tables
-from pe_lab.results.presentation.notes import pooled_keys_note, pooled_note
-from pe_lab.results.presentation.tables import Layout, Spread, tables
+from pe_lab.results.presentation.tables import Layout, Spread, pooled_keys_note, pooled_note, tables
 from pe_lab.results.selection import FileOptions, selected, write_file_of_runs
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]

@@ -1,6 +1,6 @@
 """``pe-lab suite``: a fixed list of tasks over all encodings: tuned alike, then scored.
 
-    pe-lab suite v1 dry=true                     what is missing, and what it costs on this machine
+    pe-lab suite v1 dry=true                     what is missing, and what it costs
     pe-lab suite v1                              does it, the cheapest task first
     pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
     pe-lab suite v1 budget=2h                    begins no run after two hours
@@ -76,8 +76,8 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
-    from pe_lab.sweeps.suite.phases import DEFAULT, NAMES
     from pe_lab.sweeps.suite.runner import Request, run_suite
+    from pe_lab.sweeps.suite.runs import DEFAULT, NAMES
 
     _check("phases", options.phases, NAMES)
     phases = [phase for phase in NAMES if phase in (options.phases or DEFAULT)]
@@ -111,7 +111,7 @@ def _passed(others: dict[str, str]) -> list[str]:
                 "train other runs with pe-lab -m"
             )
         if key.startswith(("hydra/sweeper", "hydra.sweeper")):
-            raise UsageError(f"suite {key}={value}: a suite is no search, leave it out")
+            raise UsageError(f"suite {key}={value}: it has no effect here, leave it out")
     words = {"hydra/launcher": "joblib", "tracker": "none"} | others
     return [f"{key}={value}" for key, value in words.items()]
 

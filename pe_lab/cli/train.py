@@ -54,7 +54,7 @@ def launch(words: Sequence[str]) -> None:
         return _hydra(args)
     jobs, plans = planned(args)
     if args.multirun:
-        from pe_lab.sweeps.multirun import multirun
+        from pe_lab.sweeps.sweep import multirun
 
         return multirun(args, jobs, plans)
     (cfg,), (plan,) = jobs, plans

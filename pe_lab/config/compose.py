@@ -158,26 +158,22 @@ def _compose_job(hydra: Hydra, words: list[str], mode: RunMode = RunMode.RUN) ->
 
 
 def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> list[str]:
-    """The words, preceded by the sweep of the yamls (``hydra.sweeper.params``) for other keys.
-
-    A recipe's sweep is a table, not a search space: a sweeper that searches gets the recipe as it
-    is without -m.
-    """
+    """The words, preceded by the sweep of the yamls (``hydra.sweeper.params``) for other
+    keys."""
     overrides = parser.parse_overrides(words)
     keys = {override.key_or_group for override in overrides}
     recipe = next((o for o in overrides if o.key_or_group == "experiment"), None)
     others = [word for word in words if recipe is None or word != recipe.input_line]
     if recipe is not None and recipe.is_discrete_sweep():
         for name in map(str, recipe.sweep_iterator()):
-            params, _ = _params(hydra, [*others, f"experiment={name}"])
+            params = _params(hydra, [*others, f"experiment={name}"])
             if left := [key for key in params if key not in keys]:
                 raise UsageError(
                     f"{recipe.input_line} names several recipes and {name} varies "
                     f"{', '.join(left)}: run each recipe by itself, or give these keys"
                 )
-    params, runs_all = _params(hydra, words)
-    swept = params if runs_all else _params(hydra, others)[0]
-    if not params or (swept == params and not runs_all):
+    swept = _params(hydra, words)
+    if not swept:
         return words
     added = [
         as_composed(f"{key}={value}")
@@ -195,11 +191,15 @@ def _with_params(hydra: Hydra, parser: OverridesParser, words: list[str]) -> lis
     return ["hydra.sweeper.params=null", *added, *words]
 
 
-def _params(hydra: Hydra, words: list[str]) -> tuple[dict[str, str], bool]:
-    """The sweep of the yamls with these words, and whether all its combinations are run."""
+def _params(hydra: Hydra, words: list[str]) -> dict[str, str]:
+    """The sweep of the yamls with these words; UsageError for a sweeper of another package."""
     cfg = _compose_job(hydra, words, RunMode.MULTIRUN)
-    params = dict(cfg.hydra.sweeper.get("params") or {})
-    return params, cfg.hydra.runtime.choices["hydra/sweeper"] == "basic"
+    if (sweeper := cfg.hydra.runtime.choices["hydra/sweeper"]) != "basic":
+        raise UsageError(
+            f"hydra/sweeper={sweeper} is not allowed, as a sweep runs every combination of the "
+            "listed values: leave it out"
+        )
+    return dict(cfg.hydra.sweeper.get("params") or {})
 
 
 def _jobs(overrides: Sequence[Override], multirun: bool) -> list[list[str]]:
@@ -214,13 +214,7 @@ def _jobs(overrides: Sequence[Override], multirun: bool) -> list[list[str]]:
         return [[o.input_line or "" for o in overrides]]
     interval = next((o for o in overrides if o.is_interval_sweep()), None)
     if interval is not None:
-        if not any(o.key_or_group == "hydra/sweeper" and o.value() != "basic" for o in overrides):
-            raise UsageError(
-                f"{interval.input_line} has no end of values: list them (A,B), or choose a sweeper "
-                "that searches (hydra/sweeper=NAME)"
-            )
-        # A search draws its values while it runs: only fixed keys can be checked before.
-        return [[o.input_line or "" for o in overrides if not o.is_sweep_override()]]
+        raise UsageError(f"{interval.input_line} has no end of values: list them (A,B)")
     batches = BasicSweeper.split_arguments(list(overrides), None)
     return [job for batch in batches for job in batch]
 

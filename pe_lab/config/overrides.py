@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from pe_lab.common.errors import UsageError
@@ -86,8 +86,6 @@ def _value(overrides: Iterable[Override], key: str) -> Any:
 def check_override(override: Override) -> None:
     """UsageError for overrides that Hydra ignores, or rejects without naming them."""
     line, key, value = override.input_line, override.key_or_group, override.value()
-    if isinstance(value, IntervalSweep) and not _holds_any(value):
-        raise UsageError(f"{line} holds no value: give the smaller bound first, above 0 where log")
     if key == "hydra.mode":
         raise UsageError(f"{line} is not used here: give -m to run several jobs, or leave it out")
     if key.startswith("pe.parts."):
@@ -108,11 +106,6 @@ def check_override(override: Override) -> None:
             raise UsageError(
                 f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
             )
-
-
-def _holds_any(interval: IntervalSweep) -> bool:
-    low, high = float(interval.start or 0.0), float(interval.end or 0.0)
-    return low <= high and not ("log" in interval.tags and low <= 0.0)
 
 
 def replace_mappings(words: list[str]) -> list[str]:

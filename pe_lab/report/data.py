@@ -14,8 +14,7 @@ from pe_lab.results.aggregate import SETTING
 from pe_lab.results.evaluations import recorded, shown_encoding
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.evaluations import scales
-from pe_lab.results.presentation.notes import pooled_note
-from pe_lab.results.presentation.tables import CLUSTERS
+from pe_lab.results.presentation.tables import CLUSTERS, pooled_note
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_interval
 from pe_lab.results.suite import threshold

@@ -11,8 +11,8 @@ from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.frame import compared_keys, splits_of
-from pe_lab.results.keys import unknown
 from pe_lab.results.labels import without_idle
+from pe_lab.results.query import unknown
 from pe_lab.results.statistics.seeds import spread, with_clusters_of_mean, with_interval
 from pe_lab.results.suite import threshold
 

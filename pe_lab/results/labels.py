@@ -8,9 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.results.defaults import defaults_of, follows, same
 from pe_lab.results.frame import compared_keys, config_keys
-from pe_lab.results.reader import text
+from pe_lab.results.reader import defaults_of, follows, same, text
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 
 IDLE = tuple(sorted(ONLY_EARLY_STOPPING))

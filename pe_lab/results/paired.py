@@ -9,14 +9,13 @@ import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.core.metrics import metric_name
-from pe_lab.results.defaults import defaults_of, same
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import labels, without_idle
-from pe_lab.results.reader import text
-from pe_lab.results.statistics.pairs import holm
+from pe_lab.results.leaderboard.entries import without_tuning
+from pe_lab.results.reader import defaults_of, same, text
+from pe_lab.results.statistics.across_tasks import holm
 from pe_lab.results.statistics.seeds import over_seeds, two_clusters
 from pe_lab.results.suite import threshold
-from pe_lab.results.tuning_runs import without_tuning
 
 RESAMPLES = 9999
 """Sign flips drawn at random, besides the observed one, where there are more."""

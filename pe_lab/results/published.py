@@ -1,7 +1,8 @@
-"""The published numbers of published.yaml: one for each encoding, size and split; and on which
-side of our seeds a number lies."""
+"""The published numbers of published.yaml: one for each encoding, size and split; the runs of ours
+that are nearest to each; and on which side of our seeds a number lies."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -11,7 +12,11 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.core.metrics import wilson
+from pe_lab.core.metrics import metric_name, wilson
+from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
+from pe_lab.results.frame import splits_of
+from pe_lab.results.leaderboard.entries import without_tuning
+from pe_lab.results.reader import text
 
 
 @dataclass(frozen=True)
@@ -164,3 +169,163 @@ def with_bounds(runs: pl.DataFrame, share: str, n: str) -> pl.DataFrame:
         pl.Series(f"{share}_low", [low for low, _ in found], pl.Float64),
         pl.Series(f"{share}_high", [high for _, high in found], pl.Float64),
     )
+
+
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
+    **dict.fromkeys(("theirs", "theirs_low", "theirs_high"), pl.Float64),
+    "theirs_printed": pl.String,
+    "theirs_seeds": pl.Int64,
+    "setting": pl.String,
+    **dict.fromkeys(("n", "k"), pl.Int64),
+    **dict.fromkeys(("p_generalises", "p_low", "p_high", "threshold", "median"), pl.Float64),
+    "clusters": pl.Boolean,
+    "values": pl.List(pl.Float64),
+    **dict.fromkeys(("range_low", "range_high", "ours", "sd", "low", "high"), pl.Float64),
+    **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
+}
+
+OURS = (
+    "setting", "n", *THRESHOLDED, "median", "clusters", "values", "range_low", "range_high",
+    "sd", "low", "high",
+)  # fmt: skip
+"""Columns that are those of ``_measured``."""
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A setting of ours for a number.
+
+    Args:
+        differs: key -> our value and theirs where they differ.
+        cell: our row of ``grouped``.
+    """
+
+    differs: dict[str, tuple[Any, Any]]
+    cell: dict[str, Any]
+
+    @property
+    def distance(self) -> tuple[int, float]:
+        """How many keys differ, and the log-ratios of those that are numbers."""
+        pairs = [(a, b) for a, b in self.differs.values() if _is_number(a) and _is_number(b)]
+        return len(self.differs), sum(abs(math.log(a / b)) for a, b in pairs if a * b > 0)
+
+
+def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> pl.DataFrame:
+    """One row for each published number, with ours where finished runs of that task and encoding
+    measured that split. Each setting of ours is matched with the nearest of their sizes, and of
+    several the nearest is taken: with the fewest differences among the keys that the source
+    states, then the smallest ratios, then the most seeds. Runs on which a suite chose the learning
+    rate are left out.
+
+    Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
+    ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
+    round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``k``,
+    ``p_generalises``, ``p_low``, ``p_high``, ``threshold``, ``median``, ``clusters``, ``values``
+    (see ``grouped``), ``range_low`` and ``range_high`` (the lowest and the highest of the seeds,
+    each widened to the 95 % Wilson interval of that run), ``ours`` (the mean), ``sd``, ``low``,
+    ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading``
+    (what had to be assumed), ``recipe``.
+
+    ``verdict``: that of ``published.verdict``, or "not run"; "other protocol, " before the former
+    where ``differs`` is not empty: it is then no reproduction.
+
+    >>> compared(read_runs("runs")).filter(pl.col("verdict") != "not run")
+    """
+    numbers = published() if numbers is None else numbers
+    finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
+    measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
+    ours = finished.unique(["pe", "setting"], maintain_order=True)
+    settings = ours.rows_by_key(["task", "pe"], named=True, include_key=True)
+    matches: list[dict[tuple[str, ...], _Match]] = []
+    for number in numbers:
+        table = (number.source, number.where, number.task, number.pe, number.split)
+        cells = measured[number.metric]
+        matches.append(
+            {
+                (*table, setting["setting"]): _Match(_differences(number, setting), cell)
+                for setting in settings.get((number.task, number.pe), [])
+                if (cell := cells.get((number.pe, setting["setting"], number.split)))
+            }
+        )
+    nearest: dict[tuple[str, ...], tuple[int, float]] = {}
+    for found in matches:
+        for key, run in found.items():
+            nearest[key] = min(run.distance, nearest.get(key, run.distance))
+    rows = []
+    for number, found in zip(numbers, matches, strict=True):
+        nearby = [run for key, run in found.items() if run.distance == nearest[key]]
+        best = min(
+            nearby,
+            key=lambda run: (run.distance, -run.cell["n"], run.cell["setting"]),
+            default=None,
+        )
+        rows.append(_compared_row(number, best))
+    return pl.DataFrame(rows, SCHEMA)
+
+
+def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(pe, setting, split) -> its row of ``grouped``, with ``range_low`` and ``range_high``."""
+    if not len(finished):
+        return {}
+    splits = splits_of(finished)
+    if metric == "error_seq":
+        # Runs have the bounds of their error alone.
+        for split in splits:
+            share = metric_name(split, metric)
+            if share in finished.columns:
+                finished = with_bounds(finished, share, metric_name(split, "n_seq"))
+    kinds = (metric, f"{metric}_low", f"{metric}_high")
+    tables = [grouped(finished, SETTING, kind, splits) for kind in kinds]
+    cells = {}
+    for rows in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
+        cell, lows, highs = rows
+        if cell["mean"] is None:
+            continue
+        cell["range_low"], cell["range_high"] = lows["values"][0], highs["values"][-1]
+        cells[cell["pe"], cell["setting"], cell["split"]] = cell
+    return cells
+
+
+def _differences(number: Published, ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """key -> our value and theirs, where the source states one that is not ours."""
+    pairs = {key: (ours.get(key), theirs) for key, theirs in number.setting.items()}
+    return {key: (a, b) for key, (a, b) in pairs.items() if not _same(a, b)}
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
+        return math.isclose(ours, theirs, rel_tol=1e-9)
+    return bool(ours == theirs)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _compared_row(number: Published, match: _Match | None) -> dict[str, Any]:
+    shared = ("source", "where", "task", "pe", "split", "metric", "reading", "recipe")
+    row = {name: getattr(number, name) for name in shared}
+    row |= {
+        "size": " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items()),
+        "theirs": number.error,
+        "theirs_low": number.low,
+        "theirs_high": number.high,
+        "theirs_printed": number.printed,
+        "theirs_seeds": number.seeds,
+        "differs": "",
+        "verdict": _verdict(number, match),
+    }
+    if match is not None:
+        row |= {name: match.cell[name] for name in OURS}
+        pairs = match.differs.items()
+        row["ours"] = match.cell["mean"]
+        row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
+    return row
+
+
+def _verdict(number: Published, match: _Match | None) -> str:
+    if match is None:
+        return "not run"
+    found = verdict(number, match.cell)
+    return f"other protocol, {found}" if match.differs else found

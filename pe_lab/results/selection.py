@@ -16,8 +16,8 @@ from pe_lab.common.options import Options
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import PREFIXES
 from pe_lab.results.frame import FACTS, GROUPS, config_keys, filtered, read_runs
-from pe_lab.results.keys import column_of
-from pe_lab.results.tuning_runs import COLUMN as TUNING_OF
+from pe_lab.results.leaderboard.entries import TUNING_OF
+from pe_lab.results.query import column_of
 from pe_lab.store.run_id import EXCLUDED
 
 

@@ -1,15 +1,23 @@
-"""The jobs of a sweep: which are finished, how the others ended, and the closing table."""
+"""The jobs of a sweep: which are finished, how the others ended, their progress, the closing table;
+and launching them, again where a pool lost a worker."""
 
+import logging
+import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
 
-from pe_lab.common.console import percent
-from pe_lab.common.errors import PeLabError
+from pe_lab.common.console import console, percent
+from pe_lab.common.errors import PeLabError, RunError
 from pe_lab.common.output import counted
+from pe_lab.common.signals import stopping
 from pe_lab.config.overrides import as_typed
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.experiment.run import folder_of
@@ -196,3 +204,156 @@ def _label(plan: Plan, words: Sequence[str], all_words: Sequence[Sequence[str]])
         if word not in common and word.partition("=")[0] not in ("task", "pe", "seed")
     ]  # fmt: skip
     return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])
+
+
+POLL_INTERVAL_S = 5.0
+LINE_INTERVAL_S = 60.0
+MAX_NAMED = 4
+"""Running jobs whose steps a line has."""
+_TAIL = 16384
+"""Bytes at the end of metrics.jsonl that hold its last rows."""
+
+
+class Progress:
+    """Which of these jobs are done and running, and how fast.
+
+    Args:
+        jobs: those to be launched.
+        total: of the sweep, with those that were finished before.
+    """
+
+    def __init__(self, jobs: Sequence[Job], total: int) -> None:
+        self.jobs, self.total = jobs, total
+        self.began = time.monotonic()
+        self.first = {job.number: _step(job.folder) for job in jobs}
+        self.done = 0
+
+    def line(self) -> str:
+        """``3 of 8 jobs done, 2 running (flipflop rope seed 1, step 240 of 400; ..), 3 left, about
+        4 min to go``."""
+        running, steps, remaining = [], 0, 0
+        self.done = 0
+        for job in self.jobs:
+            status = job.status()
+            begun = status != job.status_before
+            if begun and status.get("state") == "running":
+                at = min(_step(job.folder), job.steps)
+                running.append(f"{job.label}, step {at} of {job.steps}")
+                steps += max(0, at - self.first[job.number])
+                remaining += job.steps - at
+            elif begun or job.returned is not None:
+                self.done += 1
+                steps += max(0, _step(job.folder) - self.first[job.number])
+            else:
+                remaining += job.steps - self.first[job.number]
+        done = self.total - len(self.jobs) + self.done
+        parts = [f"{done} of {self.total} jobs done"]
+        if running:
+            others = ["..."] if len(running) > MAX_NAMED else []
+            parts.append(f"{len(running)} running ({'; '.join(running[:MAX_NAMED] + others)})")
+        parts.append(f"{len(self.jobs) - self.done - len(running)} left")
+        if steps and remaining:
+            left_s = remaining * (time.monotonic() - self.began) / steps
+            parts.append(f"about {duration(left_s)} to go")
+        return ", ".join(parts)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Print the line every ``LINE_INTERVAL_S``."""
+        stop = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watch.join()
+
+    def _watch(self, stop: threading.Event) -> None:
+        printed = time.monotonic()
+        while not stop.wait(POLL_INTERVAL_S):
+            if time.monotonic() - printed >= LINE_INTERVAL_S:
+                printed, line = time.monotonic(), self.line()
+                if self.done < len(self.jobs):
+                    console().print(line, soft_wrap=True)
+
+
+def _step(folder: RunFolder) -> int:
+    """The last step with a row in metrics.jsonl; 0 before the first."""
+    with suppress(OSError), open(folder.metrics, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        if rows := re.findall(rb'^\{"step": (\d+),', file.read(), re.MULTILINE):
+            return int(rows[-1])
+    return 0
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+logger = logging.getLogger("pe_lab")
+
+MAX_KILLS = 3
+"""Times that a job may be killed without a checkpoint in between, the last time alone in a
+pool; also the times that a pool may die before it begins a job."""
+
+Launch = Callable[[Sequence[Job], bool], None]
+"""Runs jobs to their end; with True, waits for folders that another process is writing."""
+
+
+def launch_all(jobs: Sequence[Job], launch: Launch, batch_size: int | None = None) -> None:
+    """Launch jobs until each has ended, or a signal came.
+
+    A pool that loses a worker is lost with all that it runs; its jobs resume from their
+    checkpoints in a new one. A job that was killed twice at the same step runs alone in a pool,
+    and is given up if it is killed there too.
+
+    Args:
+        batch_size: jobs launched at a time; None: all.
+
+    Raises:
+        RunError: pools die before they begin a job.
+    """
+    todo, kills, idle_pools = list(jobs), Counter[int](), 0
+    while todo and stopping() is None:
+        suspects = [job for job in todo if kills[job.number] >= MAX_KILLS - 1]
+        batch = [job for job in todo if job not in suspects][:batch_size] or suspects[:1]
+        before = {job.number: (job.step(), job.status()) for job in batch}
+        try:
+            launch(batch, False)
+        except BrokenProcessPool:
+            todo = [job for job in todo if job not in batch or not _is_over(job)]
+            killed = [job for job in batch if job in todo and job.folder.killed()]
+            begun = any(job.status() != before[job.number][1] for job in batch)
+            idle_pools = 0 if begun else idle_pools + 1
+            if idle_pools == MAX_KILLS:
+                raise RunError(
+                    f"{MAX_KILLS} times a worker was killed before it began a job: is there memory "
+                    "for hydra.launcher.n_jobs of them? The same command runs only what is missing"
+                ) from None
+            for job in killed:
+                advanced = job.step() > before[job.number][0]
+                kills[job.number] = 0 if advanced else kills[job.number] + 1
+                if kills[job.number] >= MAX_KILLS:
+                    job.returned = ("killed", f"{MAX_KILLS} times at step {job.step()}, "
+                                    "the last time alone: is there memory for it?")  # fmt: skip
+                    todo.remove(job)
+            if stopping() is None:
+                logger.warning("a worker was killed: continuing %d jobs in new workers", len(todo))
+        else:
+            todo = [job for job in todo if job not in batch]
+    held = [job for job in jobs if job.returned is not None and job.returned[0] == "held"]
+    if held and stopping() is None:
+        for job in held:
+            job.returned = None
+        launch(held, True)
+
+
+def _is_over(job: Job) -> bool:
+    """Whether another try would not change how it ended."""
+    return job.returned is not None or job.outcome().state in ("finished", "failed")

@@ -1,4 +1,4 @@
-"""Our defaults for the launchers and sweepers of Hydra's plugins, and the checks of them.
+"""Our defaults for the launchers of Hydra's plugins, and the checks of them.
 
 A yaml file cannot replace the configuration that a plugin registers under the same name; a node in
 Hydra's config store can.
@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from pe_lab.common.errors import UsageError
 
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
-OPTUNA = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
 
 CHOICES: dict[tuple[str, str], dict[str, Any]] = {
     ("hydra/launcher", "joblib"): {
@@ -27,27 +26,6 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
         "verbose": 0,
         "timeout": None,
         "temp_folder": None,
-    },
-    ("hydra/sweeper", "optuna"): {
-        "defaults": [{"optional sampler": "tpe"}, "_self_"],
-        "_target_": OPTUNA,
-        # A fixed seed: the same command draws the same trials, and so resumes.
-        "sampler": {"seed": 0},
-        "direction": "minimize",
-        "storage": None,
-        "study_name": None,
-        "n_trials": 20,
-        # Trials at once; these are drawn without the results of each other.
-        "n_jobs": "${oc.select:hydra.launcher.n_jobs,1}",
-        # A failed trial does not end the search.
-        "max_failure_rate": 1.0,
-        "search_space": None,
-        "custom_search_space": None,
-        # Replaced key by key from the command line.
-        "params": {
-            "train.lr": "tag(log,interval(0.0003,0.03))",
-            "model.d_model": "choice(32,64,128)",
-        },
     },
 }
 """(group, name) -> our configuration of it."""
@@ -65,38 +43,26 @@ def register_choices() -> None:
 
 
 def check_installed(cfg: Any) -> None:
-    """UsageError where the package of the chosen launcher or sweeper is not installed."""
-    for kind in ("launcher", "sweeper"):
-        module = cfg.hydra[kind]._target_.rpartition(".")[0]
-        try:
-            found = find_spec(module)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            choice = cfg.hydra.runtime.choices[f"hydra/{kind}"]
-            package = module.split(".")[1].replace("_", "-")
-            raise UsageError(
-                f"hydra/{kind}={choice} needs {package}, which is not installed: "
-                f"pip install {package}"
-            )
+    """UsageError where the package of the chosen launcher is not installed."""
+    module = cfg.hydra.launcher._target_.rpartition(".")[0]
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        package = module.split(".")[1].replace("_", "-")
+        raise UsageError(
+            f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
+            f"is not installed: pip install {package}"
+        )
 
 
 def check_numbers(cfg: Any) -> None:
-    """UsageError for numbers out of range, and for a search that does not minimize."""
-    for key in (
-        "launcher.n_jobs",
-        "sweeper.n_jobs",
-        "sweeper.n_trials",
-        "sweeper.max_batch_size",
-    ):
+    """UsageError for numbers out of range."""
+    for key in ("launcher.n_jobs", "sweeper.max_batch_size"):
         value = OmegaConf.select(cfg, f"hydra.{key}")
         if value is not None and (type(value) is not int or value < 1):
             raise UsageError(
                 f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
                 "it out"
             )
-    if (direction := cfg.hydra.sweeper.get("direction", "minimize")) != "minimize":
-        raise UsageError(
-            f"hydra.sweeper.direction={direction} is not allowed, the in-domain error is "
-            "minimized: leave it out"
-        )

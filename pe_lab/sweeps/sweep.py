@@ -1,10 +1,15 @@
-"""A sweep's name, composed configuration and launcher: what launches some of its jobs."""
+"""``pe-lab -m``: all jobs of a line through a launcher of Hydra's, and what became of them.
+
+Hydra's sweeper would launch the finished jobs too, lose the jobs of a broken pool and report
+only the first failure. So its launcher is called here, for the missing jobs.
+"""
 
 import os
 import socket
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,21 +20,37 @@ from hydra.types import HydraContext, RunMode
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.common.errors import Interrupted
+from pe_lab.common.console import console
+from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
+from pe_lab.common.output import counted
 from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
-from pe_lab.config.hydra_internals import BasicSweeper, Callbacks
-from pe_lab.store.run_id import sweep_name
+from pe_lab.config.hydra_internals import Callbacks
+from pe_lab.config.overrides import as_typed
+from pe_lab.experiment.provenance import changed_code, made_otherwise, unchanged, without_effect
+from pe_lab.experiment.run import look_at
+from pe_lab.experiment.tracking import track_rest
+from pe_lab.store.run_id import sweep_name, swept
 from pe_lab.sweeps import slurm
-from pe_lab.sweeps.jobs import Job
+from pe_lab.sweeps.jobs import (
+    UNFINISHED,
+    Job,
+    Launch,
+    Progress,
+    best,
+    closing_table,
+    launch_all,
+    make_jobs,
+    over_seeds,
+    unfinished,
+)
 from pe_lab.sweeps.launchers import JOBLIB, check_installed, check_numbers
-from pe_lab.sweeps.retry import Launch
 from pe_lab.sweeps.worker import SweepJob
+from pe_lab.training.plan import Plan
 
 
-def check_launcher(cfg: DictConfig) -> bool:
-    """Refuse a launcher or a sweeper that cannot work here; returns whether the sweeper runs every
-    combination, and so is not called.
+def check_launcher(cfg: DictConfig) -> None:
+    """Refuse a launcher that cannot work here.
 
     Raises:
         UsageError: a package or SLURM is missing, or a number is out of range.
@@ -38,8 +59,6 @@ def check_launcher(cfg: DictConfig) -> bool:
     check_numbers(cfg)
     if cfg.hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()
-    basic: bool = cfg.hydra.sweeper._target_ == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
-    return basic
 
 
 class Sweep:
@@ -47,18 +66,11 @@ class Sweep:
 
     Args:
         args: the words of the command line, as Hydra's parser splits them.
-        composed: the configuration of one of its jobs.
         name: None: made of the words.
     """
 
-    def __init__(
-        self, args: Any, composed: DictConfig, runs_dir: str, name: str | None = None
-    ) -> None:
+    def __init__(self, args: Any, runs_dir: str, name: str | None = None) -> None:
         words = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
-        keys = {word.lstrip("+").partition("=")[0] for word in words}
-        # The search space of the yamls.
-        params = composed.hydra.sweeper.get("params") or {}
-        words += [f"{key}={values}" for key, values in params.items() if key not in keys]
         self.name = name or sweep_name(words, Path(runs_dir) / ".sweeps")
         # Read by conf/config.yaml: each start of a sweep has a separate folder.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
@@ -130,3 +142,89 @@ class Sweep:
                 launched.returned = returned and returned.return_value
 
         return launch
+
+
+def multirun(
+    args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool = True
+) -> None:
+    """Do all jobs of a sweep.
+
+    Args:
+        tables: print what is to be done and the closing tables.
+
+    Raises:
+        PeLabError: not all of it is finished.
+        Interrupted: a signal came; the same command continues.
+    """
+    check_launcher(composed[0])
+    words = [list(cfg.hydra.overrides.task) for cfg in composed]
+    jobs = make_jobs(plans, words, swept(as_typed(args.overrides)))
+    missing = [job for job in jobs if job.missing]
+    done = sum(job.finished_before for job in jobs)
+    all_jobs = counted(len(jobs), "job")
+    if tables:
+        console().print(all_jobs + (f", {done} of them finished before" if done else ""))
+    pairs = [*zip(jobs, plans, strict=True)]
+    finished = [(job, plan) for job, plan in pairs if job.finished_before]
+    for job, plan in finished:
+        track_rest(plan, job.folder)
+    _note_other_conditions(finished)
+    _warn_once([(job, plan) for job, plan in pairs if job.missing])
+    ended: Exception | Interrupted | None = None
+    if missing:
+        sweep = Sweep(args, plans[0].config.runs_dir)
+        batch_size = sweep.cfg.hydra.sweeper.max_batch_size
+        try:
+            with sweep.running():
+                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
+                with Progress(missing, len(jobs)).shown():
+                    launch_all(missing, sweep.launch(jobs), batch_size)
+                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
+        except (Exception, Interrupted) as error:
+            ended = error
+    outcomes = {job.number: job.outcome() for job in jobs}
+    table, counts = closing_table(jobs, outcomes)
+    if tables:
+        console().print(table)
+        over_seeds(jobs)
+        if (lowest := best(jobs, outcomes)) is not None:
+            look_at(lowest.folder, plans[0].config.runs_dir)
+    again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
+    if isinstance(ended, Interrupted):
+        console().print(f"stopped by a signal: run {again} to continue")
+        raise ended
+    left = unfinished(counts)
+    if ended is not None:
+        reason = sentence(ended)
+        raise RunError(f"the launcher failed: {reason}; {left} of {all_jobs}") from ended
+    if left:
+        failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
+        first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
+        raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
+
+
+def _warn_once(missing: Sequence[tuple[Job, Plan]]) -> None:
+    """Print each warning of ``without_effect`` once, however many jobs it concerns."""
+    found = (m for job, plan in missing for m in without_effect(plan, as_typed(job.words)))
+    for message in dict.fromkeys(found):
+        console().print(message, soft_wrap=True)
+
+
+def _note_other_conditions(finished: Sequence[tuple[Job, Plan]]) -> None:
+    """Print how many finished runs were made with other settings, or before their code changed."""
+    notes: Counter[str] = Counter()
+    for job, plan in finished:
+        if found := made_otherwise(job.folder, plan.config):
+            notes[f"made with {found}, so the last digits may differ"] += 1
+        # The closing table says which files are damaged.
+        with suppress(PeLabError):
+            summary = job.folder.summary()
+            if summary and (found := unchanged(summary["config"], plan.resolved)):
+                notes[found] += 1
+        if found := changed_code(job.folder, plan.resolved):
+            said = f"made before the file of {found} changed: their numbers are those of that code"
+            notes[said] += 1
+    for note, n in notes.items():
+        console().print(
+            f"{n} of the finished runs {note}; force=true runs them again", soft_wrap=True
+        )

@@ -17,7 +17,7 @@ from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.run import run_alone
 from pe_lab.sweeps.launchers import register_choices
-from pe_lab.sweeps.multirun import multirun
+from pe_lab.sweeps.sweep import multirun
 from tests.chaos.warm import Ended, Fault, run
 from tests.program import rows, summary, tiny
 

@@ -1,13 +1,17 @@
-"""Which entry of a suite a run is of, and for which purpose it was made (its phase)."""
+"""What a run is within a suite: its entry, the purpose it was made for (its phase), and whether a
+learning rate was chosen on it."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from pe_lab.results.defaults import defaults, same
-from pe_lab.results.reader import Record, Setting, text
-from pe_lab.results.relative_cost import equal_times
+import polars as pl
+import yaml
+
+from pe_lab.results.reader import Record, Setting, defaults, same, text
 from pe_lab.results.suite import (
     CAPACITY,
     EQUAL_TIME,
@@ -15,8 +19,40 @@ from pe_lab.results.suite import (
     SCORE,
     TUNING,
     Suite,
+    suites,
     task_digest,
 )
+
+BASELINE = "rope"
+
+
+@cache
+def _table() -> dict[str, dict[int, float]]:
+    text = Path(__file__).with_name("relative_cost.yaml").read_text("utf-8")
+    table: dict[str, dict[int, float]] = yaml.safe_load(text)
+    return table
+
+
+def relative_cost(entry: str, length: int) -> float | None:
+    """The time of a training step over that of rope, for sequences of the measured length whose
+    ratio to ``length`` is nearest to 1; None for an entry that was not measured."""
+    row, baseline = _table().get(entry), _table()[BASELINE]
+    if row is None:
+        return None
+    nearest = min(row, key=lambda measured: abs(math.log(measured / length)))
+    return row[nearest] / baseline[nearest]
+
+
+def equal_time(entry: str, steps: int, length: int) -> int | None:
+    """The steps that take as long as ``steps`` do with rope; None for an entry without a cost."""
+    cost = relative_cost(entry, length)
+    return None if cost is None else max(1, round(steps / cost))
+
+
+def equal_times(entry: str, steps: int) -> set[int]:
+    """``equal_time`` for each measured length."""
+    return {equal_time(entry, steps, n) or steps for n in _table().get(entry, ())}
+
 
 OTHER = "other"
 """The phase of a run that the protocol does not have."""
@@ -167,3 +203,46 @@ def steps_of(suite: Suite, task: str) -> int:
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(key, value) for key, _, value in (word.partition("=") for word in words)]
+
+
+TUNING_OF = "tuning_of"
+
+
+def tuning_column(records: Sequence[Record], config_dir: Path | None = None) -> pl.Series:
+    """Of each run the suite that chose a learning rate on it, of several the first by name; null:
+    none did.
+
+    A run is recognised as by the leaderboard: by the digest of its task, and its phase. Only the
+    configurations of runs on a tuning seed are looked up.
+
+    Args:
+        config_dir: a folder whose suites count beside those of conf/.
+    """
+    found: list[str | None] = [None] * len(records)
+    for suite in suites(config_dir):
+        places = Places(suite)
+        for number, record in enumerate(records):
+            if found[number] is None and _is_of_tuning(record, places):
+                found[number] = suite.name
+    return pl.Series(TUNING_OF, found, pl.String)
+
+
+def _is_of_tuning(record: Record, places: Places) -> bool:
+    suite, setting, seed = places.suite, record.setting, record.facts.get("seed")
+    if setting is None or seed not in suite.protocol.tuning_seeds:
+        return False
+    if (task := places.task(setting)) is None:
+        return False
+    seed_init = setting.keys.get("seed.init", seed)
+    place = Place(task, record.facts["pe"])
+    return phase_of(suite, place, seed, seed_init, setting.config["train"]) == TUNING
+
+
+def tuning(runs: pl.DataFrame) -> pl.DataFrame:
+    """The finished runs on which a suite chose a learning rate."""
+    return runs.filter(pl.col("state") == "finished", pl.col(TUNING_OF).is_not_null())
+
+
+def without_tuning(runs: pl.DataFrame) -> pl.DataFrame:
+    """The other runs, those that are not finished included."""
+    return runs.filter(pl.col(TUNING_OF).is_null())

@@ -12,6 +12,7 @@ from pe_lab.common.errors import DamagedError, UsageError, cannot_write
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
+from pe_lab.results.leaderboard.scores import first_results, ranked
 from pe_lab.results.suite import Suite
 from pe_lab.store.digests import digest_of
 
@@ -91,41 +92,19 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
 
 
 def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """The shipped rows and those of other runs. A run that is shipped with the same results is kept
-    once, one with other results (of another machine, say) beside it; a failed one is left out where
-    the same run finished. Of equal runs the earliest recorded start is kept, and the plan of the
-    run that has it."""
-    both = _first_starts(
-        pl.concat([shipped.with_columns(rank=0), others.with_columns(rank=1)]),
-        ["run_id", "machine", "revision"],
-    )
-    done = both.filter(pl.col("state") == "finished").select("run_id").unique()
-    failed = both.filter(pl.col("state") == "failed").join(done, on="run_id", how="anti")
-    finished = both.filter(pl.col("state") == "finished").sort("rank", *ORDER)
-    key = ["run_id", "machine", "revision"]
-    # What a run measured, as one value.
-    results = finished.group_by(*key, "rank", maintain_order=True).agg(
-        measured=pl.struct("split", "error", "loss").sort_by("split").hash().implode()
-    )
-    kept = results.unique(["run_id", "measured"], keep="first", maintain_order=True)
-    finished = finished.join(kept.drop("measured"), on=[*key, "rank"], how="semi", nulls_equal=True)
-    first = failed.sort("rank").unique(["run_id", "split"], keep="first", maintain_order=True)
-    return pl.concat([finished, first]).drop("rank").sort(ORDER)
-
-
-def _first_starts(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
-    """With ``started`` and ``planned`` of the row of each run that began first, where any start is
-    known: a run shipped before starts were recorded gets that of its folder."""
-    first = (
-        rows.filter(pl.col("started").is_not_null())
+    """The shipped rows and those of other runs, each run once as in tables (``once``), with the
+    earliest recorded start of all its results and the plan of that: a run shipped before starts
+    were recorded gets that of its folder."""
+    rows = first_results(ranked(shipped, others))
+    starts = (
+        pl.concat([shipped, others])
+        .drop_nulls("started")
         .sort("started", pl.col("planned").is_null(), maintain_order=True)
-        .unique(key, keep="first", maintain_order=True)
-        .select(*key, "started", "planned")
+        .unique("run_id", keep="first", maintain_order=True)
+        .select("run_id", "started", "planned")
     )
-    joined = rows.drop("started", "planned").join(
-        first, on=key, how="left", nulls_equal=True, maintain_order="left"
-    )
-    return joined.select(rows.columns)
+    joined = rows.drop("started", "planned").join(starts, on="run_id", how="left")
+    return joined.select(*SCHEMA).sort(ORDER)
 
 
 def check_kept(path: Path, rows: pl.DataFrame) -> None:

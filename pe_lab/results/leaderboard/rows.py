@@ -1,7 +1,7 @@
 """The runs of a suite as a table, one row for each run and split."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ import polars as pl
 
 from pe_lab.common.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.results.claims import Claim, planned, registered
+from pe_lab.results.leaderboard.claims import planned, registered
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed
 from pe_lab.results.reader import Record, Setting, read_records, without_collection
 from pe_lab.results.suite import Suite
@@ -95,9 +95,10 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
             elif record.facts["state"] in STATES:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)
-        rows = [row for one in over for row in _rows(*one, named[one[2]], suite, claims)]
+        rows = [row for one in over for row in _rows(*one, named[one[2]], suite)]
         own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
         frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
+        frame = frame.with_columns(planned=planned(claims))
         return Found(frame, lacking, broken, list(_versions(own, named)))
 
 
@@ -164,7 +165,6 @@ def _rows(
     place: Place,
     entry: str,
     suite: Suite,
-    claims: Sequence[Claim],
 ) -> Iterable[tuple[Any, ...]]:
     facts, metrics, config = record.facts, record.metrics, setting.config
     seed_init = setting.keys.get("seed.init", facts["seed"])
@@ -182,15 +182,13 @@ def _rows(
     )
     cost = tuple(metrics.get(key) for key in ("params/total", "time/train_s", "time/measure_s"))
     folder = Path(facts["path"])
-    began = started(folder)
-    names = ("suite", "task", "entry", "pe", "model", "phase", "lr", "seed", "seed_init")
     made = (
         facts["state"],
         facts.get("message"),
         _run_id(record),
         *environment_of(folder),
-        planned(dict(zip(names, run, strict=False)), began, claims),
-        began,
+        None,
+        started(folder),
     )
     if facts["state"] == "finished":
         splits = facts["splits"]

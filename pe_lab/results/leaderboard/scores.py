@@ -10,7 +10,7 @@ import polars as pl
 
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.relative_cost import BASELINE
+from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.statistics.seeds import rates
 from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
 
@@ -205,33 +205,41 @@ def precedence(finished: Any, shipped: Any) -> Any:
     return 3 - 2 * finished - 1 * shipped
 
 
-def once(shipped: pl.DataFrame, others: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """The rows of both, each run once by ``precedence``, with ``shipped``; and what was left out
-    because it has other results."""
-    notes = []
+def ranked(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """The rows of both by ``precedence``, with ``shipped``."""
     rows = pl.concat(
         [shipped.with_columns(shipped=pl.lit(True)), others.with_columns(shipped=pl.lit(False))]
     )
-    finished = pl.col("state") == "finished"
-    ranked = rows.sort(precedence(finished, pl.col("shipped")), maintain_order=True)
-    first = ranked.unique(["run_id", "split"], keep="first", maintain_order=True)
-    again = ranked.filter(finished).join(
-        first.filter(finished).select("run_id", "split", first_error="error"),
-        on=["run_id", "split"],
-    )
-    other = again.filter(pl.col("error").ne_missing(pl.col("first_error")))["run_id"].unique()
+    order = precedence(pl.col("state") == "finished", pl.col("shipped"))
+    return rows.sort(order, maintain_order=True)
+
+
+def first_results(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of ``ranked`` rows the first of each run and split."""
+    return rows.unique(["run_id", "split"], keep="first", maintain_order=True)
+
+
+def once(shipped: pl.DataFrame, others: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The rows of both, each run once, with ``shipped``; and what was left out because it has other
+    results."""
+    notes = []
+    rows = ranked(shipped, others)
+    first = first_results(rows)
+    results = rows.filter(pl.col("state") == "finished").group_by("run_id", "split")
+    other = results.agg(pl.col("error").n_unique()).filter(pl.col("error") > 1)["run_id"].unique()
     if len(other):
         notes.append(
             f"{counted(len(other), 'run')} with two results, of which the shipped one counts: "
             + ", ".join(sorted(other)[:3])
             + (", .." if len(other) > 3 else "")
         )
-    several = first.unique(["run_id"], keep="first", maintain_order=True)
-    kept = several.unique([*_RUN], keep="first", maintain_order=True)
-    if len(kept) < len(several):
-        n = len(several) - len(kept)
-        notes.append(f"{counted(n, 'run')} of an entry and seed that another run has: not counted")
-        first = first.join(kept.select("run_id"), on="run_id", how="semi")
+    runs = first.unique("run_id", keep="first", maintain_order=True)
+    kept = runs.unique([*_RUN], keep="first", maintain_order=True)
+    if left := len(runs) - len(kept):
+        notes.append(
+            f"{counted(left, 'run')} of an entry and seed that another run has: not counted"
+        )
+        first = first.join(kept, on="run_id", how="semi")
     return first, notes
 
 

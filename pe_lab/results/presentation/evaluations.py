@@ -13,8 +13,7 @@ from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, s
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
 from pe_lab.results.presentation.formats import Table
-from pe_lab.results.presentation.notes import pooled_keys_note
-from pe_lab.results.presentation.tables import Layout, Spread, tables
+from pe_lab.results.presentation.tables import Layout, Spread, pooled_keys_note, tables
 
 
 def evaluation_tables(

@@ -1,5 +1,6 @@
 """Further tables and notes of ``pe-lab leaderboard``: other phases, learning rates, several tasks,
-published numbers, and how the runs were made. docs/method.md defines what they show."""
+and how the runs were made; and those of ``pe-lab plan``. docs/method.md defines
+what they show."""
 
 import re
 from collections import Counter
@@ -11,16 +12,24 @@ import polars as pl
 from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.claims import planned_note
-from pe_lab.results.leaderboard.across import BASELINE, TAUS, Interval, OverTasks, over_tasks
+from pe_lab.results.leaderboard.claims import Decided, learned
 from pe_lab.results.leaderboard.entries import OTHER, Place
-from pe_lab.results.leaderboard.families import entry_order
+from pe_lab.results.leaderboard.families import (
+    BASELINE,
+    TAUS,
+    Interval,
+    OverTasks,
+    entry_order,
+    over_tasks,
+)
 from pe_lab.results.leaderboard.scores import Scores, cells_of
-from pe_lab.results.leaderboard.vs_published import MODEL, beside_published
-from pe_lab.results.presentation.comparisons import seeds_text
 from pe_lab.results.presentation.formats import Cell, Table
-from pe_lab.results.presentation.leaderboard import cells_of_task, display_name, seeds_cell
-from pe_lab.results.published import verdict
+from pe_lab.results.presentation.leaderboard import (
+    UNLEARNED,
+    cells_of_task,
+    display_name,
+    seeds_cell,
+)
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING, Suite
 
 MOST = 12
@@ -29,8 +38,6 @@ MESSAGE = 160
 """Characters of a failure's message."""
 VARYING = re.compile(r"\S*[/\d]\S*")
 """Paths and numbers, in which the messages of one kind of failure differ."""
-SHOWN = (*MODEL, "train.steps", "task.length")
-"""Keys of a source's protocol that are shown: the suite's are other ones."""
 
 
 def across_tables(
@@ -158,32 +165,6 @@ def _tuned(found: Scores, task: str) -> tuple[pl.DataFrame, dict[str, float | No
     return tuning, {entry: chosen[entry] for entry in (*entries, *controls) if entry in chosen}
 
 
-def published_table(
-    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
-) -> Table:
-    """A row for each published error beside our seeds. The protocols differ, so that a verdict
-    says only on which side of our seeds the published number lies."""
-    rows = []
-    for task, number, ours in beside_published(found, tasks):
-        if shown is not None and number.pe not in shown:
-            continue
-        protocol = {**number.setting, **number.size}
-        keys = ", ".join(f"{k.partition('.')[2]} {protocol[k]}" for k in SHOWN if k in protocol)
-        words = (task, number.pe, number.split, number.source, keys, verdict(number, ours))
-        seeds = f"{number.seeds or '?'}, {ours['n']}"
-        rows.append([Cell(text) for text in (*words, number.printed, seeds_text(ours), seeds)])
-    return Table(
-        title="published errors beside those of the suite, in %",
-        columns=[
-            *("task", "encoding", "split", "source", "their protocol", "verdict"),
-            *("theirs", "seeds of ours", "seeds: theirs, ours"),
-        ],
-        words=6,
-        rows=rows,
-        caption="Ours are in the suite's small setting: no reproduction.",
-    )
-
-
 def provenance(found: Scores, tasks: Sequence[str], digest: str | None) -> list[str]:
     """One line each: failed runs, runs left out, planned ones, how many runs on which machines, and
     the digests of suite and file.
@@ -201,6 +182,18 @@ def provenance(found: Scores, tasks: Sequence[str], digest: str | None) -> list[
     notes += [planned_note(counting["planned"].to_list())] if len(counting) else []
     shipped = digest or "none: only the runs of runs_dir are shown"
     return [*notes, *_made(rows), f"suite {found.suite.title}, shipped results {shipped}"]
+
+
+def planned_note(digests: Sequence[str | None]) -> str:
+    """How many runs are planned, as a sentence.
+
+    Args:
+        digests: of each run's claim; None: exploratory.
+    """
+    runs, named = counted(len(digests), "run"), [digest for digest in digests if digest]
+    if not named:
+        return f"exploratory: no claim (pe-lab plan) names any of these {runs}"
+    return f"planned: {len(named)} of {runs}, by {counted(len({*named}), 'claim')}"
 
 
 def absent_note(found: Scores, tasks: Sequence[str], tuning: bool) -> list[str]:
@@ -269,3 +262,66 @@ def _made(rows: pl.DataFrame) -> Iterator[str]:
             unknown = runs[column].null_count()
             values += [f"not recorded ({unknown})"] if unknown else []
             yield f"{column}: {', '.join(values)}"
+
+
+NAMED = 4
+"""Most encodings that a row names beside the one claimed to be better."""
+
+
+def claims_table(decided: Sequence[Decided]) -> Table:
+    """A row for each claim."""
+    lines = []
+    for one in decided:
+        a, *others = one.claim.encodings
+        rows = [row for row in one.rows.iter_rows(named=True) if row["n_a"] and row["n_b"]]
+        p: Any = one.rows["p"].max()
+        counts = ""
+        if rows:
+            least, most = (
+                f"{row[f'k_{side}']}/{row[f'n_{side}']}"
+                for side, row in (
+                    ("a", min(rows, key=lambda row: row["k_a"] / row["n_a"])),
+                    ("b", max(rows, key=lambda row: row["k_b"] / row["n_b"])),
+                )
+            )
+            counts = f"{least}, others ≤ {most}"
+        of = ", ".join(others) if len(others) <= NAMED else f"{len(others)} others"
+        fit = {row["b"] for row in rows if learned(row, "b")}
+        tasks = "; ".join(f"{t}: {', '.join(splits)}" for t, splits in one.claim.tasks.items())
+        said = one.verdict + (", exploratory" if one.exploratory else "")
+        words = (one.name, f"{a} over {of}", tasks, counts,
+                 f"{len(fit)} of {len(others)}", _p_text(p), said)  # fmt: skip
+        lines.append([Cell(word) for word in words])
+    head = ("claim", "encodings", "task: splits", "seeds that generalise",
+            "others that fit", "largest p", "verdict")  # fmt: skip
+    caption = (
+        "Lowest success rate of the encoding claimed to be better, and the highest of the others. "
+        "Others that fit: those of which half of the seeds fit the task. claim=NAME: each test."
+    )
+    return Table("preregistered claims", head, len(head), lines, caption)
+
+
+def details_table(one: Decided) -> Table:
+    """A row for each test of a claim, errors in %."""
+    lines = []
+    for row in one.rows.iter_rows(named=True):
+        sides = [
+            f"{row[f'k_{side}']}/{row[f'n_{side}']}{'' if learned(row, side) else UNLEARNED}, "
+            f"median {percent(row[f'median_{side}'])}"
+            for side in "ab"
+        ]
+        p = _p_text(row["p"])
+        task = f"{row['task']}, {row['split']} (up to {percent(row['threshold'])} %)"
+        words = (task, row["a"], sides[0], row["b"], sides[1], p, row["verdict"])
+        lines.append([Cell(word) for word in words])
+    named = {"fisher": "Fisher's exact test", "mann_whitney": "Mann-Whitney"}[one.claim.test]
+    head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
+    caption = (
+        f"p: {named}, one-sided; supported at {one.claim.level:g} or less. {UNLEARNED}: fewer than "
+        "half of these seeds fit the task in domain."
+    )
+    return Table(f"{one.name}: {one.claim.hypothesis}", head, len(head), lines, caption)
+
+
+def _p_text(p: Any) -> str:
+    return "" if p is None else f"{p:.2g}"

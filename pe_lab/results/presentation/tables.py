@@ -1,5 +1,7 @@
-"""The tables of ``pe-lab results``; a cell has success rate, median, mean and spread over seeds."""
+"""The tables of ``pe-lab results`` and the notes below them; a cell has success rate, median, mean
+and spread over seeds."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -9,14 +11,17 @@ import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.common.errors import UsageError
+from pe_lab.common.output import counted
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
-from pe_lab.results.aggregate import SETTING
+from pe_lab.results.aggregate import SETTING, pooled
 from pe_lab.results.labels import Names, aliases
+from pe_lab.results.leaderboard.entries import TUNING_OF, tuning
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.reader import text
 from pe_lab.results.statistics.seeds import mean_rate
+from pe_lab.results.suite import DEFAULT
 
 Spread = Literal["rates", "sd", "interval", "both"]
 CLUSTERS = "‡"
@@ -296,3 +301,55 @@ def _mark(key: str, value: Any) -> str:
 
 def _word(value: Any) -> str:
     return "-" if value is None else text(value)
+
+
+def pooled_keys_note(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+    """What is ``pooled`` in a row, if anything is."""
+    found = pooled(runs, by)
+    if not found:
+        return []
+    keys = ", ".join(
+        f"{key} ({', '.join(map(text, values[:5]))}{', ..' if len(values) > 5 else ''})"
+        for key, values in found.items()
+    )
+    return [
+        f"by={','.join(by)} pools runs that differ in {keys}: the spread is not one over seeds "
+        "alone; add these keys to by, or give them a value"
+    ]
+
+
+def pooled_note(runs: pl.DataFrame, by: Sequence[str], where: str | None) -> list[str]:
+    """How many of these runs share a row of a table with others, and what leaves them out; empty
+    where none does.
+
+    Args:
+        by: the keys whose values make a row; those that are none of the runs' make no difference.
+        where: the condition that selected the runs.
+    """
+    finished = runs.filter(pl.col("state") == "finished")
+    group = ["task", *(key for key in by if key in runs.columns)]
+    of_tuning = tuning(finished.filter(pl.col(TUNING_OF).is_null().any().over(group)))
+    if of_tuning.is_empty():
+        return []
+    alone = f"{TUNING_OF}=null"
+    without = f'"{alone}"' if where is None else shlex.quote(f"({where}) and {alone}")
+    names = of_tuning[TUNING_OF].unique().sort()
+    commands = [f"pe-lab leaderboard{'' if n == DEFAULT else f' suite={n}'}" for n in names]
+    return [
+        f"rows pool {_described(of_tuning)} with others: where={without} leaves them out, "
+        f"{', '.join(commands)} keeps them apart"
+    ]
+
+
+def left_out_note(left: pl.DataFrame) -> list[str]:
+    """How many runs were left out, and why; empty for none."""
+    return [f"left out: {_described(left)}"] if len(left) else []
+
+
+def _described(runs: pl.DataFrame) -> str:
+    """``4 runs (seeds 1000,1001) by whose errors suite v1 chose the learning rate``."""
+    seeds, names = (runs[key].unique().sort().to_list() for key in ("seed", TUNING_OF))
+    return (
+        f"{counted(len(runs), 'run')} (seeds {','.join(map(str, seeds))}) by whose errors suite "
+        f"{', '.join(names)} chose the learning rate"
+    )

@@ -1,7 +1,6 @@
 """Statistics of runs, functions of numbers alone.
 
 ``seeds``        k of n seeds that fit or generalise, means, intervals, two clusters of seeds
-``across_tasks`` interquartile mean, stratified bootstrap, performance profile, probability of
-                 improvement
-``pairs``        an exact test of two encodings, Holm's correction over all pairs
+``across_tasks`` an exact test of two encodings, Holm's correction; interquartile mean, stratified
+                 bootstrap, performance profile, probability of improvement
 """

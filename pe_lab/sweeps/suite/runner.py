@@ -17,15 +17,10 @@ from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.leaderboard.scores import Measured, chosen_rate
-from pe_lab.results.relative_cost import BASELINE
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
-from pe_lab.sweeps.jobs import UNFINISHED, Job
+from pe_lab.sweeps.jobs import UNFINISHED, Job, Progress, duration, launch_all
 from pe_lab.sweeps.launchers import JOBLIB
-from pe_lab.sweeps.progress import Progress, duration
-from pe_lab.sweeps.retry import launch_all
-from pe_lab.sweeps.suite.cost import Costs
-from pe_lab.sweeps.suite.phases import Phase, phases
-from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun
+from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phase, SuiteRun, phases
 from pe_lab.sweeps.sweep import Sweep, check_launcher
 
 AGAIN = "the same command runs only what is missing"
@@ -109,7 +104,7 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     runner = Runner(args, suite, request)
     check_folder(runner.runs_dir)
     pairs = len(request.tasks) * len(request.entries)
-    with busy(f"composing {pairs} pairs of task and entry, timing"):
+    with busy(f"composing {pairs} pairs of task and entry"):
         if TUNING not in request.phases:
             runner.check_tuned()
         rows = runner.planned()
@@ -172,7 +167,6 @@ class Runner:
     args: Any
     suite: Suite
     request: Request
-    costs: Costs = field(default_factory=Costs)
     stages: list[Stage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -195,7 +189,7 @@ class Runner:
         self.changed: Counter[str] = Counter()
         """Classes whose file changed since (empty: none) -> finished runs of before."""
         self._rates: dict[tuple[str, str], float] = {}
-        self._left_s: dict[tuple[str, str], float] = {}
+        self._rows: dict[tuple[str, str], Row] = {}
 
     def planned(self) -> list[Row]:
         """A row for each task and phase, the cheapest task first."""
@@ -213,7 +207,7 @@ class Runner:
         for base in self._bases(task, phase):
             rate = self.rate(base)
             for run in phase.runs(base, rate or self.suite.protocol.rates[0]):
-                seconds = self.costs.of(base, self.composer.base(task, BASELINE), run.steps)
+                seconds = self.known.seconds(base, run.steps) or 0.0
                 runs, all_s = runs + 1, all_s + seconds
                 chosen = phase.name == TUNING or rate is not None
                 here = not run.job(0).missing
@@ -222,8 +216,9 @@ class Runner:
                     self.changed[changed_code(run.folder, base.plan.resolved)] += 1
                 if not (chosen and (here or self.known.is_shipped(run))):
                     missing, missing_s = missing + 1, missing_s + seconds
-        self._left_s[task, phase.name] = missing_s
-        return Row(task, phase.name, runs, missing, all_s / max(runs, 1), missing_s)
+        row = Row(task, phase.name, runs, missing, all_s / max(runs, 1), missing_s)
+        self._rows[task, phase.name] = row
+        return row
 
     def _bases(self, task: str, phase: Phase) -> list[Base]:
         entries = phase.entries(self.suite, self.request.entries)
@@ -238,8 +233,6 @@ class Runner:
             for run in self.phases[TUNING].runs(base, 0.0):
                 if (one := self.known.measured(run)) is None:
                     return None
-                if (summary := self.known.summary(run)) is not None:
-                    self.costs.finished(run.task, run.entry, summary)
                 measured[run.lr].append(one)
             if (rate := chosen_rate(measured)) is None:
                 return None
@@ -270,7 +263,8 @@ class Runner:
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
         """What stands below the plan."""
-        refusals, untimed = self.composer.refusals.items(), self.costs.failures.items()
+        refusals = self.composer.refusals.items()
+        unknown = dict.fromkeys(row.task for row in rows if row.missing and not row.run_s)
         some = ", ".join(self.suite.protocol.more_seeds_for)
         empty = dict.fromkeys(row.phase for row in rows if not row.runs)
         changed = [
@@ -282,8 +276,8 @@ class Runner:
         return [
             *(f"not run: {entry} on {task}: {reason}" for (task, entry), reason in refusals),
             *(
-                f"cost not known, counted as 0: {entry} on {task}: {reason}"
-                for (task, entry), reason in untimed
+                f"cost of {task} not known until a run of it is finished, counted as 0"
+                for task in unknown
             ),
             *(f"no runs: {phase} is for {some} and for yours" for phase in empty),
             *(f"damaged: {label}: {reason}" for label, reason in self.known.damaged.items()),
@@ -294,7 +288,7 @@ class Runner:
         """Launch what is missing, and print how it ended."""
         budget = self.request.budget_s
         until = None if budget is None else time.time() + budget
-        sweep = Sweep(self.first_args, self.cfg, self.runs_dir, f"suite-{self.suite.name}")
+        sweep = Sweep(self.first_args, self.runs_dir, f"suite-{self.suite.name}")
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
@@ -315,8 +309,9 @@ class Runner:
         if ended is not None:
             raise RunError(f"the launcher failed: {sentence(ended)}") from ended
         left = sum(stage.counts()["left"] for stage in self.stages)
-        left_s = sum(self._left_s.values())
-        if until is not None and time.time() >= until and left_s:
+        left_s = sum(row.missing_s for row in self._rows.values())
+        missing = any(row.missing for row in self._rows.values())
+        if until is not None and time.time() >= until and missing:
             hours = f"{self.threads * left_s / 3600:.1f} core-hours"
             console().print(f"the budget is over, {hours} left: {AGAIN}")
             left = 0

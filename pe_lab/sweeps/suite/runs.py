@@ -1,11 +1,15 @@
 """The runs of a suite: each task with each entry is composed once, its runs differ in rate, seed
-and steps; and what is known of those that are over."""
+and steps; what is known of those that are over; and the runs of each phase of the protocol."""
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+import polars as pl
 from omegaconf import DictConfig
 
 from pe_lab.common.errors import PeLabError, UsageError
@@ -15,13 +19,24 @@ from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.experiment.run import folder_of
+from pe_lab.results.leaderboard.entries import BASELINE, equal_time, relative_cost
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.leaderboard.scores import FAILED, Measured, precedence
-from pe_lab.results.suite import Suite, task_digest
+from pe_lab.results.suite import (
+    CAPACITY,
+    EQUAL_PARAMETERS,
+    EQUAL_TIME,
+    SCORE,
+    TUNING,
+    Suite,
+    task_digest,
+)
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
 from pe_lab.training.plan import Plan, plan
 
+Seconds = tuple[float, float]
+"""Of a step, and of the measurement at the end."""
 SET_BY_RUN = ("train.lr", "train.steps", "seed", "eval.every")
 """The keys that the runs of a ``Base`` set."""
 
@@ -157,14 +172,23 @@ class Composer:
 
 
 class Known:
-    """Runs that are over.
+    """Runs that are over: what they measured, and the seconds they took.
 
     Args:
-        shipped: whether runs of the shipped file count.
+        shipped: whether the results of runs of the shipped file count.
     """
 
     def __init__(self, suite: Suite, shipped: bool) -> None:
-        self._shipped = _shipped(suite) if shipped else {}
+        rows = shipped_rows(suite)[0].filter(split=IN_DOMAIN)
+        self._shipped = _results(rows) if shipped else {}
+        times = rows.filter(pl.col("phase").is_in([TUNING, SCORE])).drop_nulls("train_s")
+        medians = times.group_by("task", "entry").agg(
+            (pl.col("train_s") / pl.col("steps")).median(), pl.col("measure_s").median()
+        )
+        self._seconds: dict[tuple[str, str], Seconds] = {
+            (task, entry): (step, last) for task, entry, step, last in medians.iter_rows()
+        }
+        self._here: dict[tuple[str, str], dict[str, Seconds]] = defaultdict(dict)
         self.damaged: dict[str, str] = {}
         """Runs whose results cannot be read, and why."""
 
@@ -189,18 +213,33 @@ class Known:
             metrics = summary["metrics"]
             pair = _pair(*(metrics[metric_name(IN_DOMAIN, key)] for key in ("error", "loss")))
             found[precedence(True, False)] = pair
+            step_s = metrics["time/train_s"] / summary["steps"]
+            self._here[run.task, run.entry][run.run_id] = step_s, metrics["time/measure_s"]
         else:
             status = run.job(0).status()
             if status.get("state") == "failed" and not status.get("by_machine"):
                 found[precedence(False, False)] = FAILED
         return found[min(found)] if found else None
 
+    def seconds(self, base: Base, steps: int) -> float | None:
+        """What a run of this many steps takes: by tuning runs of the entry that are finished here,
+        else by shipped ones, else by those of rope and the entry's relative cost. None: the task
+        has neither."""
+        found, times = self._of(base.task, base.entry), 1.0
+        if found is None:
+            found = self._of(base.task, BASELINE)
+            times = relative_cost(base.entry, base.plan.dims.train_len) or 1.0
+        return None if found is None else times * (found[0] * steps + found[1])
 
-def _shipped(suite: Suite) -> Mapping[str, Mapping[int, Measured]]:
+    def _of(self, task: str, entry: str) -> Seconds | None:
+        if here := self._here[task, entry].values():
+            return median(step for step, _ in here), median(last for _, last in here)
+        return self._seconds.get((task, entry))
+
+
+def _results(rows: pl.DataFrame) -> Mapping[str, Mapping[int, Measured]]:
     """Of each shipped run its results by ``precedence``."""
-    rows, _ = shipped_rows(suite)
     found: dict[str, dict[int, Measured]] = {}
-    rows = rows.filter(split=IN_DOMAIN)
     for run_id, state, error, loss in rows.select("run_id", "state", "error", "loss").iter_rows():
         place = precedence(state == "finished", True)
         found.setdefault(run_id, {}).setdefault(place, _pair(error, loss))
@@ -210,3 +249,126 @@ def _shipped(suite: Suite) -> Mapping[str, Mapping[int, Measured]]:
 def _pair(error: float | None, loss: float | None) -> Measured:
     """With what a run that failed, or whose loss is not finite, counts as."""
     return FAILED[0] if error is None else error, FAILED[1] if loss is None else loss
+
+
+EQUAL = 0.01
+"""The most by which numbers of parameters may differ to be equal."""
+Runs = Callable[[Base, float], list[SuiteRun]]
+"""From a task with an entry, and its rate, to runs."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the protocol.
+
+    Args:
+        runs: of an entry on a task at the chosen rate.
+        some: only for the encodings of ``more_seeds_for``, and for those that are not the suite's.
+    """
+
+    name: str
+    runs: Runs
+    some: bool = True
+
+    def entries(self, suite: Suite, entries: list[str]) -> list[str]:
+        """Those of the entries that it has runs of."""
+        ours = {*suite.encodings, *suite.controls}
+        chosen = suite.protocol.more_seeds_for
+        return [e for e in entries if not self.some or e in chosen or e not in ours]
+
+
+NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, EQUAL_PARAMETERS)
+DEFAULT = (TUNING, SCORE)
+"""Those that are run unless others are asked for."""
+
+
+def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
+    """Each phase by its name, in the order in which they are run."""
+    protocol = suite.protocol
+
+    def tuning(base: Base, _: float) -> list[SuiteRun]:
+        seeds = protocol.tuning_seeds
+        return [base.run(TUNING, lr, seed) for seed in seeds for lr in protocol.rates]
+
+    def score(base: Base, lr: float) -> list[SuiteRun]:
+        return [base.run(SCORE, lr, seed) for seed in range(protocol.seeds)]
+
+    def more_seeds(base: Base, lr: float) -> list[SuiteRun]:
+        seeds = range(protocol.seeds, protocol.more_seeds)
+        return [base.run(SCORE, lr, seed) for seed in seeds]
+
+    def longer(base: Base, lr: float) -> list[SuiteRun]:
+        return [
+            base.run(f"steps_x{times}", lr, seed, times * base.steps)
+            for times in protocol.longer
+            for seed in range(protocol.seeds)
+        ]
+
+    def capacity(base: Base, lr: float) -> list[SuiteRun]:
+        found = []
+        for split in suite.tasks[base.task].generalises:
+            at = composer.base(base.task, base.entry, *trained_at(base, split))
+            if at is not None:
+                phase = f"{CAPACITY}{split}"
+                found += [at.run(phase, lr, seed) for seed in range(protocol.seeds)]
+        return found
+
+    def as_long(base: Base, lr: float) -> list[SuiteRun]:
+        steps = equal_time(base.entry, base.steps, base.plan.dims.train_len)
+        if steps is None:
+            composer.refusals[base.task, f"{base.entry}, equal_time"] = "its cost is not known"
+            return []
+        return [base.run(EQUAL_TIME, lr, seed, steps) for seed in range(protocol.seeds)]
+
+    def as_large(base: Base, lr: float) -> list[SuiteRun]:
+        baseline = composer.base(base.task, BASELINE)
+        if baseline is None or base.plan.config.model.get("d_ff", 0) is not None:
+            reason = "its model has no d_ff to change"
+            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
+            return []
+        at = composer.base(base.task, base.entry, f"model.d_ff={equal_width(base, baseline)}")
+        if at is None:
+            return []
+        wanted, found = _parameters(baseline.plan), _parameters(at.plan)
+        if abs(found - wanted) > EQUAL * wanted:
+            reason = f"{found} parameters are the nearest to {wanted}, those of {BASELINE}"
+            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
+            return []
+        return [at.run(EQUAL_PARAMETERS, lr, seed) for seed in range(protocol.seeds)]
+
+    made = (
+        Phase(TUNING, tuning, some=False),
+        Phase(SCORE, score, some=False),
+        Phase("more_seeds", more_seeds),
+        Phase("longer", longer),
+        Phase("capacity", capacity),
+        Phase(EQUAL_TIME, as_long),
+        Phase(EQUAL_PARAMETERS, as_large),
+    )
+    return {phase.name: phase for phase in made}
+
+
+def trained_at(base: Base, split: str) -> list[str]:
+    """The overrides that train a task on what one of its splits measures."""
+    changes = base.plan.config.task["splits"][split]
+    by_length = base.plan.config.train.length is not None
+    words = [
+        f"{'train.length' if key == 'length' and by_length else f'task.{key}'}={value}"
+        for key, value in changes.items()
+    ]
+    return [*words, "task.splits={}"]
+
+
+def equal_width(base: Base, baseline: Base) -> int:
+    """The ``model.d_ff`` with which the whole model has as nearly as possible as many parameters as
+    the baseline's; the smaller one of two that are equally near."""
+    config: Any = base.plan.model_config
+    width: int = config.ff_width
+    wanted, now = _parameters(baseline.plan), _parameters(base.plan)
+    wider = replace(base.plan, model_config=replace(config, d_ff=width + 1))
+    each = _parameters(wider) - now
+    return max(1, width + math.ceil((wanted - now) / each - 0.5))
+
+
+def _parameters(plan: Plan) -> int:
+    return sum(p.numel() for p in plan.model().parameters())
