@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from made import evaluate
+from edited import edit_summary
+from made import evaluate, made
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
-from pe_lab.core.metrics import IN_DOMAIN, metric_names, metric_prefix, wilson
-from pe_lab.store.digests import sealed
+from pe_lab.core.metrics import IN_DOMAIN, metric_names
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import identity
 from pe_lab.training.plan import Plan, plan
 
 ON_FLIPFLOP = {
@@ -114,15 +113,15 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
     resolved = plain(planned.resolved)
     names = resolved.pop("names")
     task, pe, seed, steps = names["task"], names["pe"], resolved["seed"], resolved["train"]["steps"]
-    contents = planned.task.contents()
-    run = RunFolder.of(str(runs), task, pe, seed, identity(resolved, contents))
-    run.make()
-    config = yaml.safe_dump({**resolved, "names": names}, sort_keys=False)
-    run.write_text("config.yaml", config)
     rng = np.random.default_rng(zlib.crc32(f"{task} {words} {seed}".encode()))
     # An encoding's skill: the same for all of its settings, so that the tables have an order.
     skill = np.random.default_rng(zlib.crc32(f"{task} {pe}".encode())).uniform(0.02, 1.0)
     final = {split: _error(split, skill, rng) for split in planned.splits}
+    run = made(
+        pe, seed, task, planned.task.contents(), str(runs), final, resolved=resolved, names=names
+    )
+    edit_summary(run.path, lambda s: s.update(null_keys=sorted(planned.null_values)))
+    run.write_text("config.yaml", yaml.safe_dump({**resolved, "names": names}))
     measured_until = steps if state is None else steps // 2
     with MetricsLog(run.metrics, keep=0) as log:
         for step in range(100, measured_until + 1, 100):
@@ -130,43 +129,13 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
             log.write({"step": step, "train/loss": 0.1 + decay, "train/lr": 1e-3})
             row: dict[str, Any] = {"step": step}
             for split, error in final.items():
-                row |= metric_names(split, _numbers(error + (0.5 - error) * decay, 64, rng))
+                row |= metric_names(split, {"error": error + (0.5 - error) * decay})
             log.write(row)
     if state is not None:
-        message = (
-            "the loss is not finite at step 201: lower train.lr" if state == "failed" else None
+        run.set_status(
+            state, measured_until, steps, "the loss is not finite" if state == "failed" else None
         )
-        run.set_status(state, measured_until, steps, message)
-        return run
-    run.set_status("finished", steps, steps)
-    metrics: dict[str, float] = {}
-    for split, error in final.items():
-        numbers = _numbers(error, 1000, rng)
-        metrics |= metric_names(split, {**numbers, "n_seq": 1000, "guess": 0.5})
-    size = resolved["model"]["d_model"] ** 2 * 12 * resolved["model"]["n_layers"]
-    run.write_text(
-        "summary.json",
-        sealed(
-            {
-                "task": task,
-                "pe": pe,
-                "seed": seed,
-                "run_id": run.run_id,
-                "identity": run.identity,
-                "digests": {},
-                "steps": steps,
-                "names": names,
-                "overrides": [f"task={task}", *shlex.split(words), f"seed={seed}"],
-                "splits": {split: metric_prefix(split) for split in planned.splits},
-                "too_long": {},
-                "metrics": {**metrics, "params/total": size, "time/train_s": steps * 0.02},
-                "by": {split: _breakdown(metrics, split) for split in planned.splits},
-                "config": resolved,
-                "null_keys": sorted(planned.null_values),
-                "contents": contents,
-            }
-        ),
-    )
+        (run.path / "summary.json").unlink()
     return run
 
 
@@ -176,29 +145,6 @@ def _error(split: str, skill: float, rng: np.random.Generator) -> float:
         zlib.crc32(split.encode())
     ).uniform(0.1, 0.5)  # fmt: skip
     return float(np.clip(skill * hardness * rng.uniform(0.7, 1.3), 0.0, 1.0))
-
-
-def _numbers(error: float, sequences: int, rng: np.random.Generator) -> dict[str, Any]:
-    """The metrics of a split in which about this share of the answers is wrong."""
-    n = 5 * sequences
-    wrong = int(rng.binomial(n, min(1.0, error)))
-    low, high = wilson(wrong, n)
-    return {
-        "error": wrong / n,
-        "error_low": low,
-        "error_high": high,
-        "error_seq": min(1.0, 3 * wrong / n),
-        "loss": 0.01 + 2 * wrong / n,
-        "n": n,
-    }
-
-
-def _breakdown(metrics: dict[str, float], split: str) -> dict[str, Any]:
-    """Errors by length, which rise with it."""
-    error = metrics[f"{metric_prefix(split)}/error"]
-    buckets = {"1-8": 0.5, "9-16": 1.0, "17-32": 1.5}
-    cells = {b: {"error": min(1.0, error * f), "n": 1000} for b, f in buckets.items()}
-    return {"length": {b: {**cell, "loss": 2 * cell["error"]} for b, cell in cells.items()}}
 
 
 def _evaluate(run: RunFolder, words: str, seed: int) -> None:

@@ -67,11 +67,17 @@ def made(
     runs_dir: str = "runs",
     errors: dict[str, float | None] | None = None,
     loss: float | None = 0.5,
+    resolved: dict[str, Any] | None = None,
+    names: dict[str, str] | None = None,
     **changes: Any,
 ) -> RunFolder:
-    """A finished run with these errors by split (None: too long for it)."""
+    """A finished run with these errors by split (None: too long for it).
+
+    Args:
+        resolved, names: the composed configuration, in place of the one in this file.
+    """
     errors = {"in_domain": 0.25, "sparse": 0.5} if errors is None else errors
-    resolved = config(pe, seed, **changes)
+    resolved = resolved or config(pe, seed, **changes)
     folder = RunFolder.of(runs_dir, task, pe, seed, identity(resolved, contents))
     places = {s: s if s == "in_domain" else f"ood/{s}" for s in errors}
     metrics: dict[str, Any] = {}
@@ -101,7 +107,8 @@ def made(
                 "identity": folder.identity,
                 "digests": {},
                 "steps": resolved["train"]["steps"],
-                "names": {
+                "names": names
+                or {
                     "task": task,
                     "pe": pe,
                     "positions": "sequential",

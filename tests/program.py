@@ -1,5 +1,7 @@
 """Small runs of the program: in this process, as a command, or as a process to be killed."""
 
+import csv
+import io
 import json
 import multiprocessing
 import os
@@ -77,11 +79,6 @@ class Outcome:
     out: str
     err: str
 
-    def ok(self) -> "Outcome":
-        """Itself, after exit status 0."""
-        assert self.status == 0, self.err
-        return self
-
 
 Here = Callable[..., Outcome]
 
@@ -91,11 +88,22 @@ def assert_has(text: str, *parts: str) -> None:
         assert part in text, f"{part!r} is not in {text}"
 
 
-def assert_refused(outcome: Outcome, *parts: str) -> None:
-    """Exit status 2 and one sentence that has these parts."""
-    assert (outcome.status, outcome.out) == (2, ""), outcome
+def assert_refused(outcome: Outcome, *parts: str, status: int = 2) -> None:
+    """This exit status, nothing done if it is 2, and one sentence that has these parts."""
+    assert (outcome.status, bool(status == 2 and outcome.out)) == (status, False), outcome
     (line,) = outcome.err.splitlines()
     assert_has(line, *parts)
+
+
+def succeeded(outcome: Outcome) -> Outcome:
+    """The outcome of a command, whose exit status is 0."""
+    assert outcome.status == 0, outcome.err
+    return outcome
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """The rows of a table printed with ``format=csv``."""
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 @dataclass

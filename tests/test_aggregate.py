@@ -1,12 +1,10 @@
 """Groups of runs: which rate or mean is marked as the best, and what a group pools."""
 
-import csv
-import io
 import re
 
 import pytest
 from made import errors_of, made
-from program import Here
+from program import Here, assert_has, csv_rows
 
 from pe_lab.results.aggregate import grouped, pooled
 from pe_lab.results.frame import read_runs
@@ -108,14 +106,13 @@ def test_the_mark_in_every_format(here: Here) -> None:
     errors_of("some_pe", [0.1, 0.1])
     errors_of("other", [0.5, 0.51])
     words = ("results", "splits=sparse", "spread=sd")
-    assert "10.0 ± 0.0 *" in here(*words).out
-    assert "*: the lowest mean" in here(*words).out
+    assert_has(here(*words).out, "10.0 ± 0.0 *", "*: the lowest mean")
     assert r"| some\_pe | 2 | **10.0 ± 0.0** |" in here(*words, "format=markdown").out
     shown = here(*words, "format=latex").out
     assert r"some\_pe & 2 & \textbf{10.0 $\pm$ 0.0} \\" in shown
     assert r"other & 2 & 50.5 $\pm$ 0.7 \\" in shown
     assert r"\caption{flipflop: error in \%. Mean $\pm$ sd over seeds." in shown
-    rows = list(csv.DictReader(io.StringIO(here(*words, "format=csv").out)))
+    rows = csv_rows(here(*words, "format=csv").out)
     assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
     assert "lowest" not in here(*words, "pe=other").out
 
@@ -146,7 +143,6 @@ def test_the_star_of_rates_and_what_it_says(here: Here) -> None:
 
 
 def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
-    """Its own values lie close together: the lowest mean, yet without interval and star."""
     for seed, (sparse, dense) in enumerate([(0.0, 0.1), (0.0, 0.11), (0.09, 0.02), (0.1, 0.0)]):
         made("a", seed, errors={"in_domain": 0.0, "sparse": sparse, "dense": dense})
         made("b", seed, errors={"in_domain": sparse, "sparse": 0.5, "dense": 0.5})
@@ -177,8 +173,7 @@ def test_what_a_group_pools_is_reported(here: Here) -> None:
     assert (row["n"], row["seeds"], row["settings"]) == (4, [0, 1], 2)
     assert row["mean"] == pytest.approx(0.2)
     out = here("results", "by=pe").out
-    assert "by=pe pools runs that differ in train.steps (400, 800)" in out
-    assert "over runs" in out
+    assert_has(out, "by=pe pools runs that differ in train.steps (400, 800)", "over runs")
     assert "pools" not in here("results", "by=pe,train.steps").out
     assert "pools" not in here("results").out
 

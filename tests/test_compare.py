@@ -1,7 +1,5 @@
 """``pe-lab compare``: published numbers beside ours, and paired tests over shared seeds."""
 
-import csv
-import io
 import json
 import re
 import statistics
@@ -11,7 +9,7 @@ import polars as pl
 import pytest
 import yaml
 from made import errors_of, made, unfinished
-from program import ROOT, Here
+from program import ROOT, Here, assert_has, assert_refused, csv_rows, succeeded
 
 from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.comparisons import comparison_tables
@@ -252,19 +250,24 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     caption = " ".join(out.split())
     line = next(line for line in out.splitlines() if "other protocol" in line and "cope" in line)
     assert re.search(r"d_model=128 n_layers=2 n_heads=4 .* 0.03 .* 0.00 .* 1, 2", line)
-    assert "Protocol, ours for theirs: task.length 64 for 512, train.steps 400 for 10000" in caption
-    assert "Assumed: the source has one number out of domain" in caption
-    assert "pe-lab -m experiment=paper/flipflop runs the published setting" in out
-    assert "failed at step 3 of 9: what went wrong" in out
+    assert_has(
+        caption,
+        "Protocol, ours for theirs: task.length 64 for 512, train.steps 400 for 10000",
+        "Assumed: the source has one number out of domain",
+    )
+    assert_has(
+        out,
+        "pe-lab -m experiment=paper/flipflop runs the published setting",
+        "failed at step 3 of 9: what went wrong",
+    )
     assert "counting" not in out
-    assert "Yang 2025" in out
-    assert "not run" in out
+    assert_has(out, "Yang 2025", "not run")
     everything = here("compare").out
     assert "pe-lab extrapolate task=text sets them beside ours" in " ".join(everything.split())
     assert "rerope" not in everything
     assert "not run" not in everything, "what was not run is a line, unless selected"
     assert "rerope" in here("compare", "task=text").out
-    rows = list(csv.DictReader(io.StringIO(here("compare", "format=csv").out)))
+    rows = csv_rows(here("compare", "format=csv").out)
     assert len(rows) == len(published())
     beside = [row for row in rows if row["ours"]]
     assert {row["pe"] for row in beside} == {"cope"}
@@ -284,8 +287,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
 
 
 def test_nothing_of_ours(here: Here) -> None:
-    done = here("compare")
-    assert done.status == 0, done.err
+    done = succeeded(here("compare"))
     assert "other protocol" not in done.out
     assert "pe-lab -m experiment=paper/counting" in done.out
 
@@ -304,6 +306,4 @@ def test_nothing_of_ours(here: Here) -> None:
 )
 def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], message: str) -> None:
     made("rope")
-    done = here("compare", *words)
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert message in done.err
+    assert_refused(here("compare", *words), message)

@@ -1,4 +1,4 @@
-"""Tab completion (issue 15, part 2)."""
+"""Tab completion."""
 
 import os
 import subprocess

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, Outcome, assert_refused, tiny
+from program import Here, Outcome, assert_has, assert_refused, succeeded, tiny
 from wandb_server import KEY, serving
 from wandb_workspaces.workspaces import Workspace
 from wandb_workspaces.workspaces.internal import View
@@ -140,18 +140,18 @@ def test_without_the_library_the_error_names_the_package(
 ) -> None:
     monkeypatch.delitem(sys.modules, "pe_lab.report.dashboards", raising=False)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    outcome = here("dashboard")
-    assert outcome.status == 2
-    assert "pip install 'pe-lab[dashboard]'" in outcome.err
+    assert_refused(here("dashboard"), "pip install 'pe-lab[dashboard]'")
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
     here: Here, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    outcome = here("dashboard", "task=flipflop", "out=file/x.json")
-    assert outcome.status == 1
-    assert "file/x.json cannot be written (File exists): give another place" in outcome.err
+    assert_refused(
+        here("dashboard", "task=flipflop", "out=file/x.json"),
+        "file/x.json cannot be written (File exists): give another place",
+        status=1,
+    )
     assert here("dashboard", "task=flipflop").status == 0
     path = runs / "dashboard" / "flipflop.json"
     before = path.read_bytes()
@@ -171,8 +171,7 @@ def test_online_the_view_is_saved_and_saved_again_in_its_place(
     with serving() as server:
         for key, value in server.environment.items():
             monkeypatch.setenv(key, value)
-        outcome = here("dashboard", "task=flipflop", "mode=online")
-        assert outcome.status == 0, outcome.err
+        outcome = succeeded(here("dashboard", "task=flipflop", "mode=online"))
         first, (view,) = outcome.out.splitlines(), server.views
         assert first[1].startswith(f"saved as {server.url}/me/pe-lab?nw=")
         assert (view["entityName"], view["projectName"]) == ("me", "pe-lab")
@@ -204,6 +203,9 @@ def test_without_a_server_or_a_key_it_is_one_sentence_in_bounded_time(
     assert time.perf_counter() - began < 20
     assert outcome.status == 1
     assert outcome.err.count("\n") == 1
-    assert "wandb did not take the workspace: " in outcome.err
-    assert "runs/dashboard/flipflop.json has it; run `wandb login`" in outcome.err
+    assert_has(
+        outcome.err,
+        "wandb did not take the workspace: ",
+        "runs/dashboard/flipflop.json has it; run `wandb login`",
+    )
     assert read(runs / "dashboard" / "flipflop.json").name == "flipflop"

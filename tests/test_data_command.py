@@ -2,15 +2,31 @@
 the difference."""
 
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import ROOT, Here, assert_refused, summary, the_run, tiny
+import torch
+from edited import edit_checkpoint
+from program import (
+    ROOT,
+    Here,
+    assert_has,
+    assert_refused,
+    rows,
+    state,
+    succeeded,
+    summary,
+    the_run,
+    tiny,
+)
 
 from pe_lab.cli.train import checked
 from pe_lab.core import batch as task_file
 from pe_lab.core.task import Batch, Task
+from pe_lab.store.checkpoint import FORMAT, digest_comment
 from pe_lab.training.batches import TrainData, evaluation_set
 from pe_lab.training.plan import build_task
 
@@ -32,7 +48,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def write(here: Here, *words: str) -> None:
-    done = here("data", *words).ok()
+    done = succeeded(here("data", *words))
     assert "read it with task.files={" in done.out
 
 
@@ -192,3 +208,70 @@ def test_what_is_measured_is_no_training_set(here: Here) -> None:
             f"task.files.train: {split}.jsonl holds split={split}", "that a run measures",
             "pe-lab data split=train",
         )  # fmt: skip
+
+
+def unfinished(here: Here, tmp_path: Path) -> Path:
+    """The folder of a run that has a checkpoint and no summary."""
+    assert here(*tiny()).status == 0
+    folder = the_run(tmp_path / "runs")
+    (folder / "summary.json").unlink()
+    return folder
+
+
+class Malice:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return Path.touch, (Path("executed"),)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "pickle"])
+def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind: str) -> None:
+    checkpoint = unfinished(here, tmp_path) / "checkpoint.pt"
+    if kind != "pickle":
+        torch.save({"format": FORMAT, "step": Malice()}, checkpoint)
+        zipped = checkpoint.read_bytes()[:-2]
+        checkpoint.write_bytes(zipped + digest_comment(memoryview(zipped)))
+    else:
+        checkpoint.write_bytes(pickle.dumps(Malice(), protocol=2))
+    ended = here(*tiny())
+    assert_refused(ended, status=1)
+    reasons = {"sealed": "holds more than tensors"}
+    assert_has(ended.err, reasons.get(kind, "does not fit its digest"), "force=true")
+    assert not (tmp_path / "executed").exists()
+    # The file does what it is meant to do where it is trusted.
+    if kind != "pickle":
+        torch.load(checkpoint, weights_only=False)
+    else:
+        pickle.loads(checkpoint.read_bytes())
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_checkpoint_of_other_sizes(here: Here, tmp_path: Path) -> None:
+    folder = unfinished(here, tmp_path)
+    edit_checkpoint(folder, lambda s: s["model"].update({"head.weight": torch.zeros(5, 8)}))
+    assert_refused(here(*tiny()), "does not fit this run", status=1)
+
+
+def test_an_encoding_that_raises(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from pe_lab.pe.base import PositionalEncoding\n"
+        "class Mine(PositionalEncoding):\n"
+        "    '''Fails.'''\n"
+        "    def __init__(self, dims):\n"
+        "        super().__init__()\n"
+        "    def embed(self, x, tokens, pos):\n"
+        "        raise RuntimeError('the wave broke')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_refused(
+        here(*tiny("pe._target_=mine.Mine")), "RuntimeError: the wave broke", "debug=true", status=1
+    )
+    folder = the_run(tmp_path / "runs")
+    assert (state(folder)["state"], state(folder)["step"]) == ("failed", 0)
+    assert "the wave broke" in state(folder)["error"]
+    log = (folder / "log.txt").read_text()
+    assert_has(log, "Traceback", 'mine.py", line 7, in embed')
+    assert not (folder / "summary.json").exists()
+    assert json.loads((folder / "environment.json").read_text())
+    assert rows(folder) == []

@@ -61,6 +61,6 @@ def test_conditions_find_what_generalises(day: Path) -> None:
     good = read_runs(day, "ood<0.05 and task=flipflop")
     assert set(good.filter(state="finished")["pe"]) == {"fire"}
     assert good.filter(state="finished")["ood/error"].max() < 0.05
-    sparse = read_runs(day, "sparse<0.1 and steps=400 and task=flipflop and state=finished")
+    sparse = read_runs(day, "sparse<0.12 and steps=400 and task=flipflop and state=finished")
     assert set(sparse["pe"]) == {"cope", "fire", "t5"}
-    assert sparse["ood/sparse/error"].max() < 0.1
+    assert sparse["ood/sparse/error"].max() < 0.12

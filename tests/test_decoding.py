@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import Here, assert_refused, the_run, tiny, working_in
+from program import Here, assert_refused, succeeded, the_run, tiny, working_in
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
@@ -156,7 +156,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_prompt_is_continued(run: Path, here: Here) -> None:
     def said(*words: str) -> str:
-        outcome = here("generate", f"run={run}", *words).ok()
+        outcome = succeeded(here("generate", f"run={run}", *words))
         return outcome.out
 
     one = said("prompt=abc|", "tokens=8", "temperature=0.8", "top_k=3", "top_p=0.9", "seed=2")
@@ -189,9 +189,9 @@ def test_an_answer_ends_with_eos(here: Here, tmp_path: Path) -> None:
     assert here(*tiny(*words, *train)).status == 0
     run = the_run(tmp_path / "runs")
     for seed in range(3):
-        said = here(
-            "generate", f"run={run}", "prompt=<bos> a b |", f"seed={seed}", "top_p=0.9"
-        ).ok()
+        said = succeeded(
+            here("generate", f"run={run}", "prompt=<bos> a b |", f"seed={seed}", "top_p=0.9")
+        )
         answer = said.out.split()[4:]
         assert answer.count("<eos>") == 1
         assert answer[-1] == "<eos>"

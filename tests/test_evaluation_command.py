@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 from edited import edit_checkpoint, edit_summary
-from program import Here, assert_has, assert_refused, start, tiny
+from program import Here, assert_has, assert_refused, start, succeeded, tiny
 
 from pe_lab.evaluation.record import NAME, read_evaluations
 from pe_lab.store.digests import sealed_lines
@@ -51,7 +51,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def rows(here: Here, *words: str) -> dict[str, Any]:
-    ended = here("eval", "format=json", *words).ok()
+    ended = succeeded(here("eval", "format=json", *words))
     return json.loads(ended.out)
 
 
@@ -60,7 +60,7 @@ def rows(here: Here, *words: str) -> dict[str, Any]:
 
 def test_a_table_of_encodings_and_lengths(here: Here, runs: Path) -> None:
     words = ("run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=16,48")
-    ended = here("eval", *words).ok()
+    ended = succeeded(here("eval", *words))
     lines = ended.out.splitlines()
     assert lines[0].startswith("flipflop, in_domain: error in %")
     head, *named = _cells(ended.out)
@@ -85,7 +85,7 @@ def test_a_table_of_encodings_and_lengths(here: Here, runs: Path) -> None:
 
 
 def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> None:
-    ended = here("eval", f"run={first(runs)}", "splits=in_domain,sparse_x4").ok()
+    ended = succeeded(here("eval", f"run={first(runs)}", "splits=in_domain,sparse_x4"))
     lines = ended.out.splitlines()
     assert lines[0].startswith("flipflop: error in %")
     head, row, *_ = _cells(ended.out)
@@ -95,7 +95,7 @@ def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> No
 
 
 def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
-    ended = here("eval", "run=runs/*/*/*", "pe=none", "lengths=16").ok()
+    ended = succeeded(here("eval", "run=runs/*/*/*", "pe=none", "lengths=16"))
     titles = [line for line in ended.out.splitlines() if ": error in %" in line]
     assert [title.split(",")[0] for title in titles] == ["flipflop", "selective_copy"]
     assert_has(
@@ -174,7 +174,9 @@ def test_the_tables_of_runs_are_as_before_but_for_a_line(here: Here, runs: Path)
 
 
 def test_results_have_what_was_printed(here: Here, runs: Path) -> None:
-    printed = here("eval", "run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=15,48").ok()
+    printed = succeeded(
+        here("eval", "run=runs/flipflop/rope/seed[01]*", "pe=none,pi", "lengths=15,48")
+    )
     kept = here("results", "evaluations=true", "pe=rope", "task=flipflop")
     expected, found = (
         {cells[0]: cells[-2:] for cells in _cells(ended.out)} for ended in (printed, kept)

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from program import Here, assert_refused
+from program import Here, assert_refused, succeeded
 
 from pe_lab.results.presentation.comparisons import (
     ORDER,
@@ -94,7 +94,7 @@ def test_seeds_are_counted_one_by_one():
 @pytest.mark.extended
 def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     words = ["extrapolate", "task=text", "seed=0", *TINY]
-    here(*words).ok()
+    succeeded(here(*words))
     runs = sorted((tmp_path / "runs").glob("text/*/seed0-*"))
     assert [run.parent.name for run in runs] == ["hfwa", "rope", "rope"]
     records = {run: (run / "evaluations.jsonl").read_text() for run in runs}
@@ -117,7 +117,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
 
     (runs[0] / "summary.json").unlink()
     made = {run: (run / "checkpoint.pt").stat().st_mtime_ns for run in runs}
-    assert "2 jobs, 2 of them finished before" in here(*words).ok().out
+    assert "2 jobs, 2 of them finished before" in succeeded(here(*words)).out
     changed = [run for run in runs if (run / "checkpoint.pt").stat().st_mtime_ns != made[run]]
     assert changed == [runs[0]]
     for run in runs[1:]:
@@ -127,7 +127,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_variables_in_filler(here: Here, tmp_path: Path) -> None:
     words = [word for word in TINY if not word.startswith("train.length")]
-    here("extrapolate", "task=needle", "task.length=32", "seed=0", *words, "format=csv").ok()
+    succeeded(here("extrapolate", "task=needle", "task.length=32", "seed=0", *words, "format=csv"))
     (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
     numbers = list(csv.DictReader(table.open()))
     splits = {"in_domain", "long_x4", "long_x8", "long_x16"}

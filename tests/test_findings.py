@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import yaml
 from made import made
+from program import assert_has
 
 from docs import findings
 from docs.findings import ADDED, FILE, keep, kept
@@ -77,7 +78,6 @@ def test_the_head_counts_the_verdicts() -> None:
 
 
 def test_no_kept_run_is_without_a_section() -> None:
-    """A run of the file is shown by a section."""
     shown = pl.concat([findings.runs_of(WRITTEN[name], kept())["path"] for name in ON_PAGE])
     assert set(kept()["path"]) == set(shown)
     assert FILE.stat().st_size < 1_000_000
@@ -179,13 +179,19 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
     same = both.filter(pl.col("processor").is_not_null())
     assert {*same["processor"]} == {"AMD EPYC"}
     assert same["error"].equals(same["here"])
-    assert f"{same['run_id'].n_unique()} of them ran twice on the same kind of processor" in said
-    assert f"all {len(same)} of their errors that have a threshold are equal to the last" in said
+    assert_has(
+        said,
+        f"{same['run_id'].n_unique()} of them ran twice on the same kind of processor",
+        f"all {len(same)} of their errors that have a threshold are equal to the last",
+    )
     both = both.filter(pl.col("processor").is_null())
     other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
     sides = f"{len(both.filter(other))} of their {len(both)} errors that have a threshold are on"
-    assert f"The other {both['run_id'].n_unique()} ran on a processor that was not recorded" in said
-    assert sides in said
+    assert_has(
+        said,
+        f"The other {both['run_id'].n_unique()} ran on a processor that was not recorded",
+        sides,
+    )
     learned = both.filter(pl.col("split") == IN_DOMAIN, pl.col("error") <= pl.col("limit"))
     flipflop = both.filter(task="flipflop").join(learned, on="run_id", how="semi")
     far = dict(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import Here, assert_has, assert_refused, summary, the_run, tiny
+from program import Here, assert_has, assert_refused, succeeded, summary, the_run, tiny
 
 DECAY = """
 import torch
@@ -33,7 +33,7 @@ def parts_of(runs: Path) -> list[dict[str, Any]]:
 
 
 def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
-    here(*tiny("pe=combined", "pe.parts=[{pe: rope, layers: [0], base: 500}, alibi]")).ok()
+    succeeded(here(*tiny("pe=combined", "pe.parts=[{pe: rope, layers: [0], base: 500}, alibi]")))
     rope, alibi = parts_of(tmp_path / "runs")
     assert rope == {
         "pe": "rope",
@@ -53,7 +53,7 @@ def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
 
 def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Path) -> None:
     for base in ("500", "5e2"):
-        here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]")).ok()
+        succeeded(here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]")))
     assert the_run(tmp_path / "runs")
     assert here(*tiny("pe=combined", "pe.parts=[rope,alibi]")).status == 0
     assert len(list((tmp_path / "runs").glob("*/*/seed*"))) == 2
@@ -61,7 +61,7 @@ def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Pat
 
 def test_a_sweep_and_its_results(here: Here, tmp_path: Path) -> None:
     swept = "pe.parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
-    here("-m", *tiny("pe=combined", swept)).ok()
+    succeeded(here("-m", *tiny("pe=combined", swept)))
     shown = here("results").out
     assert_has(
         shown.replace("\n", " "), "parts=[learned,t5]", "parts=[rope,alibi]", "parts.0.base=500"
@@ -78,7 +78,7 @@ def test_an_encoding_from_config_dir_is_a_part(
     )
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     words = ["--config-dir", "mine", *tiny("pe=combined", "pe.parts=[decay,rope]", "train.lr=0.5")]
-    here(*words).ok()
+    succeeded(here(*words))
     assert parts_of(tmp_path / "runs")[0]["start"] == 0.5
     again = here(*words[:2], *tiny("pe=combined", "pe.parts=[decya]"))
     assert_refused(again, "did you mean decay")
@@ -147,5 +147,5 @@ def test_a_key_named_parts_of_another_encoding_is_left_alone(
     )
     (tmp_path / "mine" / "pe" / "parted.yaml").write_text("_target_: parted.Parted\nparts: [1]\n")
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]")).ok()
+    succeeded(here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]")))
     assert "parts=[1, 2]" in here("results").out

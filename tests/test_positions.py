@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import Here, assert_refused, tiny
+from program import Here, assert_refused, succeeded, tiny
 from scipy.stats import chisquare
 
 from pe_lab.core.rng import generator
@@ -145,5 +145,5 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
     """A table of positions.max rows, in training and in a fixed draw at evaluation."""
     words = ["pe=learned", f"positions={name}", "positions.max=80", "train.steps=3"]
     for flag in ("false", "true"):
-        here(*tiny(*words, f"positions.evaluation={flag}")).ok()
+        succeeded(here(*tiny(*words, f"positions.evaluation={flag}")))
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2

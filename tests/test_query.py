@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from edited import edit_summary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import made, unfinished
@@ -13,8 +14,10 @@ from pe_lab.cli.results import ResultsOptions
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import parse
 from pe_lab.results.frame import read_runs
+from pe_lab.results.labels import aliases, labels, named
 from pe_lab.results.query import condition
 from pe_lab.results.selection import selected
+from pe_lab.results.statistics.seeds import over_seeds, two_clusters
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -220,3 +223,120 @@ def test_filters_and_the_commands_own_keys() -> None:
     options = parse(ResultsOptions, ["by=pe", "seed=1", "runs_dir=other"])
     assert selected(options)["seed"].to_list() == [1]
     assert (options.by, options.runs_dir, options.filters) == (["pe"], "other", ["seed=1"])
+
+
+def names(task: str = "flipflop") -> set[tuple[str, str]]:
+    """The encodings and labels of a task's settings."""
+    runs = read_runs()
+    found = labels(runs)
+    return {(pe, found[s]) for pe, s in runs.filter(task=task).select("pe", "setting").rows()}
+
+
+def test_parts_of_a_combination() -> None:
+    parts = [{"pe": "rope", "_target_": "x", "base": 5}, {"pe": "alibi", "_target_": "y"}]
+    made("combined", **{"pe.parts": parts})
+    made("combined", **{"pe.parts": [{**parts[0], "base": 10000}, parts[1]]})
+    made("combined", **{"pe.parts": parts[::-1]})
+    made("combined", **{"pe.parts": [{"pe": "cope", "_target_": "x"}, parts[0] | {"base": 10000}]})
+    assert sorted(read_runs()["pe.parts"])[0] == "[alibi,rope]"
+    assert names() == {
+        ("combined", label)
+        for label in (
+            "parts=[alibi,rope] parts.1.base=5",
+            "parts=[rope,alibi] parts.0.base=5",
+            "parts=[rope,alibi]",
+            "",
+        )
+    }
+    assert len(read_runs(**{"pe.parts": "[rope,alibi]"})) == 2
+    assert len(read_runs(where="pe.parts=[alibi,rope]")) == 1
+
+
+def test_a_row_names_only_what_departs_from_preset_and_defaults() -> None:
+    made("rope", 0)
+    made("rope", 1, **{"train.log_every": 5, "train.patience": 9, "threads": 2})
+    made("rope", 0, **{"pe.base": 500.0, "train.lr": 0.01})
+    made("rope", 0, **{"model.window": 16, "pe.window": 3})
+    made("t5", 0, **{"train.lr": 6e-3})  # the rate of conf/preset/rate/flipflop_t5.yaml
+    made("t5", 0)
+    made("cope", 0, **{"pe.npos": 16})
+    made("t5", 0, contents={"sparse": "abc"})
+    made("t5", 0, **{"task.splits.sparse.p_ignore": 0.5})
+    made("t5", 0, task="counting", **{"train.lr": 1e-3, "train.steps": 2000})
+    assert names() == {
+        ("rope", ""),
+        ("rope", "base=500 lr=0.01"),
+        ("rope", "pe.window=3 model.window=16"),
+        ("t5", ""),
+        ("t5", "lr=0.003"),
+        ("cope", "npos=16"),
+        ("t5", "lr=0.003 contents.sparse=abc"),
+        ("t5", "splits.sparse.p_ignore=0.5 lr=0.003"),
+    }
+
+
+def test_what_null_stands_for_is_no_departure() -> None:
+    folder = made("cope", 0, **{"pe.npos": 65}).path
+    edit_summary(folder, lambda summary: summary.update(null_keys=["pe.npos"]))
+    made("cope", 0, **{"pe.npos": 16})
+    assert names() == {("cope", ""), ("cope", "npos=16")}
+
+
+def test_what_all_settings_of_a_task_share_is_named_once() -> None:
+    for pe in ("rope", "cope"):
+        made(pe, **{"train.steps": 1000, "model.d_model": 128, "task.length": 64})
+    made("rope", **{"train.steps": 1000})
+    assert names() == {("rope", "d_model=128"), ("cope", "d_model=128"), ("rope", "")}
+    assert named(read_runs()).shared == {"flipflop": "steps=1000"}
+    assert named(read_runs(where="d_model=128")).shared == {"flipflop": "d_model=128 steps=1000"}
+
+
+def test_an_encoding_of_the_users_is_compared_among_its_runs() -> None:
+    for width in (3, 5):
+        made("mine", **{"pe.width": width, "pe.same": 1})
+    assert names() == {("mine", "width=3"), ("mine", "width=5")}
+
+
+def test_long_labels_have_an_alias_and_a_legend_of_two_lines() -> None:
+    long = {f"s{n}": f"positions=randomized window=16 lr=0.00{n} d_model=128" for n in range(9)}
+    shown, legend = aliases({"short": "steps=1000", **long})
+    assert shown["short"] == "steps=1000"
+    assert (shown["s0"], shown["s8"]) == ("[1]", long["s8"])
+    assert legend.startswith(f"[1] {long['s0']}  [2] ")
+    assert len(legend) <= 2 * 119
+
+
+@quick
+@given(st.lists(st.integers(0, 1013).map(lambda n: n / 1013), min_size=1, max_size=8))
+def test_an_interval_holds_its_mean(values: list[float]) -> None:
+    spread = over_seeds(values)
+    assert spread["n"] == len(values)
+    assert min(values) - 1e-12 <= spread["mean"] <= max(values) + 1e-12
+    if len(values) == 1:
+        assert [spread[name] for name in ("sd", "low", "high")] == [None] * 3
+    elif spread["clusters"]:
+        assert two_clusters(values)
+        assert [spread[name] for name in ("low", "high")] == [None] * 2
+    else:
+        assert spread["low"] <= spread["mean"] <= spread["high"]
+
+
+def test_an_interval_is_students() -> None:
+    from scipy import stats
+
+    values = [0.1, 0.4, 0.25, 0.3]
+    spread = over_seeds(values)
+    low, high = stats.t.interval(0.95, 3, stats.tmean(values), stats.sem(values))
+    assert (spread["low"], spread["high"]) == pytest.approx((low, high), rel=1e-12)
+    assert spread["sd"] == pytest.approx(stats.tstd(values), rel=1e-12)
+    # By hand: t_{0.975, 1} = 12.7062, sd of 0 and 1 = 1/sqrt(2), so the half width is 6.3531.
+    assert over_seeds([0, 1])["high"] == pytest.approx(0.5 + 6.3531, abs=1e-4)
+    assert over_seeds([])["mean"] is None
+
+
+def test_two_clusters_have_no_interval() -> None:
+    spread = over_seeds([0, 0.22, 0])
+    assert (spread["clusters"], spread["median"], spread["low"], spread["high"]) == (
+        True, 0, None, None
+    )  # fmt: skip
+    assert spread["mean"] == pytest.approx(0.22 / 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import ROOT, Here
+from program import ROOT, Here, succeeded
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
@@ -111,8 +111,7 @@ def test_every_recipe_takes_a_step(here: Here, recipe: str) -> None:
     smaller = {"model.n_layers": 2} if recipe == "paper/text" else {}  # of 100 million parameters
     if smaller:
         measured += ["task.splits={}", *(f"{key}={value}" for key, value in smaller.items())]
-    done = here(f"experiment={recipe}", *last, *QUICK, *measured)
-    assert done.status == 0, done.err
+    succeeded(here(f"experiment={recipe}", *last, *QUICK, *measured))
     (folder,) = run_folders(Path("runs"))
     summary = folder.summary()
     assert summary is not None
@@ -173,8 +172,7 @@ def test_overrides_win_over_the_recipe() -> None:
 def test_without_m_a_recipe_is_one_run_and_says_so(here: Here) -> None:
     words = ["experiment=small/flipflop_yang", "pe=rope", "train.steps=1", "eval.sequences=1",
              "eval.quick_sequences=1", "tracker.wandb.mode=disabled"]  # fmt: skip
-    done = here(*words)
-    assert done.status == 0, done.err
+    done = succeeded(here(*words))
     assert "one run of a recipe that varies seed, pe: -m runs them all" in " ".join(
         done.out.split()
     )
@@ -193,7 +191,6 @@ def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
 
 
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
-    """The published code of counting divides cope's position term, and no other encoding has it."""
     cope, learned = checked_jobs(
         ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
     )

@@ -11,7 +11,7 @@ import pytest
 from edited import edit_summary
 from html_page import values
 from made import evaluate, made
-from program import Here, summary, the_run, tiny
+from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from report_runs import ENCODINGS, SEEDS, error_of, runs
 from scipy import stats
 
@@ -144,10 +144,8 @@ def test_errors_by_depth_are_those_of_the_summary(here: Here) -> None:
     "form", ["svg", *(pytest.param(form, marks=pytest.mark.extended) for form in ("png", "pdf"))]
 )
 def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) -> None:
-    """On white, with caption and number of seeds; the inspection too."""
     words = (f"runs_dir={runs}", "task=selective_copy", f"format={form}", "out=figures")
-    ended = here("report", *words)
-    assert ended.status == 0, ended.err
+    succeeded(here("report", *words))
     of_task = {f"selective_copy-{name}" for name in ("table", "splits", "learning", "cost")}
     names = {path.stem for path in Path("figures").glob(f"*.{form}")}
     assert {"overview", *of_task, "selective_copy-cope-seed0-inspection"} <= names
@@ -162,9 +160,9 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
     assert here("report", *words).status == 0
     changed = Path("figures", f"selective_copy-cost.{form}")
     changed.write_text("mine")
-    refused = here("report", *words)
-    assert refused.status == 2
-    assert f"{changed} was not written by pe-lab report, or was changed since" in refused.err
+    assert_refused(
+        here("report", *words), f"{changed} was not written by pe-lab report, or was changed since"
+    )
     assert changed.read_text() == "mine"
 
 
@@ -176,7 +174,6 @@ def test_inspections_of_two_settings_are_two_files() -> None:
 
 
 def test_the_chart_of_an_evaluation_has_a_line_for_each_setting(here: Here) -> None:
-    """With the number of runs, a caption and a white ground."""
     for steps, error in ((100, 0.5), (400, 0.125)):
         for seed in range(2):
             evaluate(made("cope", seed, **{"train.steps": steps}), "trained", {64: 0.0, 256: error})

@@ -1,6 +1,5 @@
 """``pe-lab results``: the numbers in the tables, the marks, the formats and the words."""
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -9,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, settings
 from made import errors_of, made, unfinished
-from program import Here, assert_refused, tiny
+from program import Here, assert_has, assert_refused, csv_rows, succeeded, tiny
 from rich.console import Console
 
 from pe_lab.common.console import percent
@@ -44,11 +43,10 @@ def test_every_setting_differs_from_the_others(here: Here) -> None:
         assert here(*tiny(*words)).status == 0
     Path("rows.txt").write_text(f"{row}i0r0\n" * 40)
     assert here(*tiny(*changes[-1])).status == 0
-    rows = list(csv.DictReader(io.StringIO(here("results", "format=csv", "splits=sparse").out)))
-    names = [row["differs"] for row in rows]
-    assert len(names) == len(set(names)) == 5
+    rows = csv_rows(here("results", "format=csv", "splits=sparse").out)
+    assert len({row["differs"] for row in rows}) == len(rows) == 5
     assert {row["seeds"] for row in rows} == {"0"}
-    assert any("splits.sparse.p_ignore=0.5" in words for words in names)
+    assert any("splits.sparse.p_ignore=0.5" in row["differs"] for row in rows)
     assert "setting" in here("results").out
 
 
@@ -59,9 +57,6 @@ def test_a_killed_run_is_no_running_one(here: Here) -> None:
     with folder.lock():
         assert f"{folder.path}  running at step 3 of 9" in here("results").out
     assert f"{folder.path}  killed at step 3 of 9" in here("results").out
-    made()
-    folder.set_aside()
-    assert "seed0-01234567" not in here("results").out
 
 
 def test_splits_metric_sort_and_spread(here: Here) -> None:
@@ -69,16 +64,14 @@ def test_splits_metric_sort_and_spread(here: Here) -> None:
         made(pe, errors={"in_domain": 0.05, "sparse": value, "dense": None if pe == "a" else value})
     assert table(here, "flipflop")["a"]["dense"] == "n/a"
     # By the mean over dense and sparse; a could not measure both.
-    assert list(table(here, "flipflop")) == ["b", "c", "a", "(guessing)"]
-    assert list(table(here, "flipflop", "sort=-ood")) == ["c", "b", "a", "(guessing)"]
     assert [row["OOD mean"] for row in table(here, "flipflop").values()][:3] == [
         "10.0", "30.0", "n/a"
     ]  # fmt: skip
-    assert list(table(here, "flip", "sort=sparse"))[:3] == ["b", "a", "c"]
-    assert list(table(here, "flip", "sort=-sparse"))[:3] == ["c", "a", "b"]
-    assert list(table(here, "flip", "sort=dense"))[:3] == ["b", "c", "a"]
-    assert list(table(here, "flip", "sort=-dense"))[:3] == ["c", "b", "a"]
-    assert list(table(here, "flip", "sort=-pe"))[:3] == ["c", "b", "a"]
+    for words, order in {
+        "": "bca", "sort=-ood": "cba", "sort=sparse": "bac", "sort=-sparse": "cab",
+        "sort=dense": "bca", "sort=-dense": "cba", "sort=-pe": "cba",
+    }.items():  # fmt: skip
+        assert list(table(here, "flipflop", *words.split())) == [*order, "(guessing)"]
     some = table(here, "flip", "splits=dense,in_domain")["b"]
     assert list(some) == ["encoding", "n", "dense", "in_domain"]
     assert table(here, "flipflop: loss", "metric=loss")["a"]["sparse"] == "0.500"
@@ -120,7 +113,6 @@ def test_the_highest_rates_come_first_then_the_lowest_means(here: Here) -> None:
     for words in (["sort=ood"], ["spread=sd"], ["metric=error_seq"]):
         assert list(table(here, "flip", *words))[:6] == by_mean
     assert list(table(here, "flip", "where=seed=0"))[:2] == ["early", "late"]
-    assert list(table(here, "flip", "sort=-pe"))[:2] == ["short", "one"]
 
 
 def test_rates_come_first(here: Here) -> None:
@@ -193,9 +185,7 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
 )
 def test_a_wrong_word_is_one_sentence(here: Here, word: str, message: str) -> None:
     made()
-    done = here("results", *word.split())
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert message in done.err
+    assert_refused(here("results", *word.split()), message)
 
 
 def test_what_only_an_unfinished_run_has_is_not_named(here: Here) -> None:
@@ -210,15 +200,13 @@ def test_what_only_an_unfinished_run_has_is_not_named(here: Here) -> None:
 
 
 def test_a_row_of_many_runs(here: Here, tmp_path: Path) -> None:
-    """By their number, powers of a binomial overflowed."""
     made("a", errors={"in_domain": 0.0, "sparse": 0.0})
     runs = read_runs()
     many = pl.concat(
         runs.with_columns(seed=pl.lit(n, pl.Int64), path=pl.lit(f"runs/{n}")) for n in range(1100)
     )
     many.write_parquet("many.parquet")
-    done = here("results", "file=many.parquet", "by=pe")
-    assert done.status == 0, done.err
+    done = succeeded(here("results", "file=many.parquet", "by=pe"))
     assert "1100/1100 0.0" in done.out
 
 
@@ -226,8 +214,7 @@ def test_a_row_of_many_runs(here: Here, tmp_path: Path) -> None:
 def test_no_format_writes_control_characters(here: Here, form: str) -> None:
     made("a", **{"tracker.wandb.tags": "x", "task.word": "\x1b[31mred\x9b"})
     made("a", **{"task.word": "plain"})
-    done = here("results", f"format={form}", "by=task.word")
-    assert done.status == 0, done.err
+    done = succeeded(here("results", f"format={form}", "by=task.word"))
     assert not {"\x1b", "\x9b"} & {*done.out, *done.err}
     assert "x1b" in done.out
 
@@ -284,10 +271,8 @@ def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
 
 
 def test_the_runs_of_the_findings_ship(here: Here) -> None:
-    """Whatever the folder."""
     out = here("results", "file=findings", "task=needle", "pe=rope").out
-    assert "needle: error in %" in out
-    assert "rope" in out
+    assert_has(out, "needle: error in %", "rope")
     for task, hint in {
         "brackets": "pe-lab results file=findings task=brackets shows the runs that ship",
         "group_word": "it has that task with other keys, task=parity",

@@ -1,7 +1,5 @@
 """``pe-lab results evaluations=true``: what pe-lab eval recorded, as tables over runs."""
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 from made import evaluate, made
-from program import Here, assert_has, assert_refused
+from program import Here, assert_has, assert_refused, csv_rows, succeeded
 from scipy import stats
 
 from pe_lab.common.errors import RunError
@@ -34,8 +32,8 @@ def runs(here: Here) -> None:
 
 
 def rows(here: Here, *words: str) -> list[dict[str, str]]:
-    ended = here("results", "evaluations=true", "format=csv", *words).ok()
-    return list(csv.DictReader(io.StringIO(ended.out)))
+    ended = succeeded(here("results", "evaluations=true", "format=csv", *words))
+    return csv_rows(ended.out)
 
 
 def row(found: list[dict[str, str]], **keys: Any) -> dict[str, str]:
@@ -153,7 +151,7 @@ def test_rows_of_other_keys(here: Here) -> None:
         "d_model=128 lr=0.2",
     }
     ended = here("results", "evaluations=true", "by=model.d_model", "format=csv")
-    found = {r["model.d_model"]: float(r["mean"]) for r in csv.DictReader(io.StringIO(ended.out))}
+    found = {r["model.d_model"]: float(r["mean"]) for r in csv_rows(ended.out)}
     assert found == {"64": pytest.approx(0.075), "128": pytest.approx(0.15)}
     assert "pools runs that differ in train.lr (0.1, 0.2)" in ended.err
 
@@ -263,7 +261,6 @@ def test_evaluations_without_an_identity_are_refused(here: Here) -> None:
 
 @pytest.mark.parametrize("torn", ["[" * 200_000, '{"a":' * 100_000, '{"trained"', "\0"])
 def test_a_torn_last_line_is_one_sentence(here: Here, torn: str) -> None:
-    """Deep nesting raised RecursionError in results, verify, report and eval of every run."""
     evaluate(made("rope"), "pi", {64: 0.25})
     run = made("cope")
     evaluate(run, "pi", {64: 0.5})
@@ -291,9 +288,7 @@ def test_each_seed_by_itself(here: Here, runs: None) -> None:
     alone = [float(r["mean"]) for r in found if (r["encoding"], r["length"]) == ("pi", "256")]
     assert alone == pytest.approx([0.2, 0.25, 0.3])
     ended = here("results", "by=pe,seed", "format=csv")
-    rows_of_rope = {
-        (r["seed"], r["n"]) for r in csv.DictReader(io.StringIO(ended.out)) if r["pe"] == "rope"
-    }
+    rows_of_rope = {(r["seed"], r["n"]) for r in csv_rows(ended.out) if r["pe"] == "rope"}
     assert rows_of_rope == {(str(seed), "1") for seed in range(3)}
 
 

@@ -2,18 +2,24 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from program import Here, tiny
+import yaml
+from program import ROOT, Here, assert_refused, succeeded, tiny
 
-from pe_lab.common.errors import DamagedError, RunError
+import pe_lab
+from pe_lab.cli import show
+from pe_lab.common.errors import RunError
+from pe_lab.config.choices import choices
+from pe_lab.experiment import machine
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
 
@@ -26,11 +32,12 @@ def only_run() -> RunFolder:
 
 
 def test_the_checkpoint_of_an_early_stop_is_the_model_that_was_measured(here: Here) -> None:
-    done = here(
-        *tiny("train.steps=20", "train.checkpoint_every=5", "eval.every=7", "train.patience=1"),
-        "train.stop_below=1",
+    succeeded(
+        here(
+            *tiny("train.steps=20", "train.checkpoint_every=5", "eval.every=7", "train.patience=1"),
+            "train.stop_below=1",
+        )
     )
-    assert done.status == 0, done.err
     summary = only_run().summary()
     assert summary is not None
     assert summary["steps"] == 7
@@ -53,22 +60,10 @@ def test_a_signal_after_the_last_measurement_stops_the_sweep(
     assert status["state"] == "finished"
 
 
-def test_a_killed_run_is_told_from_a_running_one(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / FOLDER)
-    folder.make()
-    folder.set_status("running", 3, 9)
-    with folder.lock():
-        assert not folder.killed()
-    assert folder.killed()
-
-
 def test_a_file_in_the_way_of_a_folder_is_one_sentence(here: Here) -> None:
     Path("runs/flipflop").mkdir(parents=True)
     Path("runs/flipflop/rope").write_text("")
-    done = here(*tiny("pe=rope"))
-    assert done.status == 1
-    assert done.err.count("\n") == 1
-    assert "runs/flipflop/rope/seed0-" in done.err
+    assert_refused(here(*tiny("pe=rope")), "runs/flipflop/rope/seed0-", status=1)
 
 
 def test_a_run_begun_anew_has_an_id_of_its_own(tmp_path: Path) -> None:
@@ -85,24 +80,8 @@ def test_nothing_to_train_on_is_told_as_that(here: Here) -> None:
     # Of five tokens, now and then none is a closing bracket.
     words = ["task=brackets", "task.length=6", "~task.splits.wide_gap", "train.batch_size=1"]
     done = here(*tiny(*words, "train.steps=60"))
-    assert done.status == 1
-    assert "no answer is scored in the training batch" in done.err
+    assert_refused(done, "no answer is scored in the training batch", status=1)
     assert "train.lr" not in done.err
-
-
-def test_what_is_asked_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / FOLDER)
-    assert folder.summary() is None
-    assert folder.status() == {}
-    folder.make()
-    (folder.path / "summary.json").write_text(sealed({"task": "flipflop"}))
-    with pytest.raises(
-        DamagedError, match=r"summary\.json is not as pe-lab writes it \(pe: Field required\)"
-    ):
-        folder.summary()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"):
-        RunFolder(tmp_path / "file" / FOLDER).make()
 
 
 def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
@@ -124,8 +103,7 @@ def test_a_resumed_run_warns_of_what_changes_its_last_digits(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", full)
         assert here(*line).status == 1
-    ended = here(*line, "eval.batch_tokens=99")
-    assert ended.status == 0
+    ended = succeeded(here(*line, "eval.batch_tokens=99"))
     assert "eval.batch_tokens changed since this run began" in ended.out
     starts = only_run().starts()
     assert [start["eval.batch_tokens"] for start in starts] == [2048, 99]
@@ -179,3 +157,159 @@ def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
     assert "killed 0/2" in here("runs").out
     assert here(*words).status == 0
     assert folder.status()["state"] == "finished"
+
+
+@pytest.fixture
+def runs(here: Here, tmp_path: Path) -> list[Path]:
+    """Two finished runs, and one that was stopped before."""
+    for words in (["train.lr=1e-3"], ["train.lr=2e-3"], ["train.lr=3e-3", "pe=rope"]):
+        assert here(*tiny("train.steps=2", *words)).status == 0
+    found = sorted((tmp_path / "runs").glob("*/*/seed*"))
+    (found[-1] / "summary.json").unlink()
+    RunFolder(found[-1]).set_status("interrupted", 1, 2)
+    for path in found[-1].iterdir():
+        os.utime(path, (1e9, 1e9))
+    return found
+
+
+def test_runs_lists_hash_setting_state_age_and_size(here: Here, runs: list[Path]) -> None:
+    lines = here("runs").out.splitlines()
+    assert re.split(r"  +", lines[1].strip()) == [
+        "task", "encoding", "seed", "hash", "setting", "state", "age", "size",
+    ]  # fmt: skip
+    hashes = [path.name.rpartition("-")[2] for path in runs]
+    # The one changed last at the end.
+    first, *others = (line for line in lines if line.startswith("flipflop"))
+    assert re.match(rf"flipflop  rope +0 +{hashes[2]} .* interrupted 1/2 +\d+ d +[\d.]+ kB", first)
+    for name in hashes[:2]:
+        (line,) = (line for line in others if name in line)
+        assert re.match(rf"flipflop  none +0 +{name} +lr=0.00[12] +finished +\d+ s ", line)
+    shown = json.loads(here("runs", "pe=rope", "format=json").out)
+    (row,) = shown["rows"]
+    assert row["bytes"] == sum(path.stat().st_size for path in runs[2].iterdir())
+    assert here("runs", "pe=rope", "format=csv").out.startswith("path,task,pe,seed,hash,")
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate"])
+def test_several_runs_are_named_by_their_settings(
+    here: Here, runs: list[Path], command: str
+) -> None:
+    extra = ["prompt=w1"] if command == "generate" else []
+    ended = here(command, "run=none", *extra)
+    assert ended.status == 2
+    lr = [yaml.safe_load((path / "config.yaml").read_text())["train"]["lr"] for path in runs[:2]]
+    assert sorted(lr) == [0.001, 0.002]
+    assert (
+        f"run=none fits 2 runs: flipflop/none/{runs[0].name} (lr={lr[0]}), "
+        f"flipflop/none/{runs[1].name} (lr={lr[1]}); give more of the name, pe-lab runs lists"
+    ) in ended.err
+    assert "see pe-lab runs for the runs" in here(command, "run=cope", *extra).err
+
+
+def test_the_version_is_ours(here: Here) -> None:
+    for words in (["--version"], ["version"]):
+        ended = here(*words)
+        assert (ended.status, ended.out) == (0, f"pe-lab {pe_lab.__version__}\n")
+    assert pe_lab.__version__.count(".") == 2
+
+
+def test_a_default_that_follows_from_others_is_no_setting_of_an_unfinished_run(
+    here: Here, tmp_path: Path
+) -> None:
+    """pe.npos of cope is null until the training length is known."""
+    assert here(*tiny("train.steps=2", "pe=cope")).status == 0
+    (summary,) = (tmp_path / "runs").rglob("summary.json")
+    summary.unlink()
+    shown = here("runs").out
+    assert "killed" in shown
+    assert "npos" not in shown
+
+
+def test_three_sequences_of_each_split_with_what_is_scored(here: Here) -> None:
+    ended = here("show", "task=flipflop", "task.length=16")
+    assert (ended.status, ended.err) == (0, "")
+    heads = [line for line in ended.out.splitlines() if line and not line.startswith(" ")]
+    assert heads[0].startswith("in_domain: 15 tokens, ")
+    assert heads[1].startswith("sparse (p_ignore=0.98): 15 tokens, ")
+    assert len(heads) == 7
+    first = ended.out.split("\n\n")[0].splitlines()[1:]
+    assert len(first) == 2 * 3
+    for tokens, answers in zip(first[::2], first[1::2], strict=True):
+        bit = ""
+        for place in range(2, len(tokens), 4):
+            command = tokens[place]
+            if command == "w":
+                bit = tokens[place + 2]
+            # The answer stands below the instruction that asks for it.
+            answer = answers[place : place + 1].strip()
+            assert answer == (bit if command == "r" else "")
+
+
+def test_every_task_is_shown_in_the_width_of_the_terminal(here: Here) -> None:
+    for task in choices("task"):
+        ended = here("show", f"task={task}", "sequences=1")
+        assert (ended.status, ended.err) == (0, ""), task
+        assert max(map(len, ended.out.splitlines())) <= 160
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["task=flipflop", "splits=spars"], "did you mean sparse?"),
+        (["task=flipflip"], "did you mean flipflop?"),
+        (["task=copy", "task.lenght=8"], "task.lenght=8 is not a key of task"),
+        (["flipflop"], "show flipflop: give key=value"),
+        (["task=copy,reverse"], "task=copy,reverse names several values"),
+    ],
+)
+def test_refused(here: Here, words: list[str], part: str) -> None:
+    assert_refused(here("show", *words), part)
+
+
+def test_a_task_of_the_user(here: Here) -> None:
+    folder = ROOT / "conf"
+    assert here("show", "--config-dir", str(folder), "task=copy", "splits=in_domain").status == 0
+
+
+def test_the_examples_of_the_help_work(here: Here) -> None:
+    examples = re.findall(r"pe-lab show (.*?)  ", show.__doc__ or "")
+    assert len(examples) == 4
+    for words in examples:
+        ended = here("show", *words.split())
+        assert (ended.status, ended.err) == (0, ""), words
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD: 9654\nmodel name\t: other\n", "AMD: 9654"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_on_linux_it_is_that_of_cpuinfo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cpuinfo: str | None, name: str | None
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(machine, "Path", lambda _: path)
+    assert machine.processor() == name
+
+
+@pytest.mark.parametrize(
+    ("output", "name"), [(b"Apple M2\n", "Apple M2"), (b"", None), (FileNotFoundError(), None)]
+)
+def test_on_macos_it_is_that_of_sysctl(
+    monkeypatch: pytest.MonkeyPatch, output: Any, name: str | None
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        assert command[0] == "sysctl"
+        if isinstance(output, Exception):
+            raise output
+        return subprocess.CompletedProcess(command, 0, output)
+
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(machine.subprocess, "run", run)
+    assert machine.processor() == name

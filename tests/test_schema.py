@@ -1,6 +1,7 @@
-"""V7 and V4: a run folder with anything in it is one sentence, and never hides the other runs."""
+"""A run folder with anything in it is one sentence, and never hides the other runs."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,18 @@ from typing import Any
 
 import pytest
 from edited import edit_summary
-from program import Here, Outcome, tiny
+from made import errors_of
+from omegaconf import OmegaConf
+from program import Here, Outcome, assert_refused, tiny
 
+import pe_lab.training.plan
+from pe_lab.cli.train import arguments
+from pe_lab.config import compose
+from pe_lab.config.hydra_internals import Hydra
+from pe_lab.config.schema import register_resolvers
 from pe_lab.core.metrics import implausible
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.sweeps.launchers import register_choices
 
 NESTED = "[" * 200_000
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
@@ -44,20 +53,15 @@ def shows(ended: Outcome, *parts: str) -> None:
     assert "Traceback" not in said
 
 
-def without(*keys: str) -> Callable[[dict[str, Any]], Any]:
-    def change(summary: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            summary = summary[key]
-        del summary[keys[-1]]
-
-    return change
-
-
 def having(value: Any, *keys: str) -> Callable[[dict[str, Any]], Any]:
+    """Sets a key of a summary, or takes it out (...)."""
+
     def change(summary: dict[str, Any]) -> None:
         for key in keys[:-1]:
             summary = summary[key]
         summary[keys[-1]] = value
+        if value is ...:
+            del summary[keys[-1]]
 
     return change
 
@@ -70,8 +74,8 @@ def nested(depth: int) -> Any:
 
 
 SUMMARIES = {
-    "no names": (without("names"), "names: Field required"),
-    "no train": (without("config", "train"), "config.train: Field required"),
+    "no names": (having(..., "names"), "names: Field required"),
+    "no train": (having(..., "config", "train"), "config.train: Field required"),
     "no model": (having(-1, "config", "model"), "config.model=-1: Input should be a valid dict"),
     "no metrics": (having([], "metrics"), "metrics=[]"),
     "a word": (having("low", "metrics", "in_domain/error"), "metrics.in_domain/error"),
@@ -106,25 +110,18 @@ def test_broken_summaries(here: Here, run: Path) -> None:
     for path, (change, part) in zip(runs, SUMMARIES.values(), strict=True):
         edit_summary(path, change)
         ended = here("inspect", f"run={path}")
-        assert (ended.status, ended.err.count("\n")) == (1, 1)
-        assert (
-            f"{path.relative_to(Path.cwd())}/summary.json is not as pe-lab writes it" in ended.err
+        assert_refused(
+            ended,
+            f"{path.relative_to(Path.cwd())}/summary.json is not as pe-lab writes it",
+            part,
+            status=1,
         )
-        assert part in ended.err
     shows(here("results"), *(part for _, part in SUMMARIES.values()))
     shows(here("report", "inspect=none"), f"{len(SUMMARIES)} broken, 2 finished")
     ended = here("eval", "run=runs/flipflop", "lengths=8")
     assert ended.status == 1
     assert "none (trained)" in ended.out
     assert f"{len(SUMMARIES)} of {len(SUMMARIES) + 2} runs not evaluated" in ended.err
-
-
-def test_a_broken_summary_is_not_trained_over(here: Here, run: Path) -> None:
-    edit_summary(run, SUMMARIES["490 %"][0])
-    before = (run / "summary.json").read_bytes()
-    ended = here(*tiny("pe=rope", "train.steps=2"))
-    assert (ended.status, ended.err.count("\n")) == (1, 1)
-    assert (run / "summary.json").read_bytes() == before
 
 
 def test_a_sweep_goes_on_beside_a_broken_run(here: Here, run: Path) -> None:
@@ -185,32 +182,154 @@ def test_any_configuration(here: Here, run: Path) -> None:
     shows(here("report", "inspect=none"), "6 broken, 2 finished")
 
 
-def test_metrics_that_were_edited_are_not_drawn(
-    here: Here, run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """V4."""
-    path = run / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"step": 1', '"step": 2', 1))
-    shows(here("report", "inspect=none"))
-    assert "metrics.jsonl does not fit its digest in summary.json" in caplog.text
-
-
-@pytest.mark.parametrize("edit", [('"error": ', '"error": 1'), ('"seconds": ', '"seconds": 1')])
-def test_an_edited_evaluation_is_not_averaged(here: Here, run: Path, edit: tuple[str, str]) -> None:
-    """V4: a digit more."""
-    assert here("eval", f"run={run}", "lengths=8").status == 0
-    path = run / "evaluations.jsonl"
-    path.write_text(path.read_text().replace(*edit, 1))
-    ended = here("results", "evaluations=true")
-    shows(ended, "evaluations.jsonl does not fit its digest")
-    ended = here("eval", f"run={run}", "lengths=8")
-    assert (ended.status, ended.err.count("\n")) == (1, 1)
-    assert "evaluations.jsonl does not fit its digest" in ended.err
-
-
 def test_plausible_numbers() -> None:
     numbers = {"a/error": 0.5, "a/error_low": 0.5, "a/error_high": 0.5, "a/loss": 9.0, "a/n": 3}
     assert implausible(numbers) == ""
     assert implausible({"error": 0.2, "error_low": 0.1, "error_high": None}) == ""
     assert "outside" in implausible({"error_generated": 0.2, "error_low_generated": 0.3,
                                      "error_high_generated": 0.4})  # fmt: skip
+
+
+LINES = {
+    "files and values": ["task=flipflop,brackets", "pe=cope,rope", "seed=0,1", "train.lr=1e-3"],
+    "a mapping, a list, a launcher": [
+        "pe=combined", "pe.parts=[cope,rope]", "seed=0,1", "task.splits={foo:{length: 8}}",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=3",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_jobs_composed_together_are_those_composed_alone(
+    monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    def plain() -> list[Any]:
+        found: list[Any] = []
+        for cfg in compose.compose(arguments(["-m", *line])):
+            found.append(OmegaConf.to_container(cfg, resolve=False))
+            # Made of the words, for those who name folders by it.
+            del found[-1]["hydra"]["job"]["override_dirname"]
+        return found
+
+    register_choices()
+    register_resolvers()
+    together = plain()
+    # Every override counts as a choice of a file: each job is composed by itself.
+    monkeypatch.setattr(compose, "_chooses_a_file", lambda hydra, override: True)
+    assert together == plain()
+    assert len(together) in (2, 8)
+
+
+def test_a_single_run_is_composed_planned_and_built_once(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*words: Any, **options: Any) -> Any:
+            calls.append(name)
+            return original(*words, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(Hydra, "compose_config")
+    counted(pe_lab.training.plan, "plan")
+    counted(pe_lab.training.plan.Plan, "model")
+    assert here(*tiny("pe=rope", "seed=3", "train.steps=3")).status == 0
+    assert calls == ["compose_config", "plan", "model"]
+
+
+HINTS = {
+    # Keys of other groups, by their last part, in any case.
+    "steps=100": "did you mean train.steps?",
+    "lr=0.001": "did you mean train.lr?",
+    "+steps=100": "did you mean train.steps?",
+    "trian.steps=5": "did you mean train.steps?",
+    "trian.stepz=5": "did you mean train.steps?",
+    "train.optimizer.betas=[0.9,0.9]": "did you mean train.betas?",
+    "train.d_model=64": "did you mean model.d_model?",
+    "length=64": "did you mean task.length or train.length?",
+    # A task without the key: what its longer splits change.
+    "task=copy task.length=8": "did you mean task.min_letters or task.max_letters?",
+    "task=counting length=8": "did you mean task.min_ops or task.max_ops or task.max_tokens?",
+    "task=copy task.steps=8": "did you mean train.steps?",
+    "wandb.mode=online": "did you mean tracker.wandb.mode?",
+    "heads=2": "did you mean model.n_heads?",
+    "Seed=3": "did you mean seed?",
+    "pe=RoPE": "did you mean rope?",
+    # Shapes of other programs.
+    "train task=copy pe=rope": "training needs none: give pe-lab task=copy pe=rope",
+    "sweep seed=0,1": "give pe-lab -m seed=0,1",
+    "rope": "did you mean pe=rope?",
+    "seed=0 flipflop": "did you mean task=flipflop?",
+    "task = flipflop": "write task=NAME without spaces",
+    "pe=rope,": "leave the last comma out, pe=rope;",
+    "--pe rope": "keys have no dashes (pe=..)",
+    "--seed=3": "keys have no dashes (seed=3)",
+    "results --format csv": "keys have no dashes, format=csv;",
+    "results --format=csv": "keys have no dashes, format=csv;",
+    # Commands that also take the keys of a run.
+    "show sequnces=2": "did you mean sequences? (choices: sequences, splits; of a run: debug, ",
+    "show spits=sparse": "did you mean splits?",
+    "show steps=3": "did you mean train.steps? (choices: sequences, splits; of a run: debug, ",
+    "data spilt=train to=x.jsonl": "did you mean split? (choices: n, split, to; of a run: debug, ",
+    "data xyz=3 to=x.jsonl": "choose from n, split, to; of a run: debug, ",
+    "train.schedule=cosin": "did you mean cosine? (choices: constant, cosine, linear)",
+    "list encoding": "did you mean pe?",
+    # Names of the field or of other commands.
+    "encoding=cope": "did you mean pe?",
+    "task=copy layers=3": "did you mean model.n_layers?",
+    "model.layers=2": "set it to a mapping: {KEY: VALUE}, or give model.n_layers=2",
+    "compare to=x.csv": "leave to out, and give format=csv > x.csv",
+    # Of one run and of a sweep alike, the name of a launcher comes first.
+    "hydra/launcher=slrum": "did you mean slurm?",
+    "-m hydra/launcher=slrum": "did you mean slurm?",
+    "hydra/launcher=joblib": "has no effect on one run: add -m",
+    "hydra/launchr=joblib": "did you mean hydra/launcher?",
+    # Another task than the default is shown only where it is named.
+    "show pe=cope": "show needs a task: give task=NAME",
+    "data to=x.jsonl": "data needs a task: give task=NAME",
+    "inspect runs/x": "did you mean run=runs/x?",
+    "results .": "did you mean runs_dir=.?",
+}
+
+
+@pytest.mark.parametrize("line", HINTS)
+def test_what_was_probably_meant(here: Here, line: str) -> None:
+    assert_refused(here(*line.split()), HINTS[line])
+
+
+@pytest.mark.parametrize("line", ["steps=1", "heads=1", "xyz=1", "resolution=1"])
+def test_no_hint_leads_astray(here: Here, line: str) -> None:
+    assert "did you mean threads" not in here(line).err
+
+
+def test_a_long_list_of_choices_is_cut_and_says_how_to_see_all(here: Here) -> None:
+    errors_of("rope", [0.1])
+    assert "did you mean pe?" in here("results", "where=encoding=rope").err
+    ended = here("results", "where=train.stpes>3")
+    assert_refused(ended, "did you mean train.steps? (choices: ")
+    assert ended.err.count(",") < 10
+    assert ended.err.endswith("; pe-lab --cfg job lists all\n")
+
+
+def test_one_of_a_kind_is_singular(here: Here) -> None:
+    errors_of("rope", [0.1])
+    for words in (["runs"], ["verify", "format=csv"], ["report", "inspect=none"]):
+        ended = here(*words)
+        assert not re.search(r"\b1 (runs|jobs)\b", ended.out + ended.err), words
+    assert not re.search(r"\b1\s+runs\b", Path("runs/report/index.html").read_text())
+    for _ in range(2):
+        ended = here("-m", *tiny("train.steps=1", "train.warmup=0"))
+        assert not re.search(r"\b1 (runs|jobs)\b", ended.out + ended.err)
+
+
+def test_a_run_that_is_found_finished_is_not_said_to_be_written(here: Here) -> None:
+    words = tiny("train.steps=1", "train.warmup=0")
+    first, again, forced = here(*words), here(*words), here(*words, "force=true")
+    assert "written to  runs/" in first.out
+    assert "found in    runs/" in again.out
+    assert "written to" not in again.out
+    assert "written to  runs/" in forced.out

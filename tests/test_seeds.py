@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import trainers
-from program import Here, assert_refused, summary, tiny
+from program import Here, assert_refused, succeeded, summary, tiny
 from sweeps import folders
 
 from pe_lab.config.schema import plain, validated
@@ -93,7 +93,7 @@ def test_wrong_seeds(here: Here, words: list[str], message: str) -> None:
 
 def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     words = tiny("-m", "seed.init=0,7", "seed.data=0,1", "train.steps=2")
-    ended = here(*words).ok()
+    ended = succeeded(here(*words))
     assert "seed.init" in ended.out
     found = {summary(path)["identity"]: summary(path) for path in folders(tmp_path).values()}
     assert len(found) == 4
@@ -106,4 +106,5 @@ def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     loaded = [load(path).plan.config for path in folders(tmp_path).values()]
     seeds = [(config.seed_init, config.seed) for config in loaded]
     assert sorted(seeds, key=str) == [(0, 1), (7, 0), (7, 1), (None, 0)]
-    assert "4 of them finished before" in here(*words).out
+    again = here(*words)
+    assert "4 of them finished before" in again.out

@@ -12,7 +12,7 @@ import leaderboard_runs
 import polars as pl
 import pytest
 from made import made
-from program import Here, assert_refused, start
+from program import Here, assert_refused, start, succeeded
 from suites import COMMON, MODEL, TASK, tiny_suite
 from sweeps import folders, written
 
@@ -35,21 +35,22 @@ from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun, trained_at
 from pe_lab.training.plan import plan
 
 
-def test_the_rate_with_the_lowest_in_domain_error_is_chosen() -> None:
-    assert chosen_rate({0.001: [(0.2, 1.0)], 0.003: [(0.1, 2.0)]}) == 0.003
-
-
-def test_ties_go_to_the_lower_loss_then_to_the_smaller_rate() -> None:
-    assert chosen_rate({0.001: [(0.0, 0.3)], 0.003: [(0.0, 0.2)], 0.006: [(0.0, 0.2)]}) == 0.003
-
-
-def test_a_rate_is_chosen_by_its_mean_over_tuning_seeds() -> None:
-    assert chosen_rate({0.001: [(0.0, 0.1), (0.4, 0.1)], 0.003: [(0.1, 0.1), (0.2, 0.1)]}) == 0.003
-
-
-def test_failed_tuning_runs_are_last_and_none_is_chosen_of_them_alone() -> None:
-    assert chosen_rate({0.001: [FAILED], 0.003: [(0.9, math.inf)]}) == 0.003
-    assert chosen_rate({0.001: [FAILED], 0.003: [FAILED]}) is None
+@pytest.mark.parametrize(
+    ("tuned", "chosen"),
+    [
+        ({0.001: [(0.2, 1.0)], 0.003: [(0.1, 2.0)]}, 0.003),
+        # Ties go to the lower loss, then to the smaller rate.
+        ({0.001: [(0.0, 0.3)], 0.003: [(0.0, 0.2)], 0.006: [(0.0, 0.2)]}, 0.003),
+        ({0.001: [(0.0, 0.1), (0.4, 0.1)], 0.003: [(0.1, 0.1), (0.2, 0.1)]}, 0.003),
+        # Failed runs are last, and of them alone none is chosen.
+        ({0.001: [FAILED], 0.003: [(0.9, math.inf)]}, 0.003),
+        ({0.001: [FAILED], 0.003: [FAILED]}, None),
+    ],
+)
+def test_the_rate_with_the_lowest_mean_error_in_domain_is_chosen(
+    tuned: dict[float, list[tuple[float, float]]], chosen: float | None
+) -> None:
+    assert chosen_rate(tuned) == chosen
 
 
 def test_every_encoding_of_the_suite_has_a_relative_cost() -> None:
@@ -104,15 +105,13 @@ def rates(cwd: Path, pe: str, tuning: bool) -> set[float]:
 @pytest.mark.extended
 def test_all_entries_are_tuned_and_scored_once(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path), "pe=alibi,lstm"]
-    ended = here(*line)
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line))
     assert len(folders(tmp_path)) == 2 * RUNS
     assert {one["names"]["tracker"] for one in summaries(tmp_path)} == {"none"}
     assert rates(tmp_path, "alibi", tuning=True) == {0.001, 0.003, 0.006, 0.012}
     assert len(rates(tmp_path, "alibi", tuning=False)) == 1
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")}
-    again = here(*line)
-    assert again.status == 0
+    again = succeeded(here(*line))
     assert "nothing is missing" in again.out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/*/*")} == before
     (path,) = tmp_path.glob("runs/flipflop/alibi/seed0-*/summary.json")
@@ -137,8 +136,7 @@ def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: P
             planted = {"error_low": 0.0, "error": error, "error_high": 1.0}
             found["metrics"] |= metric_names(split, planted)
         RunFolder(path).write_text("summary.json", sealed(found))
-    ended = here(*line)
-    assert ended.status == 0
+    ended = succeeded(here(*line))
     assert rates(tmp_path, "none", tuning=False) == {0.006}
     assert "look at it: pe-lab leaderboard suite=tiny --config-dir " in ended.out
 
@@ -147,8 +145,7 @@ def test_the_rate_is_chosen_by_the_in_domain_error_alone(here: Here, tmp_path: P
 def test_a_failure_is_listed_and_the_others_go_on(here: Here, tmp_path: Path) -> None:
     line = tiny_suite(tmp_path, [0.001, 0.003, 0.006, 1e30], common=["train.clip=null"])
     ended = here(*line, "pe=none,alibi")
-    assert ended.status == 1
-    assert "2 runs not finished, listed above" in ended.err
+    assert_refused(ended, "2 runs not finished, listed above", status=1)
     said = " ".join(ended.out.split())
     assert "flipflop none tuning lr 1e+30 seed 1000: failed: " in said
     assert len(folders(tmp_path)) == 2 * RUNS
@@ -168,8 +165,7 @@ def test_a_failed_run_counts_against_its_entry(here: Here, tmp_path: Path) -> No
 
 def test_dry_says_what_is_missing_and_writes_nothing(here: Here, tmp_path: Path) -> None:
     line = tiny_suite(tmp_path)
-    ended = here(*line, "dry=true")
-    assert ended.status == 0
+    ended = succeeded(here(*line, "dry=true"))
     assert not (tmp_path / "runs").exists()
     rows = [
         line.split()
@@ -212,8 +208,7 @@ def test_core_hours_are_of_all_threads() -> None:
 
 
 def test_after_the_budget_no_run_is_begun(here: Here, tmp_path: Path) -> None:
-    ended = here(*tiny_suite(tmp_path), "budget=0.000001s")
-    assert ended.status == 0
+    ended = succeeded(here(*tiny_suite(tmp_path), "budget=0.000001s"))
     assert "the budget is over, 0.0 core-hours" in ended.out
     assert not folders(tmp_path)
 
@@ -260,8 +255,7 @@ def test_capacity_is_trained_on_what_the_split_measures(here: Here, tmp_path: Pa
 @pytest.mark.extended
 def test_equal_parameters_and_equal_time(here: Here, tmp_path: Path) -> None:
     line = [*tiny_suite(tmp_path, more_seeds_for=["learned", "none", "lstm"]), "pe=learned,lstm"]
-    ended = here(*line, "phases=tuning,equal_time,equal_parameters")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line, "phases=tuning,equal_time,equal_parameters"))
     assert "not run: lstm, equal_parameters on flipflop: its model has no d_ff" in ended.out
     found = [one for one in summaries(tmp_path) if one["config"]["model"].get("d_ff", 64) != 64]
     assert len(found) == 2
@@ -354,8 +348,7 @@ def test_a_phase_without_runs_needs_no_tuning(here: Here, tmp_path: Path) -> Non
     line = tiny_suite(tmp_path)
     (tmp_path / "mine" / "pe").mkdir()
     (tmp_path / "mine" / "pe" / "ours.yaml").write_text("_target_: pe_lab.pe.none.NoPE\n")
-    ended = here(*line, "pe=learned,ours", "phases=equal_time", "dry=true")
-    assert ended.status == 0, ended.err
+    ended = succeeded(here(*line, "pe=learned,ours", "phases=equal_time", "dry=true"))
     assert "ours, equal_time on flipflop: its cost is not known" in " ".join(ended.out.split())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.experimental.callback import Callback as HydraCallback
-from program import Here, start, state, tiny
+from program import Here, start, state, succeeded, tiny
 from sweeps import folders, written
 
 from pe_lab.experiment.machine import environment, prepare
@@ -213,8 +213,7 @@ def test_an_encoding_that_calls_sys_exit(
 
 
 def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
-    ended = here("-m", *tiny("train.log_every=1,2", "train.steps=3"))
-    assert ended.status == 0
+    ended = succeeded(here("-m", *tiny("train.log_every=1,2", "train.steps=3")))
     assert [row[2] for row in table(ended.out)] == ["finished", "finished (the same run as 1)"]
     assert len(folders(tmp_path)) == 1
 

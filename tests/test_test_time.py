@@ -6,7 +6,7 @@ import pytest
 import yaml
 from hydra.utils import get_object
 from made import errors_of
-from program import ROOT, Here, tiny
+from program import ROOT, Here, succeeded, tiny
 
 from docs import facts
 from pe_lab.core.test_time import TEST_TIME
@@ -33,7 +33,7 @@ def test_the_names_are_those_of_the_classes() -> None:
     ],
 )
 def test_training_one_from_scratch_is_warned_of(here: Here, words: list[str], warned: bool) -> None:
-    ended = here(*tiny(*words, "train.steps=1", "train.warmup=0")).ok()
+    ended = succeeded(here(*tiny(*words, "train.steps=1", "train.warmup=0")))
     said = " ".join(ended.out.split())
     assert ("is made for a trained rope at test time and trained from scratch" in said) == warned
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
-from program import Here, the_run, tiny
+from program import Here, succeeded, the_run, tiny
 
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment import machine
@@ -41,7 +41,7 @@ def test_one_for_so_much_work_and_never_more_than_there_are_cores(
     expected: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(machine, "FLOP_PER_THREAD", TINY_FLOP * share)
-    here(*tiny("threads=auto", "train.steps=2")).ok()
+    succeeded(here(*tiny("threads=auto", "train.steps=2")))
     assert recorded(the_run(tmp_path / "runs")) == [expected]
 
 
@@ -49,7 +49,7 @@ def test_a_run_that_goes_on_keeps_its_number(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
 ) -> None:
     monkeypatch.setattr(machine, "FLOP_PER_THREAD", 0.3 * TINY_FLOP)
-    here(*tiny("threads=auto", "train.steps=2")).ok()
+    succeeded(here(*tiny("threads=auto", "train.steps=2")))
     folder = the_run(tmp_path / "runs")
     (folder / "summary.json").unlink()
     monkeypatch.setattr(machine, "FLOP_PER_THREAD", TINY_FLOP)
@@ -65,7 +65,7 @@ def test_a_job_of_a_sweep_takes_one(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
 ) -> None:
     monkeypatch.setattr(machine, "FLOP_PER_THREAD", 1)
-    here(*tiny("-m", "threads=auto", "seed=0,1", "train.steps=2")).ok()
+    succeeded(here(*tiny("-m", "threads=auto", "seed=0,1", "train.steps=2")))
     folders = [path.parent for path in tmp_path.glob("runs/*/*/*/summary.json")]
     assert [recorded(folder) for folder in folders] == [[1], [1]]
 

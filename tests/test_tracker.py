@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from offline_wandb import core_of, files, history
-from program import ROOT, Here, rows, state, the_run, tiny
+from program import ROOT, Here, rows, state, succeeded, the_run, tiny
 from program import start as start_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -38,8 +38,7 @@ def test_tensorboard_has_every_row_once_after_a_kill(here: Here, tmp_path: Path)
     process.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/checkpoint.pt")))
     process.send(signal.SIGKILL)
     assert process.status == -signal.SIGKILL
-    outcome = here(*words)
-    assert outcome.status == 0, outcome.err
+    succeeded(here(*words))
     folder = the_run(tmp_path / "runs")
     found = scalars(folder)
     logged = [(row["step"], row["train/loss"]) for row in rows(folder) if "train/loss" in row]
@@ -56,8 +55,7 @@ def test_tensorboard_that_is_not_installed_is_one_warning(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    outcome = here(*tiny("tracker=tensorboard"))
-    assert outcome.status == 0
+    outcome = succeeded(here(*tiny("tracker=tensorboard")))
     assert "pip install 'pe-lab[tensorboard]'" in outcome.out
     assert (the_run(tmp_path / "runs") / "summary.json").exists()
 
@@ -96,7 +94,6 @@ print("started:", [f.parent.name for f in pathlib.Path("/proc").glob("[0-9]*/cmd
 def test_a_run_killed_before_the_end_of_its_tracker_is_sent_by_the_next_start(
     here: Here, tmp_path: Path, sweep: list[str]
 ) -> None:
-    """reliability.md, V5: summary.json was written, the tracker had a part of the rows."""
     words = [*sweep, *tiny(OFFLINE, "train.steps=60")]
     process = start_process(*words, cwd=tmp_path)
     process.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/summary.json")))
@@ -111,8 +108,7 @@ def test_a_run_killed_before_the_end_of_its_tracker_is_sent_by_the_next_start(
     assert json.loads((folder / "tracker.json").read_text())["complete"] is False
     before = (folder / "summary.json").read_bytes()
 
-    outcome = here(*words)
-    assert outcome.status == 0, outcome.err
+    outcome = succeeded(here(*words))
     assert "sending the tracker what it lacks" in outcome.out
     assert (folder / "summary.json").read_bytes() == before
     *measured, closing, tables = history(folder)
@@ -132,8 +128,7 @@ def test_damaged_rows_are_not_sent(
     metrics = the_run(tmp_path / "runs") / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("train/loss", "train/lost", 1))
     for words in (tiny("tracker=tensorboard"), ["-m", *tiny("tracker=tensorboard")]):
-        outcome = here(*words)
-        assert outcome.status == 0, outcome.err
+        outcome = succeeded(here(*words))
         assert "metrics.jsonl does not fit its digest in summary.json" in outcome.out
         assert "sending" not in outcome.out
 
@@ -154,7 +149,6 @@ def test_a_finished_run_is_not_sent_to_another_tracker(
 def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md, V6: the diff of uncommitted changes is kept byte for byte."""
     code = tmp_path / "code"
     for name in ("pe_lab/store/run_folder.py", "latin1.txt"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
@@ -164,8 +158,7 @@ def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
         subprocess.run([*git, *words], check=True)
     (code / "latin1.txt").write_bytes(b"caf\xe9\n")
     monkeypatch.setattr(machine, "__file__", str(code / "pe_lab" / "experiment" / "machine.py"))
-    outcome = here(*tiny("tracker=none"))
-    assert outcome.status == 0, outcome.err
+    succeeded(here(*tiny("tracker=none")))
     folder = the_run(tmp_path / "runs")
     assert b"\n+caf\xe9\n" in (folder / "git-1.diff").read_bytes()
     (start,) = json.loads((folder / "environment.json").read_text())

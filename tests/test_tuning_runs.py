@@ -1,8 +1,6 @@
 """Runs on which a suite chose the learning rate: recognised, named by results, left out by
 compare."""
 
-import csv
-import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import polars as pl
 import pytest
 from made import evaluate, made, unfinished
 from markupsafe import escape
-from program import Here
+from program import Here, assert_has, assert_refused, csv_rows
 from suites import suite_of_made
 
 from pe_lab.cli.train import checked_jobs
@@ -93,8 +91,11 @@ def test_results_name_the_runs_that_share_a_row(here: Here, mine: list[str]) -> 
     suite_runs("cope", [], tuning=0.0)
     note = f"rows pool 2 runs {NOTE} with others: "
     out = here("results", *mine).out
-    assert f'{note}where="tuning_of=null" leaves them out' in out
-    assert "pe-lab leaderboard suite=mine keeps them apart" in out
+    assert_has(
+        out,
+        f'{note}where="tuning_of=null" leaves them out',
+        "pe-lab leaderboard suite=mine keeps them apart",
+    )
     assert numbers(here("results", "format=csv", *mine), "rope") == ("5", "0 1 2 1000 1001")
     alone = here("results", "format=csv", "where=tuning_of=null", *mine)
     assert numbers(alone, "rope") == ("3", "0 1 2")
@@ -144,7 +145,7 @@ def test_pairs_are_of_fresh_seeds(here: Here, mine: list[str]) -> None:
     suite_runs("cope", [], tuning=0.0, lr=0.012)
     suite_runs("rope", [], tuning=0.9, lr=0.012)
     done = here("compare", "a=cope", "b=rope", "format=csv", *mine)
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = csv_rows(done.out)
     assert {row["seeds"] for row in rows} == {"0 1 2"}, "one pair of settings"
     assert float(rows[-1]["difference"]) == pytest.approx(-0.2)
     assert f"left out: 8 runs {NOTE}" in done.err
@@ -159,10 +160,9 @@ def test_pairs_are_of_fresh_seeds(here: Here, mine: list[str]) -> None:
 def test_nothing_but_runs_of_tuning_is_nothing_to_pair(here: Here, mine: list[str]) -> None:
     for pe in ("cope", "rope"):
         suite_runs(pe, [], tuning=0.1)
-    done = here("compare", "a=cope", "b=rope", *mine)
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert f"no finished run of pe=cope among these: nothing to pair; left out: 4 runs {NOTE}" in (
-        done.err
+    assert_refused(
+        here("compare", "a=cope", "b=rope", *mine),
+        f"no finished run of pe=cope among these: nothing to pair; left out: 4 runs {NOTE}",
     )
 
 
@@ -170,7 +170,7 @@ def test_our_mean_beside_a_published_number_is_of_fresh_seeds(here: Here, mine: 
     suite_runs("cope", [0.1, 0.2, 0.3], tuning=0.0)
     suite_runs("alibi", [0.1], tuning=0.0)  # in no published table of this task
     done = here("compare", "format=csv", *mine)
-    rows = [row for row in csv.DictReader(io.StringIO(done.out)) if row["ours"]]
+    rows = [row for row in csv_rows(done.out) if row["ours"]]
     of_sparse = {(row["n"], row["ours"]) for row in rows if row["split"] == "sparse"}
     assert [(n, round(float(ours), 9)) for n, ours in of_sparse] == [("3", 0.2)]
     assert f"left out: 2 runs {NOTE}" in done.err
@@ -193,9 +193,5 @@ def test_a_file_of_runs_keeps_which_were_of_tuning(here: Here, mine: list[str]) 
 
 def numbers(done: Any, pe: str) -> tuple[str, str]:
     """Of the split sparse of an encoding: n, and the seeds."""
-    (row,) = (
-        row
-        for row in csv.DictReader(io.StringIO(done.out))
-        if (row["pe"], row["split"]) == (pe, "sparse")
-    )
+    (row,) = (row for row in csv_rows(done.out) if (row["pe"], row["split"]) == (pe, "sparse"))
     return row["n"], row["seeds"]

@@ -2,16 +2,19 @@
 
 import json
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from offline_wandb import (
     CONFIG,
     RUN_ID,
     SUMMARY,
+    core_of,
     files,
     history,
     records,
@@ -22,6 +25,8 @@ from offline_wandb import (
     whole,
     write_metrics,
 )
+from program import Here, rows, succeeded, the_run, tiny
+from program import start as start_process
 
 from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
 from pe_lab.experiment.trackers.wandb import WandbFolder, WandbTracker, sync_command
@@ -217,3 +222,102 @@ def test_a_run_that_was_killed_and_synced_becomes_another_run(tmp_path: Path) ->
     steps = sorted(item["step"] for item in history(tmp_path))
     assert steps == [0, 0, 1]
     assert len({start(file)["run_id"] for file in files(tmp_path)}) == 2
+
+
+OFFLINE = "tracker.wandb.mode=offline"
+
+
+def logged(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as metrics.jsonl has it, less the times."""
+    return {k: v for k, v in row.items() if k != "ood/error" and not k.startswith("time/")}
+
+
+def all_rows_once(folder: Path) -> None:
+    """Every row of the run is in its wandb files, and nothing but the closing one beside."""
+    *measured, closing, tables = history(folder)
+    assert [logged(row) for row in measured] == rows(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert closing["step"] == summary["steps"]
+    assert closing["in_domain/error"] == summary["metrics"]["in_domain/error"]
+    assert {"splits.nrows", "lengths.nrows"} <= tables.keys()
+
+
+def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path: Path) -> None:
+    words = tiny(OFFLINE, "train.steps=300", "train.checkpoint_every=50", "eval.every=100")
+    process = start_process(*words, cwd=tmp_path)
+    runs = tmp_path / "runs"
+    process.wait_for(lambda: list(runs.glob("*/*/*/checkpoint.pt")))
+    folder = the_run(runs)
+    process.wait_for(lambda: (folder / "metrics.jsonl").read_bytes().count(b"\n") > 120)
+    assert process.process.pid is not None
+    core = core_of(process.process.pid)
+    (before,) = map(start, files(folder))
+    process.send(signal.SIGSTOP)
+    os.kill(core, signal.SIGKILL)
+    process.send(signal.SIGKILL)
+    assert process.status == -signal.SIGKILL
+
+    succeeded(here(*words))
+    all_rows_once(folder)
+    (file,) = files(folder)
+    for key in ("run_id", "display_name", "job_type", "tags", "project"):
+        assert start(file)[key] == before[key]
+    assert whole(file)["state"] == "finished"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([], id="basic"),
+        pytest.param(
+            ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+            marks=pytest.mark.slow,
+            id="joblib",
+        ),
+    ],
+)
+def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
+    here: Here, tmp_path: Path, launcher: list[str]
+) -> None:
+    line = ["-m", *tiny(OFFLINE, "pe=rope,none", "seed=1", "train.steps=4", "eval.every=2")]
+    succeeded(here(*line, *launcher))
+    folders = sorted((tmp_path / "runs").glob("flipflop/*/seed?-????????"))
+    assert len(folders) == 2
+    before = start(files(folders[0])[0])
+    shutil.rmtree(folders[0])
+    succeeded(here(*line))
+    begun = {}
+    for folder in folders:
+        all_rows_once(folder)
+        (file,) = files(folder)
+        begun[folder.parent.name] = start(file)
+    for pe in ("rope", "none"):
+        assert begun[pe]["display_name"].startswith(f"{pe}-seed1 task=flipflop task.length=16 ")
+        assert begun[pe]["job_type"] == pe
+    (group,) = {run["run_group"] for run in [before, *begun.values()]}
+    assert group.startswith("flipflop--pe--20")
+    assert before["run_id"] not in [run["run_id"] for run in begun.values()]
+    assert {"flipflop", "rope", "1L-d16"} <= set(begun["rope"]["tags"])
+
+
+@pytest.mark.extended
+def test_pictures_when_asked_for(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = tiny(OFFLINE, "tracker.wandb.pictures=true")
+    assert here(*words).status == 0
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) == 2
+    assert pages[0].name.startswith("in_domain_")
+    assert all('class="inspection"' in page.read_text() for page in pages)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("one\ntwo")
+
+    monkeypatch.setattr("pe_lab.experiment.load_run.inspect_run", fail)
+    outcome = succeeded(here(*words, "seed=1"))
+    assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out
+    assert len(list(tmp_path.rglob("*.html"))) == 2
+    (folder,) = (tmp_path / "runs").glob("*/*/seed1-????????")
+    all_rows_once(folder)
