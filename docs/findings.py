@@ -40,7 +40,7 @@ from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
-from pe_lab.results.leaderboard.rows import environment_of
+from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.formats import in_markdown
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
@@ -48,7 +48,7 @@ from pe_lab.store.run_id import ROUNDING, excluded
 from pe_lab.training.plan import plan
 
 FILE = facts.ROOT / "pe_lab" / "results" / "findings.parquet"
-ADDED = ("date", "revision", "torch", "machine", "processor", "python")
+ADDED = ("date", *MADE_WITH)
 
 
 def kept(file: Path = FILE) -> pl.DataFrame:

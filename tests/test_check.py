@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from pe_lab.pe.base import PositionalEncoding, by_distance, by_position
 from pe_lab.pe.rope import RoPE
-from pe_lab.pe.rotation import rotate_pairs, unit_factors
+from pe_lab.pe.functional import rotate_pairs, unit_factors
 
 
 class Plain(PositionalEncoding):

@@ -222,7 +222,7 @@ def test_numbers_that_are_known_decide_nothing(
     ("key", "value"),
     [
         ("hypothesis", "none does"), ("encodings", ["none", "rope"]), ("seeds", [0, 1, 2, 3]),
-        ("tasks", {"flipflop": {"sparse": 0.5}}), ("test", "mann_whitney"), ("level", 0.1),
+        ("tasks", {"flipflop": {"sparse": 0.5}}), ("level", 0.1),
         ("written", "2026-11-01T00:00:00+00:00"), ("git_revision", "a"), ("digest", "0" * 64),
     ],
 )  # fmt: skip
@@ -388,36 +388,24 @@ def test_counts_of_a_claim_of_which_a_part_is_run() -> None:
     assert texts == ("5/5, others ≤ 2/5", "2 of 4", "", NOT_ENOUGH)
 
 
-def test_the_tests_are_exact_and_one_sided() -> None:
+def test_the_test_is_exact_and_one_sided() -> None:
     low, high = [0.0, 0.1, 0.2], [0.3, 0.4, 0.5]
-    for test in ("mann_whitney", "fisher"):
-        assert p_value(test, low, high, 0.25) == pytest.approx(1 / 20)
-        assert p_value(test, high, low, 0.25) == 1
-    # Ties: 4 of the 20 ways to part 0 0 0 0 1 1 give a none of the ones.
-    assert p_value("mann_whitney", [0, 0, 0], [0, 1, 1], 0.5) == pytest.approx(4 / 20)
+    assert p_value(low, high, 0.25) == pytest.approx(1 / 20)
+    assert p_value(high, low, 0.25) == 1
+    # 3 + 1 of 6 generalise: C(3, 3) C(3, 1) of the C(6, 4) ways have as many of a.
+    assert p_value([0, 0, 0], [0, 1, 1], 0.5) == pytest.approx(3 / 15)
     assert least_p(3) == pytest.approx(1 / 20)
-    # No p of twenty seeds is out of reach, and none is drawn at random.
-    from scipy.stats import mannwhitneyu
-
-    assert p_value("mann_whitney", [0] * 20, [1] * 20, 0.5) == pytest.approx(least_p(20))
-    rng = np.random.default_rng(0)
-    for n in (20, 70):
-        a, b = rng.normal(0, 1, n), rng.normal(0.5, 1, n)
-        method = "exact" if n == 20 else "asymptotic"
-        for one, other in ((a, b), (b, a)):
-            theirs = mannwhitneyu(one, other, alternative="less", method=method,
-                                  use_continuity=False).pvalue  # fmt: skip
-            assert p_value("mann_whitney", list(one), list(other), 0.5) == pytest.approx(theirs)
+    # No p of twenty seeds is out of reach.
+    assert p_value([0] * 20, [1] * 20, 0.5) == pytest.approx(least_p(20))
 
 
 def test_no_more_than_level_of_true_nulls_are_rejected() -> None:
     """Errors of two clusters, drawn alike for a and b: at most 5 % of the tests find more."""
     rng = np.random.default_rng(0)
-    for test in ("fisher", "mann_whitney"):
-        n = 400
-        drawn = np.where(rng.random((n, 2, 5)) < 0.5, 0.0, rng.random((n, 2, 5)))
-        found = sum(p_value(test, list(a), list(b), 0.05) <= 0.05 for a, b in drawn)
-        assert found <= n * 0.05 + 3 * (n * 0.05 * 0.95) ** 0.5
+    n = 400
+    drawn = np.where(rng.random((n, 2, 5)) < 0.5, 0.0, rng.random((n, 2, 5)))
+    found = sum(p_value(list(a), list(b), 0.05) <= 0.05 for a, b in drawn)
+    assert found <= n * 0.05 + 3 * (n * 0.05 * 0.95) ** 0.5
 
 
 def test_three_seeds_can_support_a_claim_at_5_percent() -> None:
@@ -437,12 +425,11 @@ def test_three_seeds_can_support_a_claim_at_5_percent() -> None:
     rows = pl.concat(
         [rows.with_columns(seed_init=pl.lit(99, pl.Int64), error=1 - pl.col("error")), rows]
     )
-    for test in ("fisher", "mann_whitney"):
-        claim = replace(EARLY, test=test, tasks={"parity": {"long_x2": 0.05}})  # type: ignore
-        found = evaluate(claim, rows, tuned_rates(rows, SUITE), SUITE)
-        assert found["verdict"].to_list() == [SUPPORTED]
-        assert found.select("fits_a", "fits_b").row(0) == (3, 0)
-        table = details_table(Decided("x", claim, found, None))
-        ((_, _, first, _, second, *_),) = table.rows
-        assert (first.text, second.text) == ("3/3, median 0.0", "0/3°, median 100.0")
-        assert "°: fewer than half of these seeds fit the task in domain" in table.caption
+    claim = replace(EARLY, tasks={"parity": {"long_x2": 0.05}})  # type: ignore
+    found = evaluate(claim, rows, tuned_rates(rows, SUITE), SUITE)
+    assert found["verdict"].to_list() == [SUPPORTED]
+    assert found.select("fits_a", "fits_b").row(0) == (3, 0)
+    table = details_table(Decided("x", claim, found, None))
+    ((_, _, first, _, second, *_),) = table.rows
+    assert (first.text, second.text) == ("3/3, median 0.0", "0/3°, median 100.0")
+    assert "°: fewer than half of these seeds fit the task in domain" in table.caption

@@ -176,7 +176,7 @@ def test_unfinished_runs_settings_and_provenance_are_listed(page: Page) -> None:
     settings = page.inside("task-1")
     for part in ("enc_3 ×3", "All runs share", "task.length=16", f"{EVIL} 0 ×3"):
         assert part in settings
-    for part in ("torch 2.", "pe-lab 0.", "×32", "pe-lab report out="):
+    for part in ("torch2.", "pe-lab 0.", "×32", "pe-lab report out="):
         assert part in page.inside("provenance")
 
 

@@ -166,9 +166,10 @@ def test_every_chart_as_a_file_for_a_paper(here: Here, runs: Path, form: str) ->
     assert changed.read_text() == "mine"
 
 
-def test_inspections_of_two_settings_are_two_files() -> None:
+def test_inspections_of_two_settings_are_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"task": "copy", "pe": "cope", "seed": 0}
     runs = [SimpleNamespace(**facts, path=Path(f"seed0-{digest}")) for digest in ("a1", "b2")]
+    monkeypatch.setattr("pe_lab.report.page._inspection", lambda run: {})
     files = chart_files(Report([], [], [], cast(Any, runs), []), "svg")
     assert list(files) == ["copy-cope-seed0-inspection.svg", "copy-cope-seed0-b2-inspection.svg"]
 

@@ -64,7 +64,6 @@ def test_steps_of_an_earlier_start_do_not_count_as_fast(
 
 
 def test_a_sweep_prints_its_line(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "POLL_INTERVAL_S", 0.02)
     monkeypatch.setattr(jobs, "LINE_INTERVAL_S", 0.1)
     out = here("-m", *tiny("seed=0,1", "train.steps=60")).out
     lines = [line for line in out.splitlines() if " jobs done, " in line]

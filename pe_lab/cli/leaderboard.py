@@ -38,7 +38,7 @@ from pydantic import PositiveFloat
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
@@ -142,9 +142,7 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
     listed, controls = entry_order(found, tasks)
     if options.pe is not None:
         known = [*listed, *controls]
-        for name in options.pe:
-            if not any(name in (entry, entry.split()[0]) for entry in known):
-                raise UsageError(f"pe={name}: {did_you_mean(name, known)}")
+        check_known("pe={}", options.pe, [*known, *(entry.split()[0] for entry in known)])
         return {e for e in known if e in options.pe or e.split()[0] in options.pe}
     return None if options.all else most_evidence(found, tasks, listed, SHOWN)
 
@@ -236,8 +234,7 @@ def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
             if key == "task" and value not in known and value in choices("task"):
                 where = _where(suite, value)
                 raise UsageError(f"task={value} is not in suite {suite.name}: {where}")
-            if value not in known:
-                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
+        check_known(f"{key}={{}}", getattr(options, key), known)
     found = [
         name
         for name, task in suite.tasks.items()
@@ -297,11 +294,10 @@ def _check_together(options: LeaderboardOptions) -> None:
 
 def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> None:
     """UsageError if ``sort`` is no column of every table."""
-    if options.sort in (None, SUITE):
+    if options.sort is None:
         return
     names = list(_columns(suite, tasks, options))
     if options.task is not None or options.split is not None:
         first = options.split or [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
         names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
-    if options.sort not in names:
-        raise UsageError(f"sort={options.sort}: {did_you_mean(options.sort, [*names, SUITE])}")
+    check_known("sort={}", [options.sort], [*names, SUITE])

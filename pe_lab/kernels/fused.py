@@ -17,8 +17,7 @@ from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch, requests
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
-from pe_lab.pe.cope import CoPE
-from pe_lab.pe.cope_positions import TablePositions
+from pe_lab.pe.cope import CoPE, TablePositions
 from pe_lab.pe.dape import DAPE
 from pe_lab.pe.deberta import DeBERTa
 from pe_lab.pe.fox import FoX

@@ -108,8 +108,7 @@ class Model(nn.Module, ABC):
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """(.., E) hidden states to (.., V) logits."""
-        logits: Tensor = self.head(hidden)
-        return logits
+        return self.head(hidden)
 
     def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: TokenCache | None) -> Tensor:
         """Token embeddings (B, T, E) after ``embed`` of the first layer's encoding, which may read

@@ -65,8 +65,7 @@ class FeedForward(nn.Module):
         hidden = self.hidden(h)
         if drop is not None and self.drops_hidden:
             hidden = drop(hidden, rows)
-        out: Tensor = self.out(hidden)
-        return out
+        return self.out(hidden)
 
     def hidden(self, h: Tensor) -> Tensor:
         """The hidden layer after its activation."""
@@ -202,8 +201,7 @@ class Decoder(Model):
             # The last layer computes the scored tokens only.
             chosen = scored if i == last else None
             x, carried = layer(x, pos_BS, carried, layer_cache, layer_drop, chosen)
-        hidden: Tensor = self.norm(x)
-        return hidden
+        return self.norm(x)
 
 
 class Transformer(Decoder):

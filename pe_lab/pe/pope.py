@@ -29,13 +29,12 @@ class PoPE(PositionalEncoding):
     any_order = True
     both_ways = True
     replaces_content = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat, start: Literal["zero", "uniform"]) -> None:
         super().__init__()
         width = dims.head_dim
         theta_D = base ** (-torch.arange(width, dtype=torch.float64) / width)
-        self.register_buffer("frequencies", theta_D, persistent=False)
+        self.frequencies = nn.Buffer(theta_D, persistent=False)
         self.phase = nn.Parameter(torch.zeros(dims.n_heads, width))
         if start == "uniform":
             nn.init.uniform_(self.phase, -2 * math.pi, 0)

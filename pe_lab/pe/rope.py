@@ -6,8 +6,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import frequencies, refuse_where
-from pe_lab.pe.rotation import Rotation, rotate_pairs, unit_factors
+from pe_lab.pe.functional import Rotation, frequencies, refuse_where, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
@@ -73,10 +72,11 @@ class RoPE(PositionalEncoding):
         self.both_ways = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
         self.learned = learned
-        if learned:
-            self.frequencies = nn.Parameter(theta_M.to(torch.get_default_dtype()))
-        else:
-            self.register_buffer("frequencies", theta_M, persistent=False)
+        self.frequencies = (
+            nn.Parameter(theta_M.to(torch.get_default_dtype()))
+            if learned
+            else nn.Buffer(theta_M, persistent=False)
+        )
 
     def null_values(self) -> dict[str, Any]:
         clip = {} if self.logn == "none" else {"logn_clip": self.logn_clip}

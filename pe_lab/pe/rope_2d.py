@@ -6,8 +6,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rotation import rotate_queries_and_keys, unit
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit
 
 
 class RoPE2D(PositionalEncoding):
@@ -33,7 +32,6 @@ class RoPE2D(PositionalEncoding):
     shift_invariant = True
     any_order = True
     axes = 2
-    frequencies: Tensor
 
     def __init__(
         self,
@@ -55,15 +53,13 @@ class RoPE2D(PositionalEncoding):
             nn.init.zeros_(self.step.weight)
             nn.init.zeros_(self.step.bias)
         theta = frequencies(dims.head_dim // 2, base)
-        self.register_buffer("frequencies", theta, persistent=False)
+        self.frequencies = nn.Buffer(theta, persistent=False)
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
         row_BS, column_BS = self.rows_and_columns(inputs)
-        theta = self.frequencies
-        if row_BS.is_floating_point():
-            theta = theta.to(row_BS.dtype)
+        theta = self.frequencies.to(row_BS.dtype) if self.step is not None else self.frequencies
         angle = torch.cat((row_BS[..., None] * theta, column_BS[..., None] * theta), -1)[:, None]
         return rotate_queries_and_keys(q_BHTD, k_BHSD, unit(angle), self.halves)
 

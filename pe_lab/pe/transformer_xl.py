@@ -25,13 +25,12 @@ class TransformerXL(PositionalEncoding):
     """
 
     shift_invariant = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat, share_biases: bool) -> None:
         super().__init__()
         self.share_biases = share_biases
         self.n_heads, self.width = dims.n_heads, dims.d_model
-        self.register_buffer("frequencies", frequencies(dims.d_model, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.d_model, base), persistent=False)
         self.project = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         shape = (dims.n_heads, 1, dims.head_dim)
         self.biases = nn.ParameterDict({name: 0.02 * torch.randn(shape) for name in ("u", "v")})

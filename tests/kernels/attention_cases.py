@@ -20,7 +20,7 @@ from pe_lab.kernels.requests import (
     Request,
     StickBreaking,
 )
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 Attend = Callable[..., Tensor | None]
 DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
@@ -52,7 +52,7 @@ def request(name: str, *given: Any) -> Request:
 
 def kernel(name: str) -> Attend:
     """The C++ kernel as a function of ``ARGUMENTS`` and dropout."""
-    return lambda *given: dispatch.kernel(ARGUMENTS[name][0])(request(name, *given))
+    return lambda *given: dispatch.KERNELS[ARGUMENTS[name][0]](request(name, *given))
 
 
 def formula(name: str) -> Attend:

@@ -297,7 +297,7 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
 
 LONG = """
 import resource, torch
-from pe_lab.kernels.dispatch import kernel
+from pe_lab.kernels.dispatch import KERNELS
 from pe_lab.kernels.requests import Cope, Distance, StickBreaking
 torch.set_num_threads(1)
 def step(length):
@@ -313,7 +313,7 @@ def step(length):
         Distance(**of, kept_BHS=kept, **terms),
         StickBreaking(**of, remainder=True),
     ):
-        kernel(type(request))(request).sum().backward()
+        KERNELS[type(request)](request).sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 short = step(64)
 print(step(4096) - short)

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
-from pe_lab.kernels.attention import FastMultiHeadAttention
+from pe_lab.kernels.apply import FastMultiHeadAttention
 from pe_lab.kernels.requests import Distance
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.pe.base import AttentionInputs, Dims
+from pe_lab.pe.functional import Rotation
 from pe_lab.pe.rope import RoPE
-from pe_lab.pe.rotation import Rotation
 
 pytestmark = needs_compiler
 

@@ -8,8 +8,7 @@ from torch import nn
 
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import dispatch
-from pe_lab.kernels.cpu.bias_relu import bias_relu_, bias_relu_backward_, feed_forward
-from pe_lab.kernels.cpu.dropout import dropout
+from pe_lab.kernels.cpu.pointwise import bias_relu_, bias_relu_backward_, dropout, feed_forward
 
 pytestmark = needs_compiler
 

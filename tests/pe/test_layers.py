@@ -14,7 +14,7 @@ from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.masks import causal_mask
+from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE
 from pe_lab.training.plan import build_encodings
 

@@ -24,10 +24,8 @@ from variants import (
 )
 
 from pe_lab.evaluation.contract import equal_paths
-from pe_lab.kernels import attention as fast_attention
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.apply import accelerate
-from pe_lab.kernels.attention import FastAttention, by_blocks
+from pe_lab.kernels import apply, dispatch
+from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
 from pe_lab.models.transformer import Transformer
 from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
@@ -196,7 +194,7 @@ def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
         pytest.skip("a query's weights depend on other queries")
     expected = results(plain(built), TRAIN_LEN)
-    monkeypatch.setattr(fast_attention, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
+    monkeypatch.setattr(apply, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:
         # PyTorch's fused attention would be used before it.
         block.attention.sdpa = False  # type: ignore[union-attr]

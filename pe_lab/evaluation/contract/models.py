@@ -42,8 +42,7 @@ FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=N
 
 
 def config(section: Section, **changes: Any) -> ModelConfig:
-    made: ModelConfig = instantiate({**section, **changes}, "model", ModelConfig)
-    return made
+    return instantiate({**section, **changes}, "model", ModelConfig)
 
 
 def built(
@@ -156,8 +155,7 @@ def dropout_by_key(section: Section) -> str:
 
     def out(key: int) -> Tensor:
         torch.rand(1)
-        hidden: Tensor = model(tokens(), sequential(LENGTH), key=key)
-        return hidden
+        return model(tokens(), sequential(LENGTH), key=key)
 
     hold(
         torch.equal(out(5), out(5)),

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.errors import RunError
+from pe_lab.common.suggest import check_known
 from pe_lab.core.metrics import CHARTED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
@@ -97,16 +97,13 @@ def check_metric(metric: str, generate: bool) -> str:
     """The metric; UsageError for an unknown name."""
     names = [*(metric.name for metric in CHARTED), "accuracy"]
     names += [f"{m.name}_generated" for m in CHARTED if m.generated and generate]
-    if metric not in names:
-        raise UsageError(f"metric={metric}: {did_you_mean(metric, names)}")
+    check_known("metric={}", [metric], names)
     return metric
 
 
 def _of_splits(evaluated: pl.DataFrame, splits: Sequence[str] | None) -> pl.DataFrame:
     measured = evaluated["split"].unique(maintain_order=True).to_list()
-    for split in splits or ():
-        if split not in measured:
-            raise UsageError(f"splits={split}: {did_you_mean(split, measured)}")
+    check_known("splits={}", splits, measured)
     return evaluated.filter(pl.col("split").is_in(splits or measured))
 
 

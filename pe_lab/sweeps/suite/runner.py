@@ -19,9 +19,9 @@ from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.leaderboard.scores import Measured, chosen_rate
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
 from pe_lab.sweeps.jobs import UNFINISHED, Job, Progress, duration, launch_all
-from pe_lab.sweeps.launchers import JOBLIB
+from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phase, SuiteRun, phases
-from pe_lab.sweeps.sweep import Sweep, check_launcher
+from pe_lab.sweeps.sweep import Sweep
 
 AGAIN = "the same command runs only what is missing"
 LEFT = ("interrupted", "running", "not begun")
@@ -292,10 +292,8 @@ class Runner:
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
-                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
                 for task, name in product(self.request.tasks, self.request.phases):
                     self._stage(sweep, task, self.phases[name], until)
-                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
         except (Exception, Interrupted) as error:
             ended = error
         console().print(closing_table(self.stages))
