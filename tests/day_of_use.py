@@ -9,6 +9,7 @@ evaluated with ``pe-lab eval``: two with another encoding in place of their own,
 
 import shlex
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
     edit_summary(run.path, lambda s: s.update(null_keys=sorted(planned.null_values)))
     run.write_text("config.yaml", yaml.safe_dump({**resolved, "names": names}))
     measured_until = steps if state is None else steps // 2
-    with MetricsLog(run.metrics, keep=0) as log:
+    with closing(MetricsLog(run.metrics, keep=0)) as log:
         for step in range(100, measured_until + 1, 100):
             decay = float(np.exp(-4 * step / steps))
             log.write({"step": step, "train/loss": 0.1 + decay, "train/lr": 1e-3})

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed
 
 Change = Callable[[dict[str, Any]], Any]
 

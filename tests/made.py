@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from pe_lab.evaluation.record import Evaluations, Measurement
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 
 CONFIG: dict[str, Any] = {
     "task": {

@@ -120,7 +120,10 @@ def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["mode=onlin"], "mode=onlin: did you mean online? (choices: offline, online)"),
+        (
+            ["mode=onlin"],
+            "mode=onlin is not allowed: did you mean online?",
+        ),
         (["nam=x"], "nam=x: did you mean name?"),
         (["where=seed>1"], "where=seed>1: a saved workspace selects by keys of the configuration"),
         (["state=failed"], "state=failed: a saved workspace selects by keys"),
@@ -149,7 +152,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
     (tmp_path / "file").touch()
     assert_refused(
         here("dashboard", "task=flipflop", "out=file/x.json"),
-        "file/x.json cannot be written (File exists): give another place",
+        "file/x.json cannot be written (File exists): make room",
         status=1,
     )
     assert here("dashboard", "task=flipflop").status == 0

@@ -14,8 +14,8 @@ from program import Here, assert_refused
 from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
 from pe_lab.results.selection import read_file_of_runs
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

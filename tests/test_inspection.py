@@ -19,8 +19,7 @@ from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.load_run import inspect_run, load
-from pe_lab.inspection.page import fragment
-from pe_lab.inspection.text import lines
+from pe_lab.inspection.page import fragment, lines
 from pe_lab.store.run_folder import RunFolder
 
 __all__ = ["fake", "run"]

@@ -17,8 +17,7 @@ from docs.facts import section
 from pe_lab.cli.inspect import show
 from pe_lab.experiment.load_run import inspect_run
 from pe_lab.inspection.data import Answer, Head
-from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment
-from pe_lab.inspection.text import lines
+from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment, lines
 
 __all__ = ["fake", "run"]
 

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pe_lab.store.metrics_log import MetricsLog, read_metrics
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> int:
-    with MetricsLog(path, 0) as log:
+    with closing(MetricsLog(path, 0)) as log:
         for row in rows:
             log.write(row)
         log.sync()
@@ -42,7 +43,7 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"step": 2, "train/loss": 1.0}\n{"step": 5, "tra')
 
-    with MetricsLog(path, keep) as log:
+    with closing(MetricsLog(path, keep)) as log:
         assert log.size == keep == path.stat().st_size
         log.write({"step": 2, "train/loss": 2.0})
     assert read_metrics(path) == [*rows[:2], {"step": 2, "train/loss": 2.0}]
@@ -50,7 +51,7 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
 
 def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with MetricsLog(path, 0) as log:
+    with closing(MetricsLog(path, 0)) as log:
         assert log.size == 0
     write_rows(path, [{"step": 3}])
     MetricsLog(path, 0).close()
@@ -99,7 +100,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> 
     path = small_disk / "metrics.jsonl"
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 40_000)
-    with MetricsLog(path, 0) as log:
+    with closing(MetricsLog(path, 0)) as log:
 
         def fill() -> None:
             for step in range(1000):
@@ -134,7 +135,7 @@ def test_a_row_half_written_is_taken_back(tmp_path: Path, monkeypatch: pytest.Mo
         def __getattr__(self, name: str) -> Any:
             return getattr(self.file, name)
 
-    with MetricsLog(path, 0) as log:
+    with closing(MetricsLog(path, 0)) as log:
         log.write({"step": 1})
         monkeypatch.setattr(log, "_file", Full(log._file))
         with pytest.raises(RunError, match="No space left"):

@@ -11,7 +11,7 @@ from pe_lab.evaluation.record import NAME
 from pe_lab.report.data import Section, evaluated
 from pe_lab.report.tables import table
 from pe_lab.results.frame import read_runs
-from pe_lab.store.digests import sealed_lines
+from pe_lab.store.schema import sealed_lines
 
 
 @pytest.fixture

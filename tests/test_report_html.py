@@ -11,7 +11,7 @@ from html_page import Page, values
 from program import Here
 from report_runs import EVIL, page, runs, text
 
-from pe_lab.store.digests import sealed
+from pe_lab.store.schema import sealed
 
 __all__ = ["page", "runs", "text"]
 

@@ -14,8 +14,8 @@ from scipy import stats
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.record import NAME, Evaluations
-from pe_lab.store.digests import sealed_lines
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed_lines
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from pe_lab.results.leaderboard.entries import equal_time, relative_cost
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import FAILED, chosen_rate, once
 from pe_lab.results.suite import load_suite, task_digest
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.suite.runner import Row, plan_table
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun, trained_at

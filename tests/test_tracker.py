@@ -14,7 +14,7 @@ from program import ROOT, Here, rows, state, succeeded, the_run, tiny
 from program import start as start_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pe_lab.experiment import machine
+from pe_lab.experiment import provenance
 from pe_lab.experiment.tracking import Tracking
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
@@ -157,7 +157,8 @@ def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
     (code / "latin1.txt").write_bytes(b"caf\xe9\n")
-    monkeypatch.setattr(machine, "__file__", str(code / "pe_lab" / "experiment" / "machine.py"))
+    file = code / "pe_lab" / "experiment" / "provenance.py"
+    monkeypatch.setattr(provenance, "__file__", str(file))
     succeeded(here(*tiny("tracker=none")))
     folder = the_run(tmp_path / "runs")
     assert b"\n+caf\xe9\n" in (folder / "git-1.diff").read_bytes()

@@ -10,14 +10,13 @@ from program import tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
-from pe_lab.experiment.trackers.labels import (
+from pe_lab.core.tracker import (
     closing_row,
     length_rows,
-    picture_splits,
     split_rows,
     with_mean_ood,
 )
-from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments
+from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments, picture_splits
 from pe_lab.store.run_id import LONGEST, operational, sweep_name, swept
 
 TODAY = date.today().isoformat()

@@ -4,10 +4,25 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from pe_lab.common.errors import PeLabError, UsageError
+from pe_lab.common.options import Options
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
+
+
+class RunArgument(Options):
+    """The keys of a command over one finished run."""
+
+    run: str = Field(
+        min_length=1,
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
+        "pe-lab runs lists them",
+    )
+    runs_dir: Path = Path("runs")
+
 
 MOST = 6
 """Runs that a message names."""

@@ -13,7 +13,7 @@ from pydantic_core import PydanticKnownError
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean, similar
-from pe_lab.common.validation import remedy
+from pe_lab.common.validation import problem
 
 
 class Options(BaseModel):
@@ -25,8 +25,6 @@ class Options(BaseModel):
     """
 
     command: ClassVar[str]
-    hints: ClassVar[Mapping[str, str]] = {}
-    """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
     of_run: ClassVar[bool] = False
     """Whether every other key is one of a run."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -76,8 +74,6 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
-        if key in model.hints and key not in model.model_fields:
-            raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:
@@ -86,7 +82,7 @@ def parse(model: type[T], words: Sequence[str]) -> T:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UsageError(_message(model, error)) from None
+        raise UsageError(_message(model, values, error)) from None
 
 
 def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -120,11 +116,11 @@ def _hint(model: type[Options], word: str, after: str) -> str:
     return did_you_mean(key, model.model_fields) + "; " if closed else ""
 
 
-def _message(model: type[Options], error: ValidationError) -> str:
+def _message(model: type[Options], values: Mapping[str, str], error: ValidationError) -> str:
     """The first error as one sentence with key, value, limit and remedy."""
     first = error.errors()[0]
-    if not first["loc"]:
-        return str(first["ctx"]["error"])
+    if not first["loc"] or first["type"] == "literal_error":
+        return problem(error, values)
     key = str(first["loc"][0])
     field, assignment = model.model_fields[key], f"{key}={first['input']}"
     description = field.description or _description(field.annotation)
@@ -132,10 +128,9 @@ def _message(model: type[Options], error: ValidationError) -> str:
         return f"{model.command} needs {description}"
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
-    if first["type"] == "literal_error":
-        return f"{assignment}: {remedy(first)}"
-    allowed = f"set it to {description}" if description else remedy(first)
-    return f"{assignment} is not allowed: {allowed}"
+    if description is None:
+        return problem(error, values)
+    return f"{assignment} is not allowed: set it to {description}"
 
 
 def _description(annotation: Any) -> str | None:

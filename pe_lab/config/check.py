@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from pe_lab.common.config_dir import importable
 from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_booleans
+from pe_lab.common.instantiate import normalize, refuse_booleans
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import as_yaml, first_error, problem
 from pe_lab.config.compose import unknown_key, unresolved
 from pe_lab.config.hydra_internals import ConfigRepository, ConfigSearchPathImpl
 from pe_lab.config.overrides import GROUPS
@@ -81,13 +82,13 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     try:
         config = validated({**resolved, "names": names})
     except ValidationError as error:
-        first = error.errors()[0]
+        first = first_error(error)
         known = _known(first["loc"][:-1])
         if first["type"] == "unexpected_keyword_argument":
             key = ".".join(map(str, first["loc"]))
             word = f"{key}={as_yaml(first['input'])}"
             raise UsageError(unknown_key(word, key, resolved, known)) from None
-        said = message(error, resolved, "", known)
+        said = problem(error, resolved, "", known)
         raise UsageError(said.replace("seed_init=", "seed.init=")) from None
     refuse_booleans(resolved, plain(config), "")
     open_groups = {

@@ -17,8 +17,8 @@ from pe_lab.inspection.inspect import inspect
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Decoder
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import REMEDY
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.measure import Answers, Evaluator, fixed_positions
 from pe_lab.training.plan import Plan, plan, replaced

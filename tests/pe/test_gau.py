@@ -28,7 +28,7 @@ from pe_lab.common.instantiate import instantiate
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.evaluation.contract import tiny
 from pe_lab.evaluation.contract.choices import accepted
-from pe_lab.inspection.trace import LayerTrace, trace_attention
+from pe_lab.inspection.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
