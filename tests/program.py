@@ -90,11 +90,6 @@ class Outcome:
     out: str
     err: str
 
-    def ok(self) -> "Outcome":
-        """Itself, after exit status 0."""
-        assert self.status == 0, self.err
-        return self
-
 
 Here = Callable[..., Outcome]
 
