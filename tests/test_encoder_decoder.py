@@ -29,8 +29,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "parts"), REFUSED.values(), ids=REFUSED)
 def test_refused_configurations(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
-    outcome = here(*tiny("model=encoder_decoder", "task=copy", *words))
-    assert_refused(outcome, *parts)
+    assert_refused(here(*tiny("model=encoder_decoder", "task=copy", *words)), *parts)
 
 
 def test_tasks_without_two_parts_are_refused() -> None:
@@ -38,7 +37,6 @@ def test_tasks_without_two_parts_are_refused() -> None:
         return config().refuses_task(build_task({**facts.section(name, "task"), "splits": {}}))
 
     refused = refusal("flipflop")
-    assert refused is not None
     (listed,) = re.findall(r"\((.*)\)", refused)
     assert {"copy", "reverse", "selective_copy"} <= {*listed.split(", ")}
     for name in ("brackets", "counting", "flipflop"):

@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from edited import edit_checkpoint
+from made import edit_checkpoint
 from made import evaluate as recorded
 from made import made as written
-from program import start, the_run, tiny
+from program import assert_has, start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import DamagedError, RunError, UsageError
@@ -213,8 +213,11 @@ def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
     with pytest.raises(UsageError) as refused:
         evaluate([path], ["pi", "cope"], lengths=[32])
     message = str(refused.value)
-    assert "pe=cope has parameters (position.table)" in message
-    assert f"{path}, trained with pe=rope, has not trained" in message
+    assert_has(
+        message,
+        "pe=cope has parameters (position.table)",
+        f"{path}, trained with pe=rope, has not trained",
+    )
     fitting = message.partition("none (")[2].removesuffix(")").split(", ")
     bare = [
         name
@@ -246,8 +249,7 @@ def test_parameters_of_one_name_and_shape_do_not_fit(run: Run) -> None:
 
 
 def test_an_encoding_is_not_read_beyond_its_length(run: Run) -> None:
-    path = run("pe=learned")
-    frame = evaluate([path], ["learned", "none"], lengths=[64, 128])
+    frame = evaluate([run("pe=learned")], ["learned", "none"], lengths=[64, 128])
     for word in ("trained", "learned"):
         assert errors(frame, word, "message") == [
             None,
@@ -363,8 +365,7 @@ def test_numbers_are_added_and_nothing_else_is_touched(run: Run) -> None:
         ("trained", 15), ("trained", 31), ("none", 15), ("none", 31),
     ]  # fmt: skip
     assert [row["loss"] for row in rows] == first["loss"].to_list()
-    for name in ("pe", "seconds", "version", "git_revision", "time", "device", "threads"):
-        assert name in rows[0]
+    assert_has(rows[0], "pe", "seconds", "version", "git_revision", "time", "device", "threads")
     assert rows[0]["pe"]["base"] == 500
     assert rows[0]["version"]
 

@@ -29,7 +29,6 @@ def encodings_of_encoder_decoder() -> list[str]:
     config = naive_encoder_decoder.config()
     cope = build_encodings(facts.section("cope"), config.dims(VOCAB, 12, MAX_LEN))[0]
     message = refused(config, cope)
-    assert message is not None
     return message.partition("(")[2].rstrip(")").split(", ")
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edited import edit_checkpoint
 from html_page import Page
 from inspections import Fake, fake, made, run
+from made import edit_checkpoint
+from program import assert_has
 from rich.console import Console
 
 from docs.facts import section
@@ -81,8 +82,7 @@ def test_colours_are_deeper_where_a_gate_is_open() -> None:
 
 
 def test_a_long_row_is_folded_and_its_gates_summed() -> None:
-    tokens = "ab_" * 200
-    inspection = made(tokens, [1, 1, 0] * 200, 100)
+    inspection = made("ab_" * 200, [1, 1, 0] * 200, 100)
     printed = [text.plain for text in lines(inspection, inspection.heads[0], 599, 100, False)]
     assert len(printed) < 35
     assert max(map(len, printed[5:])) <= 100
@@ -128,8 +128,7 @@ def test_a_chart_is_drawn_without_a_browser() -> None:
     labels = re.findall(r'aria-label="(\d: [^"]+)"', drawn)
     assert labels[1] == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
     assert len(labels) == 7
-    assert "Query 6, a, attends to b at 1 (1.00)." in drawn
-    assert "wrong, predicted a." in drawn
+    assert_has(drawn, "Query 6, a, attends to b at 1 (1.00).", "wrong, predicted a.")
 
 
 def test_a_page_of_paper_size_is_small() -> None:

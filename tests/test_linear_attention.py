@@ -31,8 +31,7 @@ def config(**changes: Any) -> LinearAttentionConfig:
 
 
 def encoding(pe: str, **keys: Any) -> PositionalEncoding:
-    section = {**facts.section(pe), **keys}
-    return build_encodings(section, config().dims(VOCAB, 8, MAX_LEN))[0]
+    return build_encodings({**facts.section(pe), **keys}, config().dims(VOCAB, 8, MAX_LEN))[0]
 
 
 def attention(pe: str = "none", **keys: Any) -> LinearAttention:
@@ -106,8 +105,6 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
         cache, sizes, parts = made.empty_cache(), set(), []
         for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):
             parts.append(made(x[:, a:b], pos[:, :b], None, cache)[0])
-            assert cache.kv_BHDD is not None
-            assert cache.k_BHD is not None
             assert (cache.keys.length, cache.values.length, cache.inputs.length) == (0, 0, 0)
             sizes.add((cache.kv_BHDD.shape, cache.k_BHD.shape))
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
@@ -116,8 +113,7 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
 
 def test_the_cache_has_no_tokens_unless_the_encoding_reads_them() -> None:
     for pe, kept in (("rope", 0), ("conv", 5)):
-        cfg = config()
-        model = cfg.build(Vocabulary(VOCAB), [encoding(pe)])
+        model = config().build(Vocabulary(VOCAB), [encoding(pe)])
         cache = model.empty_cache()
         for t in range(5):
             model(torch.zeros(1, 1, dtype=torch.int64), torch.arange(t + 1)[None], cache)
@@ -186,12 +182,10 @@ def test_only_rotations_by_position_are_accepted() -> None:
         refusals = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
         assert (refusals == [None, None]) == fits, (name, refusals)
     message = cfg.refuses(encoding("yarn"))
-    assert message is not None
     assert message.startswith("with temperature=true scales logits")
     assert cfg.refuses(encoding("yarn", temperature=False)) is None
     combined = {"parts": facts.parts("learned", {"pe": "rope", "logn": "test"})}
     message = cfg.refuses(encoding("combined", **combined))
-    assert message is not None
     assert "change pe.parts.1.logn" in message
     assert cfg.refuses(encoding("combined", parts=facts.parts("learned", "rope"))) is None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from program import Here, assert_refused, tiny
+from program import Here, assert_refused, succeeded, tiny
 from scipy.stats import chisquare
 
 from pe_lab.core.rng import generator
@@ -57,8 +57,7 @@ def test_rows_differ_and_follow_the_stream(kind: type[Drawn]) -> None:
     rows = sample(source, 50, 10)
     assert len(np.unique(rows, axis=0)) > 25
     np.testing.assert_array_equal(rows, sample(source, 50, 10))
-    other = source.sample(generator(1, "test"), 50, 10, training=True)
-    assert not np.array_equal(rows, other)
+    assert not np.array_equal(rows, source.sample(generator(1, "test"), 50, 10, training=True))
 
 
 @drawn
@@ -89,8 +88,7 @@ def test_too_long(kind: type[Drawn]) -> None:
 
 def test_sequential() -> None:
     for training in (True, False):
-        rows = sample(Sequential(), 5, 4, training)
-        np.testing.assert_array_equal(rows, [[0, 1, 2, 3]])
+        np.testing.assert_array_equal(sample(Sequential(), 5, 4, training), [[0, 1, 2, 3]])
         assert Sequential().limit(4, training=training) == 4
 
 
@@ -139,8 +137,7 @@ def test_refused_by_the_command_line(here: Here, name: str) -> None:
             ["63 tokens", "20 different", "set positions.max to 63"],
         ),
     ):
-        ended = here(*tiny(f"positions={name}", *words))
-        assert_refused(ended, *parts)
+        assert_refused(here(*tiny(f"positions={name}", *words)), *parts)
 
 
 @pytest.mark.parametrize("name", ["pose", "offset"])
@@ -148,6 +145,5 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
     """A table of positions.max rows, in training and in a fixed draw at evaluation."""
     words = ["pe=learned", f"positions={name}", "positions.max=80", "train.steps=3"]
     for flag in ("false", "true"):
-        ended = here(*tiny(*words, f"positions.evaluation={flag}"))
-        assert ended.status == 0, ended.err
+        succeeded(here(*tiny(*words, f"positions.evaluation={flag}")))
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2

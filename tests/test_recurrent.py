@@ -1,11 +1,11 @@
-"""LSTM and GRU: the formulas one number at a time, and a state that does not grow."""
+"""LSTM and GRU: the formulas step by step, and a state that does not grow."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
-from formulas import sigmoid
+from formulas import gru, sigmoid
 from torch import Tensor
 
 from docs import facts
@@ -40,26 +40,16 @@ def naive_layer(kind: str, cells: Any, x: list[Tensor]) -> list[Tensor]:
     """The outputs (E,) of one layer for the inputs (E,) of one sequence."""
     w, u, b, b_h = (getattr(cells, f"{name}_l0") for name in
                     ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))  # fmt: skip
-    h, c, out = [torch.zeros(())] * WIDTH, [torch.zeros(())] * WIDTH, []
+    h, c, out = torch.zeros(WIDTH), torch.zeros(WIDTH), []
     for x_t in x:
-        past = torch.stack(h)
-
-        def given(gate: int, e: int, x_t: Tensor = x_t) -> Tensor:
-            return w[gate * WIDTH + e] @ x_t + b[gate * WIDTH + e]
-
-        def kept(gate: int, e: int, past: Tensor = past) -> Tensor:
-            return u[gate * WIDTH + e] @ past + b_h[gate * WIDTH + e]
-
-        for e in range(WIDTH):
-            if kind == "lstm":
-                i, f, g, o = (given(gate, e) + kept(gate, e) for gate in range(4))
-                c[e] = sigmoid(f) * c[e] + sigmoid(i) * tanh(g)
-                h[e] = sigmoid(o) * tanh(c[e])
-            else:
-                r, z = (sigmoid(given(gate, e) + kept(gate, e)) for gate in range(2))
-                n = tanh(given(2, e) + r * kept(2, e))
-                h[e] = (1 - z) * n + z * past[e]
-        out.append(torch.stack(h))
+        given, kept = w @ x_t + b, u @ h + b_h
+        if kind == "lstm":
+            i, f, g, o = (given + kept).chunk(4)
+            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+            h = sigmoid(o) * tanh(c)
+        else:
+            h = gru(given, kept, h)
+        out.append(h)
     return out
 
 
@@ -80,8 +70,7 @@ def test_equals_the_formula(kind: str, tied: bool) -> None:
     torch.testing.assert_close(
         *(torch.autograd.grad(out, trunk, direction) for out in outs), rtol=1e-10, atol=1e-10
     )
-    logits = model.unembed(outs[0])
-    assert logits.shape == (2, LENGTH, VOCAB)
+    assert model.unembed(outs[0]).shape == (2, LENGTH, VOCAB)
     assert (model.head.weight is model.tokens.weight) == tied
 
 

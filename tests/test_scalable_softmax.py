@@ -7,11 +7,12 @@ import pytest
 import torch
 from fast import accelerated, plain
 from program import Here, assert_refused, tiny
-from torch import Tensor
 
 from docs import facts
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain as as_mapping
+from pe_lab.evaluation.contract import tiny as tiny_models
+from pe_lab.evaluation.contract.equal_paths import cache_gap
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
@@ -61,32 +62,16 @@ def test_weights_in_loops(pe: str, window: int | None) -> None:
         assert not weights[b, h, i, :first].any()
 
 
-def loss(hidden: Tensor) -> Tensor:
-    return (hidden * torch.linspace(-1, 1, 16)).sin().sum()
-
-
 @pytest.mark.parametrize("pe", NAMES)
 def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
     model = built(pe)
-    eager = plain(model)
-    for training in (True, False):
-        outs = [m.train(training)(TOKENS, POS, key=3) for m in (model, eager)]
-        torch.testing.assert_close(*outs, rtol=1e-11, atol=1e-11)
-        grads = [
-            torch.autograd.grad(loss(out), list(m.parameters()), materialize_grads=True)
-            for out, m in zip(outs, (model, eager), strict=True)
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)
+    tiny_models.fast_equals_plain(model, plain(model), TOKENS, [POS], loose=10)
     for layer in model.layers:
-        scale = layer.attention.logn
-        assert scale is not None
-        (gradient,) = torch.autograd.grad(loss(model(TOKENS, POS)), [scale])
+        (gradient,) = torch.autograd.grad(
+            tiny_models.loss(model(TOKENS, POS)), [layer.attention.logn]
+        )
         assert gradient.abs().min() > 1e-8
-    with torch.no_grad():
-        cache = model.empty_cache()
-        parts = [model(TOKENS[:, a:b], POS[:, :b], cache) for a, b in [(0, 5), (5, 6), (6, 11)]]
-        whole = model(TOKENS, POS)
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
+    cache_gap(model, TOKENS, POS, 5, 1, 5)
 
 
 def test_runs_made_before_keep_their_identity() -> None:

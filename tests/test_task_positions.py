@@ -135,8 +135,7 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, source: str) -> None:
     keys = (f"positions={source}", f"pe={pe}", "train.steps=60", "train.lr=0.01")
     assert here(*words(*keys)).status == 0
     folder = the_run(tmp_path / "runs")
-    metrics = summary(folder)["metrics"]
-    assert 0 <= metrics["ood/longer/error_generated"] <= 1
+    assert 0 <= summary(folder)["metrics"]["ood/longer/error_generated"] <= 1
     _, pos = load(folder).sequences("longer")
     if source == "rows":
         columns = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]

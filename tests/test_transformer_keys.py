@@ -25,8 +25,7 @@ TOKENS = torch.arange(20).view(2, 10) % 7
 def built(**keys: Any) -> Transformer:
     cfg = TransformerConfig(**{**SMALL, **keys})
     torch.manual_seed(0)
-    encodings = [NoPE(cfg.dims(7, 10, 10))] * 2
-    return cfg.build(Vocabulary(7), encodings)
+    return cfg.build(Vocabulary(7), [NoPE(cfg.dims(7, 10, 10))] * 2)
 
 
 @pytest.mark.parametrize("init", ["scaled", "pytorch"])

@@ -181,8 +181,7 @@ def results(built: Transformer, length: int) -> list[torch.Tensor]:
     found = []
     for pos in (sequential(length), scattered(2, length, 48)):
         hidden = built(tokens(2, length), pos, key=3)
-        direction = torch.linspace(-1, 1, hidden.shape[-1])
-        total = (hidden * direction).sin().sum()
+        total = (hidden * torch.linspace(-1, 1, hidden.shape[-1])).sin().sum()
         leaves = list(built.parameters())
         found += [hidden, *torch.autograd.grad(total, leaves, materialize_grads=True)]
     return found
