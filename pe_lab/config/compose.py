@@ -332,11 +332,24 @@ def unknown_key(word: str, key: str, config: Mapping[str, Any], siblings: Sequen
         config: the configuration without it.
         siblings: the keys that the key's parent has.
     """
-    parent = key.rpartition(".")[0]
+    parent, _, last = key.rpartition(".")
     within = parent if parent.partition(".")[0] in config else ""
     refused = f"{word} is not a key of {within or 'the configuration'}"
+    if last == "length" and parent in ("", "task") and (found := _of_length(config)):
+        listed = f" (choices: {', '.join(sorted(siblings))})" if siblings else ""
+        return f"{refused}: did you mean {' or '.join(found)}?{listed}"
     groups = [*ALL_GROUPS, "hydra/launcher", "hydra/sweeper"] if "/" in key else []
     return f"{refused}: {did_you_mean(key, groups or siblings, keys=keys_of(config))}"
+
+
+def _of_length(config: Mapping[str, Any]) -> list[str]:
+    """The keys that set the length of a task without a key ``length``: those that its splits
+    long_x2, .. change."""
+    task = config.get("task") or {}
+    if "length" in task:
+        return []
+    longer = [task["splits"][name] for name in task.get("splits") or {} if name.startswith("long_")]
+    return list(dict.fromkeys(f"task.{key}" for changes in longer for key in changes))
 
 
 def keys_of(config: Mapping[str, Any], prefix: str = "") -> list[str]:
