@@ -12,10 +12,9 @@ from small_models import MODELS, config, every_model, small
 
 from docs import facts
 from pe_lab.evaluation.contract import models
+from pe_lab.evaluation.contract.base import NotClaimedError, gradients, loss, scattered, sequential
 from pe_lab.evaluation.contract.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
-from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_MODEL
-from pe_lab.evaluation.contract.tiny import gradients, loss, scattered, sequential
 from pe_lab.models.base import Model, ModelConfig
 from pe_lab.training.plan import build_encodings
 

@@ -6,16 +6,17 @@ from hydra.utils import get_object
 
 from docs import facts
 from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract.choices import accepted, other_values
-from pe_lab.evaluation.contract.tiny import (
+from pe_lab.evaluation.contract.base import (
     MAX_LEN,
     TRAIN_LEN,
     VOCAB,
     Section,
+    accepted,
     dims,
     in_pieces,
     model,
     move_parameters,
+    other_values,
     scattered,
     sequential,
     tokens,
