@@ -21,6 +21,7 @@ from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Bools, Task
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import widened
 
 MAX_LAYERS = 1024
 """Each layer is built for itself: thousands would take minutes before the first step."""
@@ -206,7 +207,7 @@ class ModelConfig(ABC):
 
 def dropout(x: Tensor, drop: Drop | None, rows: Tensor | None = None) -> Tensor:
     """``drop(x, rows)``, at least in float32; None: x unchanged."""
-    return x if drop is None else drop(x.to(torch.promote_types(x.dtype, torch.float32)), rows)
+    return x if drop is None else drop(widened(x), rows)
 
 
 def add_dropout(

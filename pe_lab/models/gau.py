@@ -127,8 +127,7 @@ class SharedKeyAttention(Attention):
         if not self.squared:
             return super().normalize(logits_BHTS, inputs)
         mask_TS = inputs.mask_TS
-        seen_T1 = mask_TS.sum(-1, keepdim=True)
-        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
+        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / mask_TS.sum(-1, keepdim=True)
 
 
 class Unit(Layer):

@@ -53,8 +53,7 @@ class FeedForward(nn.Module):
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
         self.activation, self.drops_hidden = cfg.activation, cfg.hidden_dropout
-        gates = 2 if cfg.activation == "swiglu" else 1
-        self.up = nn.Linear(cfg.d_model, gates * cfg.ff_width)
+        self.up = nn.Linear(cfg.d_model, (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
 
     def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:

@@ -119,8 +119,7 @@ def low_precision(section: Section, **sizes: Any) -> str:
     for name, parameter in encoding_parameters(single).items():
         if parameter.grad is None or not parameter.grad.isfinite().all():
             raise ContractError(f"in bfloat16 the gradient of {name} is missing or not finite")
-    near = half_precision(section, **sizes)
-    return f"float32 differs from float64 by {gap:.0e}, {near}"
+    return f"float32 differs from float64 by {gap:.0e}, {half_precision(section, **sizes)}"
 
 
 def gradients_reach(section: Section, **sizes: Any) -> str:

@@ -153,8 +153,7 @@ def not_given_away(task: Task) -> str:
             f"in {split} every answer is {task.vocab[answers[0]]!r}",
         )
     batch = drawn(task, IN_DOMAIN)
-    wrong = task.guess(batch, batch)
-    return f"in domain a constant guess gets {100 * wrong:.0f} % wrong"
+    return f"in domain a constant guess gets {100 * task.guess(batch, batch):.0f} % wrong"
 
 
 def derivable(task: Task) -> str:
