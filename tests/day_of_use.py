@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from edited import edit_summary
-from made import evaluate, made
+from made import edit_summary, evaluate, made
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain

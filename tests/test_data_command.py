@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from edited import edit_checkpoint
+from made import edit_checkpoint
 from program import (
     ROOT,
     Here,

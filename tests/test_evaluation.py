@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from edited import edit_checkpoint
+from made import edit_checkpoint
 from made import evaluate as recorded
 from made import made as written
 from program import assert_has, start, the_run, tiny

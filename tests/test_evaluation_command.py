@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from edited import edit_checkpoint, edit_summary
+from made import edit_checkpoint, edit_summary
 from program import Here, assert_has, assert_refused, start, succeeded, tiny
 
 from pe_lab.evaluation.record import NAME, read_evaluations

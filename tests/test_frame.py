@@ -6,9 +6,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from edited import edit_summary
 from hypothesis import HealthCheck, settings
-from made import errors_of, made, unfinished
+from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
 from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs

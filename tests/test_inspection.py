@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from edited import edit_checkpoint, edit_summary
 from inspections import Fake, fake, run
+from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
-from program import ROOT, Here, the_run
+from program import ROOT, Here, assert_refused, the_run
 
 from docs.facts import names, section
 from pe_lab.cli.run_argument import find_run
@@ -128,14 +129,6 @@ def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_pat
             assert min(letters) > 0.8
 
 
-def refusal(here: Here, *words: str, status: int = 2) -> str:
-    outcome = here("inspect", *words)
-    assert outcome.status == status
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1, outcome.err
-    return outcome.err
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -153,55 +146,74 @@ def refusal(here: Here, *words: str, status: int = 2) -> str:
 def test_values_out_of_range_are_refused(
     words: list[str], expected: str, run: Path, here: Here
 ) -> None:
-    assert expected in refusal(here, f"run={run}", *words)
+    assert_refused(here("inspect", f"run={run}", *words), expected)
 
 
-def test_other_than_a_finished_run_is_refused(run: Path, here: Here, tmp_path: Path) -> None:
-    assert "inspect needs a finished run: give run=FOLDER" in refusal(here)
-    assert "inspect needs a finished run: give run=FOLDER" in refusal(here, "run=")
-    assert "run=nowhere is not a folder, and no run below runs_dir=runs" in refusal(
-        here, "run=nowhere"
-    )
-    (tmp_path / "empty").mkdir()
-    assert "empty is not the folder of a run, it holds no summary.json" in refusal(
-        here, "run=empty"
-    )
-    half = tmp_path / "half"
+def test_other_than_a_finished_run_is_refused(run: Path, here: Here) -> None:
+    def refuses(said: str, *words: str, status: int = 2) -> None:
+        assert_refused(here("inspect", *words), said, status=status)
+
+    for words in ([], ["run="]):
+        refuses("inspect needs a finished run: give run=FOLDER", *words)
+    refuses("run=nowhere is not a folder, and no run below runs_dir=runs", "run=nowhere")
+    half = Path("half")
+    half.mkdir()
+    refuses("half is not the folder of a run, it holds no summary.json", "run=half")
+    half.rmdir()
     shutil.copytree(run, half)
     (half / "summary.json").unlink()
     RunFolder(half).set_status("interrupted", 7, 20)
-    assert "half is not finished (interrupted, step 7 of 20)" in refusal(here, "run=half")
+    refuses("half is not finished (interrupted, step 7 of 20)", "run=half")
     (half / "status.json").unlink()
-    assert "half is not finished (not begun" in refusal(here, "run=half")
+    refuses("half is not finished (not begun", "run=half")
     (half / "summary.json").write_text("{")
-    assert "summary.json does not fit its digest" in refusal(here, "run=half", status=1)
+    refuses("summary.json does not fit its digest", "run=half", status=1)
 
 
-def test_a_model_that_cannot_be_loaded_is_refused(
-    run: Path, here: Here, tmp_path: Path, fake: Fake
-) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(run, folder)
-    whole = (folder / "checkpoint.pt").read_bytes()
-    (folder / "checkpoint.pt").write_bytes(whole[:-100])
-    assert "does not fit its digest, it is damaged, cut off or no checkpoint" in refusal(
-        here, "run=copy", status=1
-    )
+def no_checkpoint(folder: Path) -> None:
     (folder / "checkpoint.pt").unlink()
-    assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy", status=1)
-    shutil.copy(run / "checkpoint.pt", folder)
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def no_model(folder: Path) -> None:
     edit_checkpoint(folder, lambda state: state.pop("model"))
-    assert "do not fit the model of this version" in refusal(here, "run=copy")
-    summary = (folder / "summary.json").read_text()
 
-    def changed(**pe: Any) -> str:
-        (folder / "summary.json").write_text(summary)
+
+def changed(**pe: Any) -> Callable[[Path], None]:
+    """Sets keys of the encoding in the summary."""
+
+    def change(folder: Path) -> None:
         edit_summary(folder, lambda s: s["config"]["pe"].update(pe) or s.update(null_keys=[]))
-        return refusal(here, "run=copy")
 
-    assert "names the class decay.Decay, which is not of pe_lab" in changed(_target_="decay.Decay")
-    assert "pe.slope=1 is not a key of pe" in changed(slope=1)
-    assert "do not fit the model of this version" in changed(npos=3)
+    return change
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said", "status"),
+    [
+        (cut_off, "does not fit its digest, it is damaged, cut off or no checkpoint", 1),
+        (no_checkpoint, "checkpoint.pt is missing, which holds the model", 1),
+        (no_model, "do not fit the model of this version", 2),
+        (
+            changed(_target_="decay.Decay"),
+            "names the class decay.Decay, which is not of pe_lab",
+            2,
+        ),
+        (changed(slope=1), "pe.slope=1 is not a key of pe", 2),
+        (changed(npos=3), "do not fit the model of this version", 2),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_refused(
+    run: Path, here: Here, spoil: Callable[[Path], None], said: str, status: int
+) -> None:
+    folder = Path("copy")
+    shutil.copytree(run, folder)
+    spoil(folder)
+    assert_refused(here("inspect", "run=copy"), said, status=status)
 
 
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:

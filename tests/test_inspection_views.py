@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edited import edit_checkpoint
 from html_page import Page
 from inspections import Fake, fake, made, run
+from made import edit_checkpoint
 from program import assert_has
 from rich.console import Console
 

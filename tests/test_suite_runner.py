@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 from made import made
 from program import Here, assert_refused, start, succeeded
-from suites import COMMON, MODEL, TASK, tiny_suite
-from sweeps import folders, written
+from suites import COMMON, MODEL, TASK, folders, tiny_suite, written
 
 from pe_lab.cli.main import main
 from pe_lab.cli.train import arguments, checked_jobs
