@@ -146,7 +146,7 @@ def test_under_every_source_of_positions(section: Section) -> None:
             len(positions.axes) not in (0, e.axes) or not (positions.increasing or e.any_order)
             for e in reading
         ):
-            continue  # refused (test_task_positions.py)
+            continue  # refused (test_positions.py)
         pos = positions.of_batch(np.random.default_rng(0), batch, training=True)
         built.zero_grad()
         loss(built(torch.from_numpy(batch.tokens), torch.from_numpy(pos))).backward()

@@ -68,18 +68,6 @@ def test_on_every_backend(name: str, backend: str | None) -> None:
     torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["rope", "xpos", "cope-combine=rope", "rerope", "self_extend"])
-def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
-    built = model(VARIANTS[name]).eval()
-    kept = []
-    for offset in (0, 9):
-        cache = built.empty_cache()
-        built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN, offset), cache)
-        keys = cache.layers[0].keys
-        kept.append(keys.memory.narrow(-2, 0, keys.length))
-    assert torch.equal(*kept)
-
-
 def test_rotated_keys_belong_to_their_sequence() -> None:
     """Two sequences decoded in turn, one a token ahead, by layers that rotate differently."""
     built = model(SECTIONS["rope"]).eval()
