@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from pe_lab.cli.main import main
+
 ROOT = Path(__file__).parents[1]
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
@@ -46,6 +48,15 @@ def working_in(folder: Path) -> Iterator[None]:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["pe-lab"])
         yield
+
+
+def ran(factory: pytest.TempPathFactory, *lines: list[str]) -> Path:
+    """A new folder in which these lines of ``pe-lab`` have run."""
+    folder = factory.mktemp("ran")
+    with working_in(folder):
+        for words in lines:
+            assert main(words) == 0
+    return folder
 
 
 def tiny(*words: str) -> list[str]:
@@ -78,11 +89,6 @@ class Outcome:
     status: int
     out: str
     err: str
-
-    def ok(self) -> "Outcome":
-        """Itself, after exit status 0."""
-        assert self.status == 0, self.err
-        return self
 
 
 Here = Callable[..., Outcome]
@@ -156,8 +162,6 @@ def start(*words: str, cwd: Path) -> Process:
 
 
 def _main(words: tuple[str, ...], cwd: Path) -> None:
-    from pe_lab.cli.main import main
-
     os.chdir(cwd)
     # Set by a test in the process that started the server; each run has its own wandb.
     os.environ.pop("WANDB_SERVICE", None)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from edited import edit_summary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import made, unfinished
+from made import edit_summary, made, unfinished
 
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.common.errors import UsageError

@@ -37,8 +37,7 @@ def loss_and_gradients(made: Plan, changed: Any = None, key: int = 7) -> dict[st
     batch = TrainData(made.task, 0, 5).batch(0)
     counted = batch.trained(made.task.loss_on)
     drawn = made.positions.of_batch(np.random.default_rng(0), batch, training=True)
-    pos = torch.from_numpy(drawn)
-    loss = summed_loss(model, batch, counted, pos, key)
+    loss = summed_loss(model, batch, counted, torch.from_numpy(drawn), key)
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss.detach(), **found}

@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 from made import made
 from program import Here, assert_refused, start, succeeded
-from suites import COMMON, MODEL, TASK, tiny_suite
-from sweeps import folders, written
+from suites import COMMON, MODEL, TASK, folders, tiny_suite, written
 
 from pe_lab.cli.main import main
 from pe_lab.cli.train import arguments, checked_jobs
@@ -27,8 +26,8 @@ from pe_lab.results.leaderboard.entries import equal_time, relative_cost
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.leaderboard.scores import FAILED, chosen_rate, once
 from pe_lab.results.suite import load_suite, task_digest
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.suite.runner import Row, plan_table
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun, trained_at

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from program import ROOT, command, rows, state, the_run, tiny
-from real_wandb import RealServer, free_port, shell
+from wandb_server import RealServer, free_port, shell
 
 pytestmark = [pytest.mark.wandb_server, pytest.mark.usefixtures("no_wandb_account")]
 

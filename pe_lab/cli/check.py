@@ -122,7 +122,6 @@ def _keys(options: CheckOptions, pairs: list[tuple[str, str]]) -> list[str]:
 
 
 def _section(group: str, name: str, words: list[str]) -> dict[str, Any]:
-    """The checked keys of one choice."""
     section: dict[str, Any] = getattr(checked([f"{group}={name}", *words]), group)
     return section
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError, cannot_write
+from pe_lab.common.errors import RunError, UsageError, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard import file
@@ -106,10 +106,8 @@ def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with writing(path, "another to="):
         replace_file(path, content)
-    except OSError as error:
-        raise cannot_write(path, error, "another to=") from None
 
 
 def _runs(rows: pl.DataFrame) -> str:

@@ -102,7 +102,7 @@ class Task(ABC):
 
     def stored(self, split: str) -> Stored | None:
         """The sequences of a split that are read from a file; None: they are drawn."""
-        return self._files.get(split)
+        return self._files[split].batch if split in self._files else None
 
     def contents(self) -> dict[str, str]:
         """The digest of each file that the task reads, by split: part of a run's identity.
@@ -199,7 +199,6 @@ class Task(ABC):
 
     @property
     def shown_vocab(self) -> str:
-        """The vocabulary as a message shows it."""
         return shown(self.vocab)
 
     def encode(self, text: str) -> list[int]:

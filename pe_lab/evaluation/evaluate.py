@@ -37,7 +37,7 @@ from pe_lab.evaluation.record import (
 )
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.experiment.machine import environment, prepare
+from pe_lab.experiment.provenance import environment, prepare
 from pe_lab.models.base import Model
 from pe_lab.training.measure import Evaluator
 from pe_lab.training.memory import DoesNotFit, halve_until_it_fits

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import as_yaml
+from pe_lab.common.validation import as_yaml
 from pe_lab.config.check import check, encoding_section, fill_parts, repository_of
 from pe_lab.config.schema import Config, plain, register_resolvers
 from pe_lab.evaluation.record import TRAINED

@@ -22,15 +22,16 @@ from torch import Tensor, nn
 from pe_lab.core.dropout import Drop
 from pe_lab.models.attention import Attention, MultiHeadAttention, last_positions
 from pe_lab.models.base import (
+    DecoderConfig,
     Model,
     ScoredPositions,
+    TransformerSizes,
     Vocabulary,
     add_dropout,
     dropout,
     refuse_whole_sequence,
 )
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.transformer_config import DecoderConfig, TransformerSizes
 from pe_lab.pe.base import PositionalEncoding
 
 

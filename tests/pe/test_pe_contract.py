@@ -27,7 +27,6 @@ from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.evaluation.contract import encodings
 from pe_lab.evaluation.contract.base import NotClaimedError, loss
-from pe_lab.evaluation.contract.encodings import encoding_parameters
 from pe_lab.evaluation.contract.suite import FIRST, OF_EACH_CHOICE
 from pe_lab.kernels import fused
 from pe_lab.models.base import ScoredPositions
@@ -146,7 +145,7 @@ def test_under_every_source_of_positions(section: Section) -> None:
             len(positions.axes) not in (0, e.axes) or not (positions.increasing or e.any_order)
             for e in reading
         ):
-            continue  # refused (test_task_positions.py)
+            continue  # refused (test_positions.py)
         pos = positions.of_batch(np.random.default_rng(0), batch, training=True)
         built.zero_grad()
         loss(built(torch.from_numpy(batch.tokens), torch.from_numpy(pos))).backward()
@@ -154,27 +153,8 @@ def test_under_every_source_of_positions(section: Section) -> None:
             assert parameter.grad is None or parameter.grad.isfinite().all(), (source, name)
 
 
-@every_encoding
-def test_dropout_with_post_norm(section: Section) -> None:
-    trunk = {"dropout": 0.3, "norm_position": "post", "norm": "rmsnorm"}
-    built = model(section, trunk=trunk)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    torch.manual_seed(1)
-    outs = [built(seen, pos) for _ in range(2)]
-    torch.manual_seed(1)
-    assert torch.equal(built(seen, pos), outs[0])
-    assert not torch.equal(outs[0], outs[1])
-    loss(outs[0]).backward()
-    for name, parameter in encoding_parameters(built).items():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-    built.eval()
-    assert torch.equal(built(seen, pos), built(seen, pos))
-
-
 @every_variant
 def test_sharing_is_one_set_of_parameters(section: Section) -> None:
-    built = build_encodings(section, dims())
-    serving = [e for e in built if e.hooks() - {"embed"}]
+    serving = [e for e in build_encodings(section, dims()) if e.hooks() - {"embed"}]
     shared = bool(serving) and serving[0].share_layers
     assert len(set(map(id, serving))) == (1 if shared else len(serving))

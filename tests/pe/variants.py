@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hydra.utils import get_object
+from program import assert_has
 
 from docs import facts
 from pe_lab.common.errors import UsageError
@@ -55,8 +56,7 @@ def assert_refused(name: str, changes: Section, words: list[str], **sizes: int) 
         build_encodings({**SECTIONS[name], **changes}, dims(**sizes))
     message = str(refused.value)
     assert "\n" not in message
-    for word in words:
-        assert word in message
+    assert_has(message, *words)
 
 
 def turned_by(section: Section, key: str) -> str:

@@ -89,8 +89,7 @@ def test_file(tmp_path, sentences, end, closed):
     task = from_file(path)
     stored = task.stored("sparse")
     assert len(stored) == 3
-    batch = stored.take(np.array([2, 0]))
-    rows = list(sentences(task, batch))
+    rows = list(sentences(task, stored.take(np.array([2, 0]))))
     assert ["".join(words) for words, _, _ in rows] == [GOOD[2], GOOD[0]]
     for row in rows:
         check(*row)

@@ -195,26 +195,6 @@ def test_drawing(drawn, task, which):
         assert [answer if word == "_" else word for word in text] == [*"abba"] * 2
 
 
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"min_length": 10}, r"task\.min_length is 10, more than task\.max_length, 9; lower"),
-        ({"operators": "+/"}, r"task\.operators=\+/ is not some of \+-\*: give \+-\*, or \+-"),
-        ({"operators": "++"}, r"task\.operators=\+\+ has an operator twice"),
-        ({"splits": {"other": {"m": 7}}}, r"split other cannot change m: the vocabulary is fixed"),
-    ],
-)
-def test_keys_must_fit(keys, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        Modular(**{"splits": {}, "m": 5, "operators": "+-*", "brackets": False, "min_length": 3,
-                   "max_length": 9, **keys})  # fmt: skip
-
-
-def test_too_short_for_a_duplicate():
-    with pytest.raises(ValueError, match=r"task\.min_length is 1, too short .* give at least 2"):
-        MissingDuplicate(splits={}, min_length=1, max_length=8)
-
-
 def test_cycle_is_a_walk(load):
     task = load("cycle")
     batch = task.sample(generator(5), 200)
