@@ -211,6 +211,11 @@ def without_rates(suite: dict[str, Any]) -> None:
     del suite["protocol"]["rates"]
 
 
+def misspelt_rates(suite: dict[str, Any]) -> None:
+    """Rates are missing, too; the name to correct is what is said."""
+    suite["protocol"]["rate"] = suite["protocol"].pop("rates")
+
+
 def twice(suite: dict[str, Any]) -> None:
     longer = {**suite["tasks"]["flipflop"], "words": ["task=flipflop", "train.steps=800"]}
     suite["tasks"]["longer"] = longer
@@ -223,6 +228,7 @@ WORDS = "tasks.flipflop.words"
     ("change", "said"),
     [
         (without_rates, "protocol.rates is missing: add it as in conf/suite/v1.yaml"),
+        (misspelt_rates, "is not a key of protocol: did you mean rates?"),
         (of("protocol", rate=3), "protocol.rate=3 is not a key of protocol: did you mean rates?"),
         (of("suite", model=[[["a"] * 99] * 99]), "model.0=a list of 99 is not allowed: set it to"),
         (of("suite", taks={}), "taks={} is not a key of the file: did you mean tasks?"),
