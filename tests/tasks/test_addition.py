@@ -95,8 +95,7 @@ def test_digits_and_lengths_are_uniform(assert_share):
         splits={}, min_digits=1, max_digits=3, base=10, reverse=False, pad=True, hints=None
     )
     digits, n_digits = task._numbers(generator(1), 20_000)
-    for size in (1, 2, 3):
-        assert_share((n_digits[0] == size).sum(), 20_000, 1 / 3)
+    assert_share([(n_digits[0] == size).sum() for size in (1, 2, 3)], 20_000, 1 / 3)
     three = digits[0][n_digits[0, :, 0] == 3]
     for digit in range(10):
         assert_share((three[:, 0] == digit).sum(), len(three), 1 / 10)

@@ -129,15 +129,13 @@ def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_
     batch = task.sample(generator(1), 2000)
     drawn = np.bincount(batch.tokens.ravel(), minlength=len(task.vocab))
     assert {task.vocab[i] for i in np.flatnonzero(drawn)} == allowed(task)
-    for count in drawn[drawn > 0]:
-        assert_share(count, 80_000, 1 / len(allowed(task)))
+    assert_share(drawn[drawn > 0], 80_000, 1 / len(allowed(task)))
     assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 3))
 
 
 def test_steps_are_uniform(assert_share):
     lengths = group_word(min_steps=3, max_steps=6, tokens_per_step=2).sample(generator(2), 8000)
-    for steps in range(3, 7):
-        assert_share((lengths.lengths == 2 * steps).sum(), 8000, 1 / 4)
+    assert_share([(lengths.lengths == 2 * steps).sum() for steps in range(3, 7)], 8000, 1 / 4)
 
 
 def test_drawing(drawn):
