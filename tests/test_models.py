@@ -20,11 +20,16 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import Config
 from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.equal_paths import cache_gap
+from pe_lab.evaluation.contract.base import (
+    NotClaimedError,
+    gradients,
+    in_pieces,
+    scattered,
+    sequential,
+)
+from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.evaluation.contract.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
-from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_MODEL
-from pe_lab.evaluation.contract.tiny import gradients, in_pieces, scattered, sequential
 from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.experiment.run import run_alone
 from pe_lab.models.attention import Attention

@@ -15,9 +15,9 @@ from docs import facts
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain as as_mapping
 from pe_lab.core.dropout import Drop
+from pe_lab.evaluation.contract import base as tiny_models
 from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract import tiny as tiny_models
-from pe_lab.evaluation.contract.equal_paths import cache_gap
+from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs

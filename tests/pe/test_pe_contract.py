@@ -28,9 +28,8 @@ from variants import (
 from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.evaluation.contract import encodings
-from pe_lab.evaluation.contract.outcome import NotClaimedError
+from pe_lab.evaluation.contract.base import NotClaimedError, loss
 from pe_lab.evaluation.contract.suite import FIRST, OF_EACH_CHOICE
-from pe_lab.evaluation.contract.tiny import loss
 from pe_lab.kernels import fused
 from pe_lab.models.base import ScoredPositions
 from pe_lab.pe.alibi import ALiBi

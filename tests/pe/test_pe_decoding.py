@@ -23,11 +23,11 @@ from variants import (
     writes,
 )
 
-from pe_lab.evaluation.contract import equal_paths
+from pe_lab.evaluation.contract import encodings
 from pe_lab.kernels import apply, dispatch
 from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
+from pe_lab.models.base import LayerConfig
 from pe_lab.models.transformer import Transformer
-from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
 from pe_lab.pe.functional import consecutive, span
 
@@ -40,14 +40,14 @@ def test_with_a_window_in_one_layer(name: str) -> None:
     built = model(SECTIONS[name], trunk={"layers": {1: LayerConfig(window=5)}}).eval()
     assert built.blocks[1].attention.window == 5  # type: ignore[union-attr]
     n = TRAIN_LEN + 8
-    equal_paths.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
+    encodings.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
 
 
 @pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
 @pytest.mark.parametrize("name", ["path", "path-forget=True"])
 def test_path_over_several_chunks(name: str, length: int) -> None:
     built = model(VARIANTS[name], train_len=length, max_len=length).eval()
-    equal_paths.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
+    encodings.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
 @pytest.mark.parametrize("backend", ["cpu", dispatch.RECOMPUTE, dispatch.EAGER, None])
