@@ -337,13 +337,6 @@ def test_other_errors_are_not_taken_for_memory(run: Run, monkeypatch: pytest.Mon
     assert len(tried) == 1
 
 
-def test_sizes_beyond_the_machine_are_refused(run: Run) -> None:
-    path = run(*rope())
-    with pytest.raises(UsageError, match=r"lengths=1000000000000 is too large: at least .* GiB"):
-        evaluate([path], lengths=[10**12])
-    assert not (path / NAME).exists()
-
-
 # The record.
 
 
@@ -434,17 +427,25 @@ def test_the_rows_of_a_folder_that_was_renamed(run: Run) -> None:
     assert {row["run"] for row in rows_of(moved)} == {path.name[-8:]}
 
 
-def test_any_flipped_bit_of_a_row_is_found(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_any_byte_and_a_lost_torn_or_moved_line_are_found(tmp_path: Path) -> None:
     run = written(runs_dir=str(tmp_path))
-    recorded(run, "pi", {32: 0.5})
+    recorded(run, "pi", {32: 0.5, 64: 0.75})
     path = run.path / NAME
     whole = path.read_bytes()
-    assert len(read_evaluations(run)) == 1
-    for bit in range(8 * len(whole)):
+    assert len(read_evaluations(run)) == 2
+    for place in range(len(whole)):
         changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
+        changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
         with pytest.raises(DamagedError):
+            read_evaluations(run)
+    lines = whole.splitlines(keepends=True)
+    torn = (b"[" * 200_000, b'{"a":' * 100_000, b'{"trained"', b"\0")
+    kept = ([1, 2], [0, 2], [0, 1], [1, 0, 2], [0, 0, 1, 2], [], [2])
+    moved = (b"".join(lines[n] for n in some) for some in kept)
+    for content in (*torn, *(whole + tail for tail in torn), *moved):
+        path.write_bytes(content)
+        with pytest.raises(DamagedError, match="does not fit its digest in its last line"):
             read_evaluations(run)
 
 
