@@ -15,6 +15,7 @@ from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the
 
 from pe_lab.cli.completion import candidates
 from pe_lab.cli.main import VERBS
+from pe_lab.cli.run_argument import RunArgument
 from pe_lab.common.options import Options
 from pe_lab.config.choices import CHOICES, choices
 from pe_lab.results.selection import FileOptions, RunOptions
@@ -108,7 +109,7 @@ def keys_of(verb: str) -> list[str]:
     if verb == "list":
         return list(CHOICES)
     import_module(VERBS[verb])
-    bases = (Options, RunOptions, FileOptions)
+    bases = (Options, RunOptions, FileOptions, RunArgument)
     models = [model for base in bases for model in base.__subclasses__()]
     (model,) = (model for model in models if getattr(model, "command", None) == verb)
     return [key for key in model.model_fields if key not in RunOptions.model_fields]

@@ -29,18 +29,14 @@ MOST = 6
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
-    """The folder ``name``, else the only run below ``runs_dir`` that ``runs_called`` finds.
+    """The only run that ``matching_runs`` finds.
 
     Raises:
         UsageError: there is no such run, or more than one; their settings are named.
     """
-    if Path(name).is_dir():
-        return Path(name)
-    found = runs_called(name, runs_dir)
+    found = matching_runs(name, runs_dir)
     if len(found) == 1:
         return found[0]
-    if not found:
-        raise _none(name, runs_dir)
     raise UsageError(
         f"run={name} fits {len(found)} runs: {named(found)}; give more of the name, "
         f"{_list_command(runs_dir)} lists them"
@@ -125,15 +121,11 @@ def _matching(name: str, runs_dir: Path) -> list[Path]:
     found = [run for p in globbed if p.is_dir() for run in ([p] if is_run(p) else runs_below(p))]
     found = found or runs_called(name, runs_dir)
     if not found:
-        raise _none(name, runs_dir)
+        raise UsageError(
+            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
+            f"{_list_command(runs_dir)} for the runs"
+        )
     return [run for run in found if ".replaced-" not in run.name]
-
-
-def _none(name: str, runs_dir: Path) -> UsageError:
-    return UsageError(
-        f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
-        f"{_list_command(runs_dir)} for the runs"
-    )
 
 
 def _list_command(runs_dir: Path) -> str:

@@ -25,6 +25,8 @@ class Options(BaseModel):
     """
 
     command: ClassVar[str]
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands -> what to give instead; ``{value}`` is replaced."""
     of_run: ClassVar[bool] = False
     """Whether every other key is one of a run."""
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -74,6 +76,8 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         key, equals, value = word.partition("=")
         if key == "debug":
             continue
+        if key in model.hints and key not in model.model_fields:
+            raise UsageError(f"{model.command} {word}: {model.hints[key].format(value=value)}")
         if not equals or word.startswith("-") or (closed and key not in model.model_fields):
             raise UsageError(f"{model.command} {word}: {_hint(model, word, after)}give key=value")
         if key in values:

@@ -77,7 +77,7 @@ def problem(
     first = first_error(error)
     path = [part for part in first["loc"] if part != "[key]"]
     # A union (an optional number) adds the type's name to the path.
-    while path and not isinstance(_at(values, path[:-1]), (dict, list)):
+    while path and not isinstance(at(values, path[:-1]), (dict, list)):
         path.pop()
     parts = [*([prefix] if prefix else []), *map(str, path)]
     key, value = ".".join(parts), as_yaml(first["input"])
@@ -120,7 +120,7 @@ def as_yaml(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}.."
 
 
-def _at(values: Any, path: Sequence[int | str]) -> Any:
+def at(values: Any, path: Sequence[int | str]) -> Any:
     """The value at a path; None where there is none."""
     try:
         for part in path:

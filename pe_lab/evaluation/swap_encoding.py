@@ -216,8 +216,7 @@ class MissingWeights(Exception):  # noqa: N818
 def plan_at_length(plan: Plan, config: Config, positions: int, tokens: int | None = None) -> Plan:
     """The run's plan with this configuration, its encoding built for this many positions and, if
     specified, tokens of a sequence."""
-    dims = replace(plan.dims, max_len=positions, test_len=tokens)
-    return replace(plan, config=config, dims=dims)
+    return replace(plan, config=config, dims=replace(plan.dims, max_len=positions, test_len=tokens))
 
 
 def missing_weights_message(

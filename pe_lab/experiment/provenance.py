@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from pe_lab.common.config_dir import classes
 from pe_lab.common.console import logger
 from pe_lab.common.errors import PeLabError
-from pe_lab.common.validation import as_yaml
+from pe_lab.common.validation import as_yaml, at
 from pe_lab.config.schema import Config, plain
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.run_folder import RunFolder
@@ -322,7 +322,7 @@ def unchanged(recorded: Mapping[str, Any], requested: Config) -> str:
     if requested.train.stop_below is None:
         keys += sorted(ONLY_EARLY_STOPPING)
     now = plain(requested)
-    pairs = [(key, _value(recorded, key), _value(now, key)) for key in keys]
+    pairs = [(key, at(recorded, key.split(".")), at(now, key.split("."))) for key in keys]
     pairs = [(key, old, new) for key, old, new in pairs if old is not None and old != new]
     if not pairs:
         return ""
@@ -330,9 +330,3 @@ def unchanged(recorded: Mapping[str, Any], requested: Config) -> str:
         ", ".join(f"{pair[0]}={as_yaml(pair[which])}" for pair in pairs) for which in (1, 2)
     )
     return f"made with {made}, so {asked} {'has' if len(pairs) == 1 else 'have'} no effect"
-
-
-def _value(config: Mapping[str, Any], key: str) -> Any:
-    group, _, name = key.partition(".")
-    section = config.get(group)
-    return section.get(name) if isinstance(section, Mapping) else None

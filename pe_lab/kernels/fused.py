@@ -234,8 +234,7 @@ def by_distance(table: Tensor, n: int) -> Tensor:
     rows = table.shape[-2]
     if n <= rows:
         return table[..., :n, :]
-    last = table[..., -1:, :].expand(*table.shape[:-2], n - rows, -1)
-    return torch.cat((table, last), -2)
+    return torch.cat((table, table[..., -1:, :].expand(*table.shape[:-2], n - rows, -1)), -2)
 
 
 def _stick_breaking(encoding: PositionalEncoding) -> FusedKernel | None:

@@ -49,7 +49,7 @@ class Combined(PositionalEncoding):
             part, acts = _made(section, n, dims)
             if acts:
                 self.parts[str(n)] = part
-            if "layer_state" in PositionalEncoding.hooks(part):
+            if "layer_state" in (part.hooks() | part.idle):
                 carrying.append(names[str(n)])
         if len(carrying) > 1:
             raise ValueError(
@@ -223,7 +223,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
     )
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
-    if not PositionalEncoding.hooks(part):
+    if not (part.hooks() | part.idle):
         raise ValueError(f"{key}={name} does nothing: leave it out, or give the others layers")
     at_input = "embed" in part.hooks()
     if at_input and listed.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):

@@ -17,7 +17,7 @@ import yaml
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from pe_lab.common.errors import DamagedError, RunError
+from pe_lab.common.errors import DamagedError, RunError, reason
 from pe_lab.common.files import read_file
 from pe_lab.core.metrics import GENERATED, METRICS, implausible
 
@@ -285,10 +285,9 @@ def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REM
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         found = "" if first["type"] in ("missing", "value_error") else f"={first['input']!r:.60}"
-        reason = first["msg"].removeprefix("Value error, ")
-        at = f"{key}{found}: " if key else ""
-        message = f"{where} is not as pe-lab writes it ({at}{reason})"
-        raise DamagedError(f"{message}: {remedy}") from None
+        said = f"{key}{found}: " if key else ""
+        said += first["msg"].removeprefix("Value error, ")
+        raise DamagedError(f"{where} is not as pe-lab writes it ({said}): {remedy}") from None
 
 
 def read_json(
@@ -328,8 +327,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}): {REMEDY}") from None
     except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{path} cannot be read ({reason}): {REMEDY}") from None
+        raise DamagedError(f"{path} cannot be read ({reason(error)}): {REMEDY}") from None
     checked(SETTING, {"config": config}, path)
     return dict(config)
 

@@ -26,8 +26,8 @@ from variants import (
 from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.evaluation.contract import tiny
-from pe_lab.evaluation.contract.choices import accepted
+from pe_lab.evaluation.contract import base
+from pe_lab.evaluation.contract.base import accepted
 from pe_lab.inspection.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.pe.base import PositionalEncoding
@@ -112,7 +112,7 @@ def test_the_formula_in_loops(pe: str, attention: str) -> None:
     slow = naive(built, config(**keys), pe, sequences)
     fast = built(sequences, sequential(7))
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
-    slow_grads, fast_grads = (tiny.gradients(built, out) for out in (slow, fast))
+    slow_grads, fast_grads = (base.gradients(built, out) for out in (slow, fast))
     assert all(g.abs().max() > 0 for g in fast_grads[:-1]), "but for the output layer"
     torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-10, atol=1e-10)
 
@@ -192,7 +192,7 @@ def test_values_as_wide_as_keys(name: str) -> None:
 def check(built: GAU) -> None:
     """Kernels equal the formulas; the rest is held by test_models.py."""
     places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)]
-    tiny.fast_equals_plain(built, plain(built), tokens(2, TRAIN_LEN), places, loose=10)
+    base.fast_equals_plain(built, plain(built), tokens(2, TRAIN_LEN), places, loose=10)
 
 
 # What it is beside the formula.

@@ -26,9 +26,8 @@ from variants import (
 from docs import facts
 from pe_lab.common.instantiate import instantiate
 from pe_lab.evaluation.contract import encodings
-from pe_lab.evaluation.contract.outcome import NotClaimedError
+from pe_lab.evaluation.contract.base import NotClaimedError, loss
 from pe_lab.evaluation.contract.suite import FIRST, OF_EACH_CHOICE
-from pe_lab.evaluation.contract.tiny import loss
 from pe_lab.kernels import fused
 from pe_lab.models.base import ScoredPositions
 from pe_lab.pe.alibi import ALiBi
@@ -146,7 +145,7 @@ def test_under_every_source_of_positions(section: Section) -> None:
             len(positions.axes) not in (0, e.axes) or not (positions.increasing or e.any_order)
             for e in reading
         ):
-            continue  # refused (test_task_positions.py)
+            continue  # refused (test_positions.py)
         pos = positions.of_batch(np.random.default_rng(0), batch, training=True)
         built.zero_grad()
         loss(built(torch.from_numpy(batch.tokens), torch.from_numpy(pos))).backward()

@@ -7,16 +7,17 @@ from program import assert_has
 
 from docs import facts
 from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract.choices import accepted, other_values
-from pe_lab.evaluation.contract.tiny import (
+from pe_lab.evaluation.contract.base import (
     MAX_LEN,
     TRAIN_LEN,
     VOCAB,
     Section,
+    accepted,
     dims,
     in_pieces,
     model,
     move_parameters,
+    other_values,
     scattered,
     sequential,
     tokens,

@@ -13,7 +13,7 @@ import pytest
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Task, shown
-from pe_lab.evaluation.contract.outcome import NotClaimedError
+from pe_lab.evaluation.contract.base import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_TASK
 from pe_lab.training.batches import TrainData
 

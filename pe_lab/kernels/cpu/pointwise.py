@@ -91,8 +91,7 @@ class _FeedForward(torch.autograd.Function):
         bias_relu_(hidden, bias)
         ctx.save_for_backward(rows, weight, hidden, out_weight)
         ctx.shape = x.shape
-        mapped = torch.addmm(out_bias, hidden, out_weight.t())
-        return mapped.view(*x.shape[:-1], len(out_weight))
+        return torch.addmm(out_bias, hidden, out_weight.t()).view(*x.shape[:-1], len(out_weight))
 
     @staticmethod
     @once_differentiable
