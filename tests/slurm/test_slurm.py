@@ -178,12 +178,3 @@ def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
     assert sweep.status == 0, sweep.output.read_text()
     assert_resumed(folder)
     assert_as_alone(tmp_path, alone)
-
-
-def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
-    sweep = line(tmp_path, *FOUR, "hydra.launcher.partition=missing")
-    assert sweep.status == 1
-    output = sweep.output.read_text()
-    assert "Traceback" not in output
-    assert "Invalid partition name specified): set hydra.launcher.*" in output
-    assert not run_folders(tmp_path)
