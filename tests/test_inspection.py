@@ -74,9 +74,10 @@ def test_tokens_and_answers_of_every_task(task: str, fake: Fake) -> None:
     inspection = inspect_run(folder, sample=2)
     assert all(inspection.tokens)
     data, _ = trained.sequences("in_domain")
-    shown = trained.plan.task.render(data, 2).splitlines()
-    assert " ".join(inspection.tokens) == " ".join(shown[0].split())
-    assert [answer.target for answer in inspection.answers] == shown[1].split()
+    vocab, real = trained.plan.task.vocab, data.real()[2]
+    assert inspection.tokens == [vocab[token] for token in data.tokens[2, real]]
+    targets = [vocab[token] for token in data.targets[2, data.scored[2]]]
+    assert [answer.target for answer in inspection.answers] == targets
     at = [answer.position for answer in inspection.answers]
     assert at == np.flatnonzero(data.scored[2]).tolist()
 

@@ -218,21 +218,6 @@ class Task(ABC):
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
 
-    def render(self, batch: Batch, row: int) -> str:
-        """One sequence as text: tokens, and below the scored places the answers."""
-        length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[row])
-        words = [self.vocab[i] for i in batch.tokens[row, :length]]
-        answers = [
-            self.vocab[i] if s else ""
-            for i, s in zip(batch.targets[row, :length], batch.scored[row, :length], strict=True)
-        ]
-        widths = [max(len(w), len(a)) for w, a in zip(words, answers, strict=True)]
-        lines = (
-            " ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
-            for cells in (words, answers)
-        )
-        return "\n".join(lines)
-
 
 def shown(words: Sequence[str]) -> str:
     """A vocabulary as a message shows it: ``a b c .. (26 words)`` where it is long."""
