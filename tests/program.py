@@ -69,10 +69,10 @@ def tiny(*words: str) -> list[str]:
 
 
 def command(
-    *words: str, cwd: Path, env: dict[str, str] | None = None
+    *words: str, cwd: Path, env: dict[str, str] | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m pe_lab WORDS`` as a subprocess."""
-    return subprocess.run(
+    """``python -m pe_lab WORDS`` as a subprocess, which must end with this status if given one."""
+    ended = subprocess.run(
         [sys.executable, "-m", "pe_lab", *words],
         cwd=cwd,
         env={**os.environ, **(env or {})},
@@ -80,6 +80,8 @@ def command(
         text=True,
         timeout=120,
     )
+    assert status in (None, ended.returncode), ended.stderr
+    return ended
 
 
 @dataclass

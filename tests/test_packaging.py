@@ -165,7 +165,9 @@ def test_a_checkout_runs_uninstalled_in_another_folder(checkout: Path, elsewhere
         (["--cfg", "job", *tiny()], {"torch", "wandb"}),
         (["results"], {"torch", "wandb", "hydra"}),
         (["compare"], {"torch", "wandb", "hydra"}),
-        (["report", "inspect=none"], {"torch", "wandb", "hydra"}),
+        pytest.param(
+            ["report", "inspect=none"], {"torch", "wandb", "hydra"}, marks=pytest.mark.extended
+        ),
     ],
 )
 def test_nothing_slow_is_imported(here: Here, words: list[str], slow: set[str]) -> None:

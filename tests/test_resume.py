@@ -39,6 +39,16 @@ def finished(*words: str, cwd: Path) -> Path:
     return the_run(cwd / "runs")
 
 
+def stopped(*words: str, cwd: Path, signum: int, when: Callable[[], Any]) -> Process:
+    """A run that gets a signal when this holds; it ends with the status 128 + signum."""
+    cwd.mkdir(exist_ok=True)
+    run = start(*tiny(*words), cwd=cwd)
+    run.wait_for(when)
+    run.send(signum)
+    assert run.status == 128 + signum
+    return run
+
+
 def metrics_size(cwd: Path) -> int:
     return sum(path.stat().st_size for path in cwd.glob("runs/*/*/*/metrics.jsonl"))
 
@@ -98,31 +108,23 @@ def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
     whole = finished(*words, cwd=tmp_path / "whole")
     cwd = tmp_path / "stopped"
-    cwd.mkdir()
-    run = start(*tiny(*words), cwd=cwd)
-    run.wait_for(lambda: metrics_size(cwd) > 800)
-    run.send(signum)
-    assert run.status == 128 + signum
+    run = stopped(*words, cwd=cwd, signum=signum, when=lambda: metrics_size(cwd) > 800)
     assert "Traceback" not in run.stderr
     folder = the_run(cwd / "runs")
-    stopped = state(folder)
-    assert stopped["state"] == "interrupted"
-    assert 0 < stopped["step"] < 60
-    assert rows(folder)[-1]["step"] == stopped["step"]
+    left = state(folder)
+    assert left["state"] == "interrupted"
+    assert 0 < left["step"] < 60
+    assert rows(folder)[-1]["step"] == left["step"]
     assert (folder / "checkpoint.pt").exists()
     assert "run the same command to continue" in (cwd / "stdout").read_text()
     same(finished(*words, cwd=cwd), whole)
-    assert f"resuming from step {stopped['step']}" in (cwd / "stdout").read_text()
+    assert f"resuming from step {left['step']}" in (cwd / "stdout").read_text()
 
 
 def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
     words = ("train.steps=10", *LONG_MEASURING)
     cwd = tmp_path / "stopped"
-    cwd.mkdir()
-    run = start(*tiny(*words), cwd=cwd)
-    run.wait_for(lambda: step(cwd) == 10)
-    run.send(signal.SIGTERM)
-    assert run.status == 143
+    stopped(*words, cwd=cwd, signum=signal.SIGTERM, when=lambda: step(cwd) == 10)
     folder = the_run(cwd / "runs")
     assert (state(folder)["state"], state(folder)["step"]) == ("interrupted", 10)
     assert not (folder / "summary.json").exists()
@@ -134,11 +136,8 @@ def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
-    words = tiny("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
-    run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: metrics_size(tmp_path) > 800)
-    run.send(signal.SIGINT)
-    assert run.status == 130
+    words = ("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
+    stopped(*words, cwd=tmp_path, signum=signal.SIGINT, when=lambda: metrics_size(tmp_path) > 800)
     assert state(the_run(tmp_path / "runs"))["state"] == "interrupted"
 
 

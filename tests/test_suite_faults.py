@@ -142,7 +142,7 @@ def failing(function: Callable[..., Any], at: int, error: Exception) -> Callable
         # It goes on from the checkpoint before.
         (checkpoint, "replace_file", 4, OSError(errno.ENOSPC, "no room"), "cannot be written"),
         # A file that is not there will not be there the next time.
-        (FlipFlop, "sample", 40, FileNotFoundError(errno.ENOENT, "no such table"), ""),
+        (FlipFlop, "sample", 45, FileNotFoundError(errno.ENOENT, "no such table"), ""),
     ],
 )
 def test_runs_out_of_memory_or_room(

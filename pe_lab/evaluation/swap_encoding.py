@@ -158,7 +158,6 @@ class Transferred:
         whole_sequence: the option by which it reads the length of the whole sequence, if any.
     """
 
-    plan: Plan
     model: Model
     max_positions: int | None
     scale: float | None
@@ -196,7 +195,6 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
     random = whole_sequence is not None and plan.dims.longest != plan.dims.max_len
     scaled = "k" in pe and pe.get("factor", 1) == 1 and not random
     return Transferred(
-        plan,
         model,
         min((e.max_len for e in encodings if e.max_len is not None), default=None),
         scale(plan.dims, pe["k"]) if scaled else None,

@@ -108,8 +108,9 @@ def test_chances_to_open(assert_share):
     for depth in range(5):
         opens = tokens[before == depth] < 3
         assert_share(opens.sum(), len(opens), 0.5 if depth < 4 else 0)
-    for kind in range(3):
-        assert_share((tokens[tokens < 3] == kind).sum(), (tokens < 3).sum(), 1 / 3)
+    assert_share(
+        [(tokens[tokens < 3] == kind).sum() for kind in range(3)], (tokens < 3).sum(), 1 / 3
+    )
 
 
 def test_a_limited_gap_is_a_redrawn_pair(assert_share):
@@ -140,8 +141,7 @@ def test_a_limited_gap_is_a_redrawn_pair(assert_share):
 def test_queries_are_uniform(assert_share):
     batch = brackets(mode="sentence", length=200).sample(generator(3), 4000)
     back = batch.tags["back"][batch.scored]
-    for n in range(1, 5):
-        assert_share((back == n).sum(), 4000, 0.25)
+    assert_share([(back == n).sum() for n in range(1, 5)], 4000, 0.25)
 
 
 def test_right_is_more_than_four_fifths_of_the_closing_mass():

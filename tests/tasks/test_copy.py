@@ -48,11 +48,8 @@ def test_rule(sentences, cls, fewest, more, n_symbols, seed):
 def test_lengths_and_letters_are_uniform(assert_share, cls):
     task = cls(splits={}, min_letters=3, max_letters=6, n_symbols=5)
     batch = task.sample(generator(1), 20_000)
-    for n in range(3, 7):
-        assert_share((batch.lengths == 2 * n).sum(), 20_000, 1 / 4)
-    for place in range(3):
-        for count in np.bincount(batch.tokens[:, place]):
-            assert_share(count, 20_000, 1 / 5)
+    assert_share([(batch.lengths == 2 * n).sum() for n in range(3, 7)], 20_000, 1 / 4)
+    assert_share([np.bincount(batch.tokens[:, place]) for place in range(3)], 20_000, 1 / 5)
 
 
 @both
@@ -88,14 +85,11 @@ def test_letters_and_places_are_uniform(assert_share):
     task = SelectiveCopy(splits={}, n_copy=4, n_blank=2, n_symbols=16)
     tokens = task.sample(generator(1), 20_000).tokens
     is_letter = tokens[:, :6] < 16
-    for place in range(6):
-        assert_share(is_letter[:, place].sum(), 20_000, 4 / 6)
+    assert_share([is_letter[:, place].sum() for place in range(6)], 20_000, 4 / 6)
     patterns = np.unique(is_letter, axis=0, return_counts=True)[1]
     assert len(patterns) == 15
-    for count in patterns:
-        assert_share(count, 20_000, 1 / 15)
-    for count in np.bincount(tokens[:, :6][is_letter]):
-        assert_share(count, 80_000, 1 / 16)
+    assert_share(patterns, 20_000, 1 / 15)
+    assert_share(np.bincount(tokens[:, :6][is_letter]), 80_000, 1 / 16)
 
 
 def test_drawing_of_selective_copy(drawn):
@@ -162,8 +156,7 @@ def test_shares_of_the_letters(assert_share):
         return task.sample(generator(2), 4000).tokens[:, :9]
 
     unique = letters("unique", None, 12)
-    for count in np.bincount(unique[:, 4], minlength=12):
-        assert_share(count, 4000, 1 / 12)
+    assert_share(np.bincount(unique[:, 4], minlength=12), 4000, 1 / 12)
     imbalanced = letters("imbalanced", 0.05, 3)
     for symbol, p in enumerate((0.05, 0.475, 0.475)):
         assert_share((imbalanced == symbol).sum(), imbalanced.size, p)
@@ -171,8 +164,7 @@ def test_shares_of_the_letters(assert_share):
     same = repeat[:, 1:] == repeat[:, :-1]
     assert_share(same.sum(), same.size, 0.7)
     other = (repeat[:, 1:] - repeat[:, :-1])[~same] % 4
-    for step in (1, 2, 3):
-        assert_share((other == step).sum(), other.size, 1 / 3)
+    assert_share([(other == step).sum() for step in (1, 2, 3)], other.size, 1 / 3)
     assert_share((repeat[:, 0] == 3).sum(), 4000, 1 / 4)
 
 
@@ -213,8 +205,9 @@ def test_majority_of_two_symbols_counts_uniformly_without_a_tie(assert_share):
         for count in range(letters + 1):
             assert_share(found[count], 20_000, (count in counts) / len(counts))
         # In random order: of those with one 1, it is anywhere.
-        for place in ones[ones.sum(axis=1) == 1].T:
-            assert_share(place.sum(), found[1], 1 / letters)
+        assert_share(
+            [place.sum() for place in ones[ones.sum(axis=1) == 1].T], found[1], 1 / letters
+        )
 
 
 def test_lengths_of_interleaved_sequences_are_those_of_the_published_code():

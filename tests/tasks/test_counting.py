@@ -273,8 +273,7 @@ def test_runs_and_objects_are_uniform(assert_share):
     batch = task.sample(generator(1), 20_000)
     sequences = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
     actions, observed = sequences[:, ::2], sequences[:, 1::2]
-    for action in range(4):
-        assert_share((actions[:, 0] == action).sum(), 20_000, 1 / 4)
+    assert_share([(actions[:, 0] == action).sum() for action in range(4)], 20_000, 1 / 4)
     # The first change of direction: after a run of k < 4, where the next run has another one.
     changed = actions != actions[:, :1]
     first = np.where(changed.any(axis=1), changed.argmax(axis=1), 99)
@@ -282,8 +281,7 @@ def test_runs_and_objects_are_uniform(assert_share):
     assert_share((first == 2).sum(), 20_000, (1 / 4 + 1 / 16 * 1 / 4) * 3 / 4)
     counts = np.bincount(observed[:, 0] - 4, minlength=6)
     assert_share(counts[5], 20_000, 0.3)
-    for count in counts[:5]:
-        assert_share(count, 20_000, 0.7 / 5)
+    assert_share(counts[:5], 20_000, 0.7 / 5)
 
 
 @pytest.mark.parametrize("max_run", [1, 2, 10])
