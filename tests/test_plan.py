@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -68,16 +67,13 @@ def plan(here: Here, *words: str) -> Any:
 
 
 def result(here: Here) -> dict[str, Any]:
-    ended = plan(here, "format=json")
-    assert ended.status == 0, ended.err
-    content: dict[str, Any] = json.loads(ended.out)
+    content: dict[str, Any] = json.loads(succeeded(plan(here, "format=json")).out)
     return content
 
 
 def register(here: Here, suite: Suite, **values: Any) -> Claim:
     write(suite, **values)
-    ended = plan(here, "preregister=true")
-    assert ended.status == 0, ended.err
+    succeeded(plan(here, "preregister=true"))
     return read_claims(FILE).claims["sparse"]
 
 
@@ -242,8 +238,8 @@ def test_a_changed_claim_is_refused(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"hypothesis": ""}, "claims.sparse.hypothesis: "),
-        ({"encodings": ["rope"]}, "claims.sparse.encodings: a list of 1 is not allowed"),
+        ({"hypothesis": ""}, "claims.sparse.hypothesis= is not allowed"),
+        ({"encodings": ["rope"]}, 'claims.sparse.encodings=["rope"] is not allowed'),
         ({"encodings": ["rope", "rope"]}, "encodings: rope is there 2 times"),
         (
             {"encodings": ["rope", "nnoe"]},
@@ -254,13 +250,16 @@ def test_a_changed_claim_is_refused(
             "tasks: flipflap is unknown: did you mean flipf",
         ),
         ({"tasks": {"flipflop": {"dense": 0.1}}}, "tasks.flipflop: dense is unknown: choose from"),
-        ({"tasks": {"flipflop": {"sparse": 1}}}, "tasks.flipflop.sparse: 1 is not allowed"),
-        ({"tasks": {}}, "claims.sparse.tasks: {} is not allowed"),
+        ({"tasks": {"flipflop": {"sparse": 1}}}, "tasks.flipflop.sparse=1 is not allowed"),
+        ({"tasks": {}}, "claims.sparse.tasks={} is not allowed"),
         ({"seeds": [0, 1]}, "no outcome of 2 seeds a side has a p of at most 0.05: list 3 seeds"),
-        ({"test": "t"}, "claims.sparse.test: "),
-        ({"level": 0}, "claims.sparse.level: 0 is not allowed"),
-        ({"level": 0.5}, "claims.sparse.level: 0.5 is not allowed"),
-        ({"levl": 0.1}, "claims.sparse.levl is no key here: did you mean level?"),
+        ({"test": "t"}, "claims.sparse.test="),
+        ({"level": 0}, "claims.sparse.level=0 is not allowed"),
+        ({"level": 0.5}, "claims.sparse.level=0.5 is not allowed"),
+        (
+            {"levl": 0.1},
+            "levl=0.1 is not a key of claims.sparse: did you mean level?",
+        ),
         (
             {"written": "2026-11-01T00:00:00+00:00"},
             "written and digest are set by preregister=true",
@@ -275,7 +274,7 @@ def test_what_is_no_claim(here: Here, mine: Suite, values: dict[str, Any], said:
 def test_other_files_and_options_are_refused(here: Here, mine: Suite) -> None:
     assert_refused(plan(here), "claims.yaml cannot be read as YAML: ", "docs/plans.md")
     FILE.write_text("[1, 2]")
-    assert_refused(plan(here), "claims.yaml: the file: a list of 2 is not allowed")
+    assert_refused(plan(here), "claims.yaml: the file: [1, 2] is not allowed")
     FILE.write_text("[" * 50_000)
     assert_refused(plan(here), "claims.yaml")
     write(replace(mine, digest="00000000"))  # type: ignore[type-var]
@@ -397,15 +396,6 @@ def test_the_test_is_exact_and_one_sided() -> None:
     assert least_p(3) == pytest.approx(1 / 20)
     # No p of twenty seeds is out of reach.
     assert p_value([0] * 20, [1] * 20, 0.5) == pytest.approx(least_p(20))
-
-
-def test_no_more_than_level_of_true_nulls_are_rejected() -> None:
-    """Errors of two clusters, drawn alike for a and b: at most 5 % of the tests find more."""
-    rng = np.random.default_rng(0)
-    n = 400
-    drawn = np.where(rng.random((n, 2, 5)) < 0.5, 0.0, rng.random((n, 2, 5)))
-    found = sum(p_value(list(a), list(b), 0.05) <= 0.05 for a, b in drawn)
-    assert found <= n * 0.05 + 3 * (n * 0.05 * 0.95) ** 0.5
 
 
 def test_three_seeds_can_support_a_claim_at_5_percent() -> None:

@@ -37,7 +37,7 @@ import polars as pl
 from pydantic import PositiveFloat
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError, cannot_write
+from pe_lab.common.errors import RunError, UsageError, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.output import counted
@@ -389,10 +389,8 @@ def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with writing(path, "another to="):
         replace_file(path, content)
-    except OSError as error:
-        raise cannot_write(path, error, "another to=") from None
 
 
 def _say_written(path: Path, rows: pl.DataFrame, what: str) -> None:

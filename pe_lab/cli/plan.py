@@ -90,7 +90,7 @@ def _register(
     path: Path, claims: Claims, suite: Suite, rows: pl.DataFrame, ends: Sequence[str]
 ) -> None:
     # Imported here: torch takes a second.
-    from pe_lab.experiment.machine import environment
+    from pe_lab.experiment.provenance import environment
 
     names = register(path, claims, suite, rows, environment(1, "cpu")[0]["git_revision"])
     print(f"registered in {path}: {', '.join(names) or 'nothing new'}; commit it before the runs:")

@@ -71,7 +71,8 @@ class FastAttention(Attention):
         mixed = None
         kernel = self.kernel if self._fits(inputs) else None
         if kernel is not None and cache is None and self.logn is None:
-            mixed = kernel.rotate_and_attend(inputs, drop)
+            q, k = inputs.q_BHTD, inputs.k_BHSD
+            mixed = kernel.attend(kernel.rotating, q, k, inputs, drop)
         if mixed is not None:
             return mixed, inputs.carried
         q, k, inputs = self.rotate(inputs, pos_BS, cache)
@@ -79,7 +80,7 @@ class FastAttention(Attention):
         if self.logn is not None and (kernel is not None or self.sdpa):
             fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
         if kernel is not None:
-            mixed = kernel.attend(fused_q, k, inputs, drop)
+            mixed = kernel.attend(kernel.terms, fused_q, k, inputs, drop)
         if mixed is None and self.sdpa and drop is None:
             mixed = self.by_sdpa(fused_q, k, inputs)
         if mixed is None and self.recomputes(q, k):

@@ -64,24 +64,18 @@ def attend(request: Request) -> Tensor | None:
 
 def serving(kind: type[Request], q_BHTD: Tensor) -> Attend | None:
     """The kernel for these queries; None: PyTorch has to compute them."""
-    name = _forced()
-    if not readable(q_BHTD, name):
+    if not readable(q_BHTD):
         return None
     # PyTorch takes a tenth of the kernel's time for a single query, as in decoding (CoPE's formula:
     # three quarters), as the kernel computes whole blocks of queries.
-    if q_BHTD.shape[2] < 2 and name is None:
+    if q_BHTD.shape[2] < 2 and _forced() is None:
         return None
     return verified(kind, q_BHTD.dtype)
 
 
-def cpu_kernels_may_read(x: Tensor) -> bool:
+def readable(x: Tensor) -> bool:
     """Whether a C++ kernel may be used on this tensor."""
-    return readable(x, _forced())
-
-
-def readable(x: Tensor, name: str | None) -> bool:
-    """As ``cpu_kernels_may_read``, where ``name`` is the only backend allowed (None: all are)."""
-    return name in (None, CPU) and x.is_cpu and x.dtype in FULL
+    return x.is_cpu and x.dtype in FULL and _forced() in (None, CPU)
 
 
 def backend_names(device: torch.device, kinds: Iterable[type[Request]] = KERNELS) -> dict[str, str]:

@@ -175,8 +175,7 @@ class Path(Request):
             columns.append(q @ self.k[:, :, j, :, None])
             w = self.w_BHSD[:, :, j, None]
             passed = q - self.beta_BHS[:, :, j, None, None] * (q @ w.mT) * w
-            at_or_after = torch.arange(s - t, s, device=q.device)[:, None] >= j
-            q = torch.where(at_or_after, passed, q)
+            q = torch.where(torch.arange(s - t, s, device=q.device)[:, None] >= j, passed, q)
         logits = torch.cat(columns[::-1], -1)
         if self.kept_BHS is not None:
             logits = logits + (self.kept_BHS[:, :, s - t :, None] - self.kept_BHS[:, :, None])

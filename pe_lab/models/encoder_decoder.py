@@ -21,11 +21,10 @@ from pe_lab.models.attention import (
     last_positions,
     wide,
 )
-from pe_lab.models.base import Vocabulary, dropout
+from pe_lab.models.base import Activation, TransformerSizes, Vocabulary, dropout
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig, draw
-from pe_lab.models.transformer_config import Activation, TransformerSizes
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.functional import additive
 

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import alibi_slopes, refuse_where
+from pe_lab.pe.functional import alibi_slopes, refuse_where, widened
 from pe_lab.pe.relative import Relative
 from pe_lab.pe.rope import RoPE
 
@@ -70,6 +70,7 @@ class CoPE(PositionalEncoding):
         self.active = self.counts or self.reads_positions
         self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
         self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
+        self.idle = frozenset() if combine == "rope" else frozenset({"rotate"})
         if self.relative is not None:
             self.max_len = self.relative.max_len
         if not self.counts:
@@ -84,9 +85,6 @@ class CoPE(PositionalEncoding):
             self.position = MLPPositions(dims.head_dim, self.npos)
         else:
             self.position = TablePositions(dims.head_dim, self.npos)
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.rope is not None else {"rotate"})
 
     @by_position
     def rotate(
@@ -106,9 +104,8 @@ class CoPE(PositionalEncoding):
             q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
         gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, inputs)
         # A running sum of many gates would drown its summands in half precision.
-        wide = torch.promote_types(gate_logits_BHTS.dtype, torch.float32)
         mask_TS = None if inputs.sees_all else inputs.mask_TS
-        term_BHTS: Tensor = self.position(q_BHTD.to(wide), gate_logits_BHTS.to(wide), mask_TS)
+        term_BHTS = self.position(widened(q_BHTD), widened(gate_logits_BHTS), mask_TS)
         if self.scale_positions:
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
@@ -119,8 +116,7 @@ class CoPE(PositionalEncoding):
             return {}
         q, k = inputs.q_BHTD, inputs.k_BHSD
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        gate_logits = self._gate_logits(content, q, k, inputs)
-        gate_logits = gate_logits.to(torch.promote_types(gate_logits.dtype, torch.float32))
+        gate_logits = widened(self._gate_logits(content, q, k, inputs))
         return {
             "gate": gate_logits.sigmoid() * inputs.mask_TS,
             "position": count(gate_logits, inputs.mask_TS, self.npos - 1),

@@ -61,5 +61,4 @@ class DynamicNTK(RoPE):
         # The queries are the last of the keys: both end at the last position.
         ratio_B1 = ((pos_BT.amax(-1, keepdim=True).double() + 1) / self.train_len).clamp(min=1)
         scale_B1 = self.factor * ratio_B1 - (self.factor - 1)
-        frequencies_B1M = (self.frequencies * scale_B1**self.powers)[:, None]
-        return unit_factors(pos_BT, frequencies_B1M)
+        return unit_factors(pos_BT, (self.frequencies * scale_B1**self.powers)[:, None])

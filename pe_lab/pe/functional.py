@@ -56,6 +56,11 @@ def refuse_where(*cases: tuple[bool, str]) -> None:
             raise ValueError(why)
 
 
+def widened(x: Tensor) -> Tensor:
+    """x in at least float32: sums and products of many terms lose too much in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
     """i - j for every query and key, (B, T, S); 0 where the key is ahead (masked anyway)."""
     return (pos_q_BT[:, :, None] - pos_k_BS[:, None, :]).clamp(min=0)
@@ -119,9 +124,9 @@ def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tenso
     Args:
         factors, halves: as in ``Rotation``.
     """
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    factors = factors.to(wide.to_complex())
-    return multiply_pairs(x_BHTD.to(wide), factors, halves).to(x_BHTD.dtype)
+    wide_BHTD = widened(x_BHTD)
+    factors = factors.to(wide_BHTD.dtype.to_complex())
+    return multiply_pairs(wide_BHTD, factors, halves).to(x_BHTD.dtype)
 
 
 def rotate_queries_and_keys(

@@ -7,6 +7,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
+from pe_lab.pe.functional import widened
 
 
 class PoPE(PositionalEncoding):
@@ -53,7 +54,6 @@ class PoPE(PositionalEncoding):
 def polar(x_BHTD: Tensor, angle: Tensor) -> Tensor:
     """Real and imaginary parts of softplus(x) exp(i angle), (B, H, T, 2 D), in the type of x, but
     computed at least in float32."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    size = F.softplus(x_BHTD.to(wide))
-    parts = size * angle.cos().to(wide), size * angle.sin().to(wide)
+    size = F.softplus(widened(x_BHTD))
+    parts = size * angle.cos().to(size.dtype), size * angle.sin().to(size.dtype)
     return torch.cat(parts, -1).to(x_BHTD.dtype)

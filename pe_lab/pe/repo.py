@@ -1,12 +1,11 @@
 from typing import Annotated, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit, unit_factors
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit, unit_factors, widened
 from pe_lab.pe.rope import check_pairs
 
 
@@ -57,15 +56,13 @@ class RePo(PositionalEncoding):
             factor = unit_factors(inputs.pos_k_BS, self.frequencies)
         else:
             p_BHS = self.positions(inputs.x_BSE)
-            angle = p_BHS[..., None] * self.frequencies.to(p_BHS.dtype)
-            factor = unit(angle)
+            factor = unit(p_BHS[..., None] * self.frequencies.to(p_BHS.dtype))
         return rotate_queries_and_keys(q_BHTD, k_BHSD, factor, self.halves)
 
     def positions(self, x_BSE: Tensor) -> Tensor:
         """p, (B, H, S), at least in float32."""
         p_BSH = self.position(F.silu(self.gate(x_BSE)) * self.content(x_BSE))
-        wide = torch.promote_types(p_BSH.dtype, torch.float32)
-        return p_BSH.to(wide).transpose(1, 2)
+        return widened(p_BSH).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``position`` p of each key, where it follows from the input."""

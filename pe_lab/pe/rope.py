@@ -97,13 +97,11 @@ class RoPE(PositionalEncoding):
         factor_k = self.factors(inputs.pos_k_BS)
         # The queries are the last of the keys.
         last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
-        factor_q = self.scale_queries(last, inputs.pos_q_BT)
-        return Rotation(factor_q, factor_k, self.halves)
+        return Rotation(self.scale_queries(last, inputs.pos_q_BT), factor_k, self.halves)
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""
-        theta_M = self.frequencies.double() if self.learned else self.frequencies
-        return unit_factors(pos_BT, theta_M)
+        return unit_factors(pos_BT, self.frequencies.double() if self.learned else self.frequencies)
 
     def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
         """Queries, or their factors, scaled by ``logn``."""

@@ -6,7 +6,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit, widened
 
 
 class RoPE2D(PositionalEncoding):
@@ -52,8 +52,7 @@ class RoPE2D(PositionalEncoding):
         if self.step is not None:
             nn.init.zeros_(self.step.weight)
             nn.init.zeros_(self.step.bias)
-        theta = frequencies(dims.head_dim // 2, base)
-        self.frequencies = nn.Buffer(theta, persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim // 2, base), persistent=False)
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
@@ -68,9 +67,7 @@ class RoPE2D(PositionalEncoding):
         pos = inputs.pos_k_BS
         if self.step is None:
             return (pos[..., 0], pos[..., 1]) if pos.dim() == 3 else (torch.zeros_like(pos), pos)
-        step_BS2 = self.step(inputs.x_BSE)
-        wide = torch.promote_types(step_BS2.dtype, torch.float32)
-        a_BS, b_BS = (2 * step_BS2.to(wide).sigmoid()).unbind(-1)
+        a_BS, b_BS = (2 * widened(self.step(inputs.x_BSE)).sigmoid()).unbind(-1)
         # A token's place follows from the tokens before it.
         row_BS = F.pad((1 - a_BS).cumsum(1)[:, :-1], (1, 0))
         return row_BS, F.pad(affine_scan(a_BS, b_BS)[:, :-1], (1, 0))

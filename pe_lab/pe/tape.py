@@ -46,6 +46,7 @@ class TAPE(PositionalEncoding):
         self.updates = dims.layer < dims.n_layers - 1
         self.width: int | None = None
         if not self.updates:
+            self.idle = frozenset({"layer_state", "update_state"})
             return
         self.width = width = 4 * dims.n_heads if width is None else width
         self.attended = nn.Parameter(torch.zeros(dims.n_heads))
@@ -53,9 +54,6 @@ class TAPE(PositionalEncoding):
         self.up = nn.Parameter(torch.zeros(width, dims.n_heads))
         self.down = nn.Parameter(torch.randn(dims.n_heads, width) * 0.02)
         nn.init.normal_(self.gate.weight, std=0.02)
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.updates else {"layer_state", "update_state"})
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
@@ -76,8 +74,7 @@ class TAPE(PositionalEncoding):
         if not self.updates:
             return carried
         z_BTHD: Tensor = carried
-        mixed_BTWD = F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD)
-        return z_BTHD + self.down @ mixed_BTWD
+        return z_BTHD + self.down @ (F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD))
 
     def _planes(self, inputs: AttentionInputs) -> Tensor:
         """z of every key, (1 or B, S, H, D): cosine and sine of each pair side by side."""

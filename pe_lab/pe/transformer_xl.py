@@ -42,8 +42,7 @@ class TransformerXL(PositionalEncoding):
 
     def keys(self, most: int) -> Tensor:
         """W R_n for n = 0 .. most, (H, R, D)."""
-        rows = torch.arange(most + 1, device=self.frequencies.device)
-        angle = rows[:, None] * self.frequencies
+        angle = torch.arange(most + 1, device=self.frequencies.device)[:, None] * self.frequencies
         # An odd width ends one cosine early.
         wave_RE = torch.cat((angle.sin(), angle.cos()), -1)[:, : self.width]
         key_RE: Tensor = self.project(wave_RE.to(self.project.weight.dtype))

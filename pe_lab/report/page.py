@@ -15,7 +15,7 @@ from textwrap import wrap
 import orjson
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import PeLabError, UsageError, writing
 from pe_lab.common.files import read_file, remove_leftovers, replace_file, write_new_file
 from pe_lab.common.html import drawn, rendered
 from pe_lab.core.metrics import is_share
@@ -29,7 +29,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.results.reader import text
-from pe_lab.store.digests import digest_of
+from pe_lab.store.schema import digest_of
 
 GENERATOR = "pe-lab report"
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
@@ -256,12 +256,10 @@ def write_evaluations(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
 
 def write_new(path: Path, content: bytes) -> None:
     """Write a new file, in a new folder if need be; RunError if it exists or cannot be written."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
         write_new_file(path, content)
-    except OSError as error:
-        raise cannot_write(path, error) from None
 
 
 def evaluation_chart(evaluated: pl.DataFrame, metric: str) -> Spec:

@@ -22,10 +22,18 @@ from pe_lab.common.config_dir import conf
 from pe_lab.common.errors import DamagedError, PeLabError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.config.choices import choices
-from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
-from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts, checked, read_config
+from pe_lab.store.schema import (
+    FACTS,
+    REMEDY,
+    SETTING,
+    SUMMARY,
+    Facts,
+    checked,
+    read_config,
+    unsealed,
+)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import check_known, did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.store.run_id import identity

@@ -183,8 +183,7 @@ def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tup
     if kind == "near_far":
         return distance_inputs(size, dtype)[:3], windowed(size, 9, False, True)
     makers = {"relative": relative_inputs, "path": path_inputs, "dape": dape_inputs}
-    of_kind = makers.get(kind, distance_inputs)
-    return of_kind(size, dtype), ()
+    return makers.get(kind, distance_inputs)(size, dtype), ()
 
 
 def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor]:
@@ -195,9 +194,7 @@ def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor
     if out is None:
         with torch.no_grad():
             out = attend(*tensors, *rest)
-        assert out is not None
         return [out]
-    assert out is not None
     rng = torch.Generator().manual_seed(1)
     direction = torch.randn(out.shape, generator=rng, dtype=torch.float64).to(out)
     return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), direction)]

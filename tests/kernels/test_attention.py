@@ -148,8 +148,7 @@ def test_near_far_equals_the_formula(size: Size, near: int, dtype: torch.dtype) 
     q, k, v, _ = distance_inputs(size, dtype)
     for halves, far_keys, drop in ((False, True, None), (True, False, DROP)):
         rest = windowed(size, near, halves, far_keys)
-        tensors = [q / 4, k / 4, v]
-        assert_kernel("near_far", tensors, *rest, drop)
+        assert_kernel("near_far", [q / 4, k / 4, v], *rest, drop)
 
 
 def test_near_far_is_left_to_pytorch_where_gradients_are_needed() -> None:

@@ -134,8 +134,6 @@ def test_half_precision_and_autocast(kind: type[Request], monkeypatch: pytest.Mo
     plain = ask(kind)
     with torch.autocast("cpu", torch.bfloat16):
         cast = ask(kind)
-    assert plain is not None
-    assert cast is not None
     assert torch.equal(plain, cast)
 
 

@@ -67,9 +67,17 @@ class Problem(ctypes.Structure):
 
     def fill(self, **tensors: Tensor | None) -> None:
         """Set fields to tensors; None: there is none."""
+        strided = _strided(type(self))
         for name, x in tensors.items():
-            strided = isinstance(getattr(self, name), Strided)
-            setattr(self, name, Strided(x) if strided else None if x is None else address(x))
+            if x is not None:
+                setattr(self, name, Strided(x) if name in strided else address(x))
+
+
+@functools.cache
+def _strided(kind: type[Problem]) -> frozenset[str]:
+    """The fields that are ``Strided``, those of its bases included."""
+    fields = (field for base in kind.__mro__ for field in vars(base).get("_fields_", ()))
+    return frozenset(name for name, of, *_ in fields if of is Strided)
 
 
 def address(tensor: Tensor) -> int:
@@ -193,17 +201,16 @@ class _Attend(torch.autograd.Function):
         kernel, of = ctx.kernel, dict(zip(ctx.names, tensors, strict=True))
         problem, q = kernel.problem(ctx.settings, of), of["q"]
         problem.fill(**of, out=out, **dict(zip(problem.statistics, statistics, strict=True)))
-        room = kernel.room(problem, len(q))
-        needed = dict(zip(ctx.names, ctx.needs_input_grad[3:], strict=True))
-        grads = {
-            name: _gradient(name, x, room.get(name, ()))
-            for name, x in of.items()
-            if needed[name] or not kernel.skips
-        }
-        alone = all(name in grads and room.get(name, (1,)) == (1,) for name in "qkv")
+        room, needed = kernel.room(problem, len(q)), ctx.needs_input_grad[3:]
+        wanted = [name for name, n in zip(ctx.names, needed, strict=True) if n or not kernel.skips]
+        grads: dict[str, Tensor] = {}
+        alone = all(name in wanted and room.get(name, (1,)) == (1,) for name in "qkv")
         if alone and q.shape == of["k"].shape:
             for name, third in zip("qkv", thirds(q), strict=True):
                 grads[name] = third[None] if name in room else third
+        for name in wanted:
+            if name not in grads:
+                grads[name] = _gradient(name, of[name], room.get(name, ()))
         problem.fill(
             grad_out=contiguous_rows(grad_out), **{f"grad_{name}": x for name, x in grads.items()}
         )
@@ -222,6 +229,6 @@ def _gradient(name: str, x: Tensor, room: tuple[int, ...]) -> Tensor:
 
 def _summed(grad: Tensor, axes: int) -> Tensor:
     """A gradient summed over its leading axes."""
-    if set(grad.shape[:axes]) <= {1}:
-        return grad[(0,) * axes]
+    if all(n == 1 for n in grad.shape[:axes]):
+        return grad[(0,) * axes] if axes else grad
     return grad.sum(tuple(range(axes)))

@@ -75,7 +75,7 @@ def feed_forward(x: Tensor, up: nn.Linear, out: nn.Linear) -> Tensor | None:
     alike = all(v.dtype == x.dtype for v in tensors) and not torch.is_autocast_enabled("cpu")
     # For a single token, in decoding, the call costs more than the passes.
     decoded = torch.is_inference_mode_enabled() and x.numel() == x.shape[-1]
-    readable = alike and not decoded and dispatch.cpu_kernels_may_read(x)
+    readable = alike and not decoded and dispatch.readable(x)
     if not (readable and cpu_kernel_passes("bias_relu", x.dtype, _bias_relu_is_right)):
         return None
     return _FeedForward.apply(*tensors)
@@ -91,8 +91,7 @@ class _FeedForward(torch.autograd.Function):
         bias_relu_(hidden, bias)
         ctx.save_for_backward(rows, weight, hidden, out_weight)
         ctx.shape = x.shape
-        mapped = torch.addmm(out_bias, hidden, out_weight.t())
-        return mapped.view(*x.shape[:-1], len(out_weight))
+        return torch.addmm(out_bias, hidden, out_weight.t()).view(*x.shape[:-1], len(out_weight))
 
     @staticmethod
     @once_differentiable
@@ -155,7 +154,7 @@ class FusedDrop(Drop):
 
 
 def _supported(x: Tensor) -> bool:
-    readable = dispatch.cpu_kernels_may_read(x)
+    readable = dispatch.readable(x)
     return readable and cpu_kernel_passes("dropout", x.dtype, _dropout_is_right)
 
 

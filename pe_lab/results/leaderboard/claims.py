@@ -14,12 +14,11 @@ import polars as pl
 import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.common.checked_yaml import read_checked
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
 from pe_lab.common.suggest import check_known
-from pe_lab.common.validation import closed
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
@@ -171,10 +170,8 @@ def register(
     plain = {name: json.loads(json.dumps(vars(claim))) for name, claim in named.items()}
     content = {"suite": claims.suite, "claims": plain}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    try:
+    with writing(path, "another file"):
         replace_file(path, text.encode())
-    except OSError as error:
-        raise cannot_write(path, error, "another file") from None
     return new
 
 
