@@ -99,7 +99,6 @@ docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 
 leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite
 	$(BIN)/python -m docs.leaderboard
-	$(BIN)/python -m docs.readme
 
 findings: $(STAMP) ## the sweeps of docs/findings.md, some 22 core-hours (python -m docs.findings NAME: one)
 	$(BIN)/python -m docs.findings

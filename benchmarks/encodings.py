@@ -37,7 +37,7 @@ from pe_lab.common.console import console
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.schema import TrainConfig
 from pe_lab.core.task import Batch
-from pe_lab.experiment.machine import environment, keep_freed_memory
+from pe_lab.experiment.provenance import environment, keep_freed_memory
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Vocabulary
 from pe_lab.training.plan import build_encodings

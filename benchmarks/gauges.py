@@ -1,10 +1,12 @@
 """Measures of one step: processor time, wall time, peak bytes of tensors, resident memory."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from pe_lab.evaluation.contract.cost import peak as peak
+from torch.profiler import ProfilerActivity, profile
 
 Step = Callable[[], object]
 
@@ -29,3 +31,33 @@ def resident() -> tuple[int, int]:
 def reset_peak() -> None:
     """Restart the peak of ``resident`` (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak(step: Callable[[], object]) -> int:
+    """The most bytes of tensors alive during a step, beyond those that exist before it.
+
+    PyTorch's profiler counts every allocation.
+    """
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    assert seen.profiler is not None
+    events = seen.profiler.kineto_results.events()
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    alive = most = 0
+    for _, change in sorted(changes, key=lambda pair: pair[0]):
+        alive += change
+        most = max(most, alive)
+    return most
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress what the profiler writes to stderr from C++ when it starts and stops."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -34,8 +34,7 @@ class Listing(nn.Module):
         at_above, at_below = scores_BHLR.gather(-1, above), scores_BHLR.gather(-1, below)
         fraction = position - below
         logits = logits + at_above * fraction + at_below * (1 - fraction)
-        mixed: Tensor = F.dropout(logits.softmax(-1), self.p) @ v_BHLD
-        return mixed
+        return F.dropout(logits.softmax(-1), self.p) @ v_BHLD
 
 
 def attention(size: str, length: int, batch: int, dropout: float) -> Built:

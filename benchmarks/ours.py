@@ -56,8 +56,7 @@ def sized(encoding: str, size: str, dropout: float, *overrides: str) -> Config:
 
 def transformer(config: Config) -> TransformerConfig:
     """The sizes of its model."""
-    made: TransformerConfig = instantiate(config.model, "model", TransformerConfig)
-    return made
+    return instantiate(config.model, "model", TransformerConfig)
 
 
 def model_of(config: Config, length: int) -> Model:

@@ -29,7 +29,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from docs import facts, readme
+from docs import facts
+from docs.leaderboard import write_first_table
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
@@ -40,7 +41,7 @@ from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
-from pe_lab.results.leaderboard.rows import environment_of
+from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.formats import in_markdown
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
@@ -48,7 +49,7 @@ from pe_lab.store.run_id import ROUNDING, excluded
 from pe_lab.training.plan import plan
 
 FILE = facts.ROOT / "pe_lab" / "results" / "findings.parquet"
-ADDED = ("date", "revision", "torch", "machine", "processor", "python")
+ADDED = ("date", *MADE_WITH)
 
 
 def kept(file: Path = FILE) -> pl.DataFrame:
@@ -278,7 +279,7 @@ def main() -> None:
     head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
-    readme.write()
+    write_first_table()
     if not args.names and not args.tables:
         insert(EXTRAPOLATION, extrapolated(), "make findings")
 

@@ -1,5 +1,5 @@
 """``make leaderboard``: docs/leaderboard.md and its picture, from the shipped results of the suite
-alone.
+alone; and the first table of README.md, of these and the run of ``make run`` in findings.parquet.
 
 The shipped file itself is written from run folders and what it holds already:
 
@@ -9,10 +9,12 @@ The shipped file itself is written from run folders and what it holds already:
 import polars as pl
 
 from docs import facts
-from docs.markdown import table
+from docs.markdown import insert, table
+from pe_lab.common.console import percent
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import leaderboard_grid
 from pe_lab.report.tables import picture as picture_of
+from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.claims import Decided, decide, read_claims
 from pe_lab.results.leaderboard.families import (
@@ -27,6 +29,7 @@ from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import markdown
 from pe_lab.results.presentation.leaderboard import overview, share_text
 from pe_lab.results.presentation.leaderboard_details import across_tables, claims_table
+from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
@@ -42,6 +45,10 @@ NOTICE = (
     "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and "
     "docs/leaderboard.text.md: edit those. -->"
 )
+README = facts.ROOT / "README.md"
+RUN = "task=flipflop and pe=cope and seed=0 and model.n_layers=2 and task.length=64 and steps=400"
+"""One layer and length 512 are findings, too."""
+ENTRIES = ("path", "fox", "cope", "rope")
 
 
 def page() -> str:
@@ -124,12 +131,35 @@ def _alike(found: Scores, task: str) -> str:
     return ", ".join(sorted(of.alike))
 
 
+def first_table() -> str:
+    """Of each split: the error of the run, and how many seeds of each entry generalise to it."""
+    run = filtered(read_file_of_runs(FINDINGS), RUN, {})
+    if len(run) != 1:
+        raise SystemExit(f"findings.parquet has {len(run)} runs with {RUN}, not one")
+    splits = by_split(run)
+    cells = {
+        (row["entry"], row["split"]): f"{row['k']}/{row['n']}"
+        for row in shipped()[0].cells.filter(task="flipflop").iter_rows(named=True)
+    }
+    rows = [
+        [f"`{split}`", percent(error), percent(guess), *(cells[entry, split] for entry in ENTRIES)]
+        for split, error, guess in splits.select("split", "error", "guess").iter_rows()
+    ]
+    return table(["split", "`make run`: CoPE, error in %", "guessing, %", *ENTRIES], rows)
+
+
+def write_first_table() -> None:
+    """Put the table into README.md."""
+    insert(README, first_table(), "make leaderboard")
+
+
 def main() -> None:
     """Write the page and the picture if they changed."""
     for path, text in {PAGE: page(), PICTURE: picture()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")
+    write_first_table()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from docs import facts
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.cope import CoPE
-from pe_lab.pe.cope_positions import count
+from pe_lab.pe.cope import CoPE, count
 from pe_lab.training.plan import build_encodings
 
 SIDE, COLUMNS = 144, 4

@@ -180,10 +180,9 @@ class Addition(Task):
         plus = (tokens == self.base).argmax(axis=1)[:, None]
         equals = (tokens == self.base + 1).argmax(axis=1)[:, None]
         end = np.where(index < plus, plus, equals)
-        found: Ints = np.where(
+        return np.where(
             (index == plus) | (index >= equals), 0, (end - index - 1) // self._per_digit + 1
         )
-        return found
 
     def _numbers(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
         """Digits from the units on of both numbers and their sum, (3, n, max_digits + 1), 0 beyond

@@ -133,8 +133,7 @@ class Brackets(Task):
             # Behind the end of the sentence before it, or at the start.
             last = (ends.cumsum(axis=1) == before[:, None]).argmax(axis=1)
             found = np.where(before == 0, 0, last + 1)
-        held: Bools = index == found[:, None]
-        return held
+        return index == found[:, None]
 
     def _close(self, rng: np.random.Generator, n: int) -> Batch:
         text = self._text(rng, n, self.length)

@@ -88,8 +88,7 @@ class Copy(Letters):  # type: ignore[misc]
         return letters
 
     def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
-        held: Bools = np.arange(letters.shape[1]) == nth[:, None]
-        return held
+        return np.arange(letters.shape[1]) == nth[:, None]
 
 
 def distinct(rng: np.random.Generator, symbols: int, shape: tuple[int, int]) -> Ints:

@@ -199,5 +199,4 @@ class Counting(Task):
 def _pick(among: Bools, u: npt.NDArray[np.float64]) -> Ints:
     """Per row one of the True columns, uniformly."""
     counts = among.cumsum(axis=1)
-    picked: Ints = (counts <= (u * counts[:, -1])[:, None]).sum(axis=1)
-    return picked
+    return (counts <= (u * counts[:, -1])[:, None]).sum(axis=1)

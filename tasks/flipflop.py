@@ -116,8 +116,7 @@ class FlipFlop(Task):
         write = before & (tokens == WRITE)
         last = index[-1] - write[:, ::-1].argmax(axis=1)
         after = np.roll((tokens == WRITE) | (tokens == READ), 1, axis=1)
-        held: Bools = before & after & (index > last[:, None]) & (index % 2 == 1)
-        return held
+        return before & after & (index > last[:, None]) & (index % 2 == 1)
 
 
 class _Sequences:

@@ -129,8 +129,7 @@ class GroupWord(Task):
         """All elements so far."""
         index = np.arange(batch.tokens.shape[1]) - self.start
         so_far: Bools = (index >= 0) & (index <= place[:, None] - self.start)
-        held: Bools = so_far & (index % self.tokens_per_step == 0)
-        return held
+        return so_far & (index % self.tokens_per_step == 0)
 
 
 @cache
@@ -164,8 +163,7 @@ def _table(group: str) -> Ints:
     number = np.zeros(len(found[0]) ** len(found[0]), dtype=np.int64)
     number[found @ base] = np.arange(len(found))
     products = found[np.arange(len(found))[None, :, None], found[:, None, :]]
-    table: Ints = number[products @ base]
-    return table
+    return number[products @ base]
 
 
 @cache

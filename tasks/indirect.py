@@ -139,10 +139,8 @@ class Indirect(Task):
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """The letter at the shifted place."""
         distance = batch.tags["distance"][row, place]
-        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
 
 
 def _at(tag: Ints, scored: Ints) -> Ints:
-    found: Ints = tag[:, None] * scored
-    return found
+    return tag[:, None] * scored

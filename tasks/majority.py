@@ -55,8 +55,7 @@ class Majority(Letters):  # type: ignore[misc]
             raise ValueError(
                 f"a length of {length} is too short for majority: give at least {least}"
             )
-        changed: Self = super().at_length(length)
-        return changed
+        return super().at_length(length)
 
     def answered(self, n_letters: int) -> int:
         return self.interleaved
@@ -80,14 +79,12 @@ class Majority(Letters):  # type: ignore[misc]
         width = self.max_letters // k * k
         rows = letters[:, :width].reshape(n, -1, k).transpose(0, 2, 1).reshape(n * k, -1)
         there = np.arange(width // k) < (n_letters // k).repeat(k, axis=0)
-        answers: Ints = self._counts(rows, there).argmax(axis=1).reshape(n, k)
-        return answers
+        return self._counts(rows, there).argmax(axis=1).reshape(n, k)
 
     def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
         """All letters of the sequence that is asked for."""
         k = self.interleaved
-        held: Bools = np.arange(letters.shape[1]) % k == nth[:, None] % k
-        return held
+        return np.arange(letters.shape[1]) % k == nth[:, None] % k
 
     def _sequences(self, rng: np.random.Generator, each: Ints) -> Ints:
         """Letters with a single commonest one, (n, max_letters // interleaved)."""
@@ -115,8 +112,7 @@ class Majority(Letters):  # type: ignore[misc]
 
     def _tied(self, letters: Ints, there: Bools) -> Bools:
         counts = np.partition(self._counts(letters, there), self.n_symbols - 2, axis=1)
-        tied: Bools = counts[:, -1] == counts[:, -2]
-        return tied
+        return counts[:, -1] == counts[:, -2]
 
     def _counts(self, letters: Ints, there: Bools) -> Ints:
         """How often each symbol occurs, (n, n_symbols)."""

@@ -60,5 +60,4 @@ class MissingDuplicate(Question):  # type: ignore[misc]
         half = place // 2
         missing = (batch.tokens[row] == 2).argmax(axis=1)
         found = np.where(missing < half, missing + half, missing - half)
-        held: Bools = np.arange(batch.tokens.shape[1]) == found[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) == found[:, None]

@@ -79,8 +79,7 @@ class Modular(Question):  # type: ignore[misc]
 
     def _operators(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Ints:
         allowed = np.array([OPERATORS.index(operator) for operator in self.operators])
-        operators: Ints = allowed[rng.integers(0, len(allowed), shape)]
-        return operators
+        return allowed[rng.integers(0, len(allowed), shape)]
 
     def _flat(self, rng: np.random.Generator, lengths: Ints) -> tuple[Ints, Ints]:
         n, terms = len(lengths), int(lengths.max()) // 2 + 1

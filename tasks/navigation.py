@@ -106,8 +106,7 @@ class Navigation(Task):
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """What was observed at the last visit to the place."""
         distance = batch.tags["distance"][row, place]
-        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
 
     def _actions(self, rng: np.random.Generator, n: int) -> Ints:
         """Runs in one direction, the last one cut."""
@@ -118,5 +117,4 @@ class Navigation(Task):
         row, run = np.nonzero(begins < t)
         begun = np.zeros((n, t), dtype=np.int64)
         begun[row, begins[row, run]] = 1
-        actions: Ints = np.take_along_axis(direction, begun.cumsum(axis=1), axis=1)
-        return actions
+        return np.take_along_axis(direction, begun.cumsum(axis=1), axis=1)

@@ -116,5 +116,4 @@ class Needle(Task):
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """The value behind the name in the text."""
         distance = batch.tags["distance"][row, place]
-        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]

@@ -95,5 +95,4 @@ class Question(Task):
 
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """The whole text, where a task does not know better."""
-        held: Bools = np.arange(batch.tokens.shape[1]) < place[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) < place[:, None]

@@ -113,8 +113,7 @@ class Recall(Task):
     def holds_answer(self, batch: Batch, row: Ints, place: Ints) -> Bools:
         """The value of the key, or the one that it had."""
         distance = batch.tags["distance"][row, place]
-        held: Bools = np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
-        return held
+        return np.arange(batch.tokens.shape[1]) == (place - distance)[:, None]
 
     def _shortest(self, n_pairs: int) -> int:
         """Tokens that hold a place for each query or, reassigned, at least one query."""

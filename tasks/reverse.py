@@ -29,5 +29,4 @@ class Reverse(Copy):  # type: ignore[misc]
         return np.take_along_axis(letters, source.clip(0), axis=1)
 
     def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
-        held: Bools = np.arange(letters.shape[1]) == n_letters - 1 - nth[:, None]
-        return held
+        return np.arange(letters.shape[1]) == n_letters - 1 - nth[:, None]

@@ -36,5 +36,4 @@ class Sort(Copy):  # type: ignore[misc]
         there = np.arange(letters.shape[1]) < n_letters
         sorted_ = np.sort(np.where(there, letters, self.n_symbols), axis=1)
         answer = np.take_along_axis(sorted_, nth.clip(max=letters.shape[1] - 1)[:, None], axis=1)
-        held: Bools = letters == answer
-        return held
+        return letters == answer

@@ -82,8 +82,7 @@ class Text(Task):
 
     @property
     def vocab(self) -> tuple[str, ...]:
-        names: tuple[str, ...] = self._text.names
-        return names
+        return self._text.names
 
     @property
     def n_tokens(self) -> int:

@@ -9,6 +9,7 @@ evaluated with ``pe-lab eval``: two with another encoding in place of their own,
 
 import shlex
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from edited import edit_summary
-from made import evaluate, made
+from made import edit_summary, evaluate, made
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
@@ -123,7 +123,7 @@ def _made(runs: Path, planned: Plan, words: str, state: Any) -> RunFolder:
     edit_summary(run.path, lambda s: s.update(null_keys=sorted(planned.null_values)))
     run.write_text("config.yaml", yaml.safe_dump({**resolved, "names": names}))
     measured_until = steps if state is None else steps // 2
-    with MetricsLog(run.metrics, keep=0) as log:
+    with closing(MetricsLog(run.metrics, keep=0)) as log:
         for step in range(100, measured_until + 1, 100):
             decay = float(np.exp(-4 * step / steps))
             log.write({"step": step, "train/loss": 0.1 + decay, "train/lr": 1e-3})

@@ -11,6 +11,14 @@ def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + (-x).exp())
 
 
+def gru(given: Tensor, kept: Tensor, h: Tensor) -> Tensor:
+    """A GRU's next state, of what its input and its state h give to the gates r, z and to n."""
+    width = len(h)
+    r, z = sigmoid(given[: 2 * width] + kept[: 2 * width]).chunk(2)
+    n = (given[2 * width :] + r * kept[2 * width :]).tanh()
+    return (1 - z) * n + z * h
+
+
 def activated(x: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return x.clamp(min=0)

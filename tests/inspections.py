@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edited import edit_checkpoint, edit_summary
+from made import edit_checkpoint, edit_summary
 from program import start, the_run, tiny
 
 from pe_lab.config.check import check

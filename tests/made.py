@@ -1,15 +1,18 @@
-"""Run folders written without training, with chosen numbers."""
+"""Run folders written without training, and files of a run changed as the program writes them."""
 
 import copy
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pe_lab.evaluation.record import Evaluations, Measurement
-from pe_lab.store.digests import sealed
+from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 
 CONFIG: dict[str, Any] = {
     "task": {
@@ -185,3 +188,22 @@ def errors_of(pe: str, values: list[float], split: str = "sparse", **changes: An
         made(pe, seed, errors={"in_domain": 0.0, split: value}, **changes).path
         for seed, value in enumerate(values)
     ]
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def edit_summary(run: Path, change: Change) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["digest"]
+    change(summary)
+    RunFolder(run).write_text("summary.json", sealed(summary))
+
+
+def edit_checkpoint(run: Path, change: Change) -> None:
+    path = run / "checkpoint.pt"
+    state = checkpoint.load(path, None)
+    change(state)
+    digest = checkpoint.save(path, state["run"], state)
+    if (run / "summary.json").exists():
+        edit_summary(run, lambda s: s["digests"].update({"checkpoint.pt": digest}))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from fast import accelerated
-from formulas import sigmoid
+from formulas import gru
 from input_output import MAX_LEN, SEPARATOR, VOCAB
 from torch import Tensor
 
@@ -36,16 +36,10 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> Seq2Seq:
     return model
 
 
-def gru(x: Tensor, h: Tensor, weights: list[Tensor]) -> Tensor:
-    w, u, b, c = weights
-    e = len(h)
-    r = sigmoid(w[:e] @ x + b[:e] + u[:e] @ h + c[:e])
-    z = sigmoid(w[e : 2 * e] @ x + b[e : 2 * e] + u[e : 2 * e] @ h + c[e : 2 * e])
-    n = (w[2 * e :] @ x + b[2 * e :] + r * (u[2 * e :] @ h + c[2 * e :])).tanh()
-    return (1 - z) * n + z * h
-
-
-KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+def step(x: Tensor, h: Tensor, cells: Any, suffix: str = "") -> Tensor:
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    w, u, b, c = (getattr(cells, kind + suffix) for kind in kinds)
+    return gru(w @ x + b, u @ h + c, h)
 
 
 def naive(model: Seq2Seq, tokens: list[int], pos: list[int]) -> Tensor:
@@ -57,7 +51,7 @@ def naive(model: Seq2Seq, tokens: list[int], pos: list[int]) -> Tensor:
         for suffix, order in (("_l0", 1), ("_l0_reverse", -1)):
             state, states = torch.zeros(WIDTH), []
             for x in h[::order]:
-                state = gru(x, state, [getattr(reader.cells, kind + suffix) for kind in KINDS])
+                state = step(x, state, reader.cells, suffix)
                 states.append(state)
             ways.append(states[::order])
         h = [torch.cat(both) for both in zip(*ways, strict=True)]
@@ -74,7 +68,7 @@ def naive(model: Seq2Seq, tokens: list[int], pos: list[int]) -> Tensor:
         c = sum(e_j.exp() / total * h_j for e_j, h_j in zip(e, h, strict=True))
         x = torch.cat([y, c])
         for n, writer in enumerate(model.writers):
-            x = s[n] = gru(x, s[n], [getattr(writer.cell, kind) for kind in KINDS])
+            x = s[n] = step(x, s[n], writer.cell)
         t = model.read_out.weight @ torch.cat([s[-1], y, c]) + model.read_out.bias
         out.append(torch.stack([max(t[2 * m], t[2 * m + 1]) for m in range(WIDTH)]))
     return torch.stack(out)

@@ -48,8 +48,7 @@ class Numbers(Task):
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         digits = rng.integers(0, 10, (n, self.length))
-        sign = np.full((n, 1), 10)
-        whole = np.concatenate([digits, sign, digits], axis=1)
+        whole = np.concatenate([digits, np.full((n, 1), 10), digits], axis=1)
         place = np.arange(2 * self.length)
         ids = {
             "place": np.where(place == self.length, 0, place % (self.length + 1) + 1),

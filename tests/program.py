@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from pe_lab.cli.main import main
+
 ROOT = Path(__file__).parents[1]
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 
@@ -48,6 +50,15 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
 
 
+def ran(factory: pytest.TempPathFactory, *lines: list[str]) -> Path:
+    """A new folder in which these lines of ``pe-lab`` have run."""
+    folder = factory.mktemp("ran")
+    with working_in(folder):
+        for words in lines:
+            assert main(words) == 0
+    return folder
+
+
 def tiny(*words: str) -> list[str]:
     """A run of a second; these words replace keys of TINY, a task also its length and a tracker
     its mode."""
@@ -58,10 +69,10 @@ def tiny(*words: str) -> list[str]:
 
 
 def command(
-    *words: str, cwd: Path, env: dict[str, str] | None = None
+    *words: str, cwd: Path, env: dict[str, str] | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m pe_lab WORDS`` as a subprocess."""
-    return subprocess.run(
+    """``python -m pe_lab WORDS`` as a subprocess, which must end with this status if given one."""
+    ended = subprocess.run(
         [sys.executable, "-m", "pe_lab", *words],
         cwd=cwd,
         env={**os.environ, **(env or {})},
@@ -69,6 +80,8 @@ def command(
         text=True,
         timeout=120,
     )
+    assert status in (None, ended.returncode), ended.stderr
+    return ended
 
 
 @dataclass
@@ -78,11 +91,6 @@ class Outcome:
     status: int
     out: str
     err: str
-
-    def ok(self) -> "Outcome":
-        """Itself, after exit status 0."""
-        assert self.status == 0, self.err
-        return self
 
 
 Here = Callable[..., Outcome]
@@ -156,8 +164,6 @@ def start(*words: str, cwd: Path) -> Process:
 
 
 def _main(words: tuple[str, ...], cwd: Path) -> None:
-    from pe_lab.cli.main import main
-
     os.chdir(cwd)
     # Set by a test in the process that started the server; each run has its own wandb.
     os.environ.pop("WANDB_SERVICE", None)

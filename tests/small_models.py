@@ -6,7 +6,7 @@ import pytest
 
 from docs import facts
 from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.tiny import Section
+from pe_lab.evaluation.contract.base import Section
 from pe_lab.models.base import ModelConfig
 from pe_lab.tasks.flipflop import FlipFlop
 

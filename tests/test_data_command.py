@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from edited import edit_checkpoint
+from made import edit_checkpoint
 from program import (
     ROOT,
     Here,
@@ -61,7 +61,7 @@ def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     path.write_bytes(task_file.encoded(header, batch))
     found = task_file.read_sequences("key", str(path))
     assert found.digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
-    assert (found.header, found.in_order, len(found)) == (header, False, 5)
+    assert (found.header, found.batch.in_order, len(found.batch)) == (header, False, 5)
     assert_equal(batch, found.batch)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program import Here, assert_refused, the_run, tiny, working_in
+from program import Here, assert_refused, succeeded, the_run, tiny, working_in
 from torch import Tensor
 
 from pe_lab.common.errors import RunError
@@ -89,7 +89,6 @@ class Successor(Model):
         return []
 
     def forward(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Any = None, **_: Any) -> Tensor:
-        assert cache is not None
         cache.append(tokens_BT)
         assert sum(t.shape[1] for t in cache) == pos_BS.shape[1]
         self.read.append(tuple(tokens_BT.shape))
@@ -157,8 +156,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_prompt_is_continued(run: Path, here: Here) -> None:
     def said(*words: str) -> str:
-        outcome = here("generate", f"run={run}", *words)
-        assert outcome.status == 0, outcome.err
+        outcome = succeeded(here("generate", f"run={run}", *words))
         return outcome.out
 
     one = said("prompt=abc|", "tokens=8", "temperature=0.8", "top_k=3", "top_p=0.9", "seed=2")
@@ -191,16 +189,18 @@ def test_an_answer_ends_with_eos(here: Here, tmp_path: Path) -> None:
     assert here(*tiny(*words, *train)).status == 0
     run = the_run(tmp_path / "runs")
     for seed in range(3):
-        said = here("generate", f"run={run}", "prompt=<bos> a b |", f"seed={seed}", "top_p=0.9")
-        assert said.status == 0, said.err
+        said = succeeded(
+            here("generate", f"run={run}", "prompt=<bos> a b |", f"seed={seed}", "top_p=0.9")
+        )
         answer = said.out.split()[4:]
         assert answer.count("<eos>") == 1
         assert answer[-1] == "<eos>"
         assert len(answer) < 200
-    many = here("generate", f"run={run}", "prompt=<bos> a b |", "tokens=100000000000")
-    assert many.status == 2
-    assert "tokens=100000000000 is too many" in many.err
-    assert "GiB" in many.err
+    assert_refused(
+        here("generate", f"run={run}", "prompt=<bos> a b |", "tokens=100000000000"),
+        "tokens=100000000000 is too many",
+        "GiB",
+    )
 
 
 BAD = {
@@ -243,6 +243,7 @@ def test_one_sentence(run: Path, here: Here, words: list[str], told: list[str]) 
 def test_an_encoding_that_reads_the_length_cannot_write(here: Here, tmp_path: Path) -> None:
     words = ("pe=normalized", "pe.scale=sequence", "train.steps=1", "eval.every=1")
     assert here(*tiny(*COPY, *words)).status == 0
-    outcome = here("generate", f"run={the_run(tmp_path / 'runs')}", "prompt=a|")
-    assert outcome.status == 2
-    assert "cannot write token by token" in outcome.err
+    assert_refused(
+        here("generate", f"run={the_run(tmp_path / 'runs')}", "prompt=a|"),
+        "cannot write token by token",
+    )

@@ -131,12 +131,18 @@ def test_values_of_keys_in_the_text_are_accepted_and_no_defaults(name: str) -> N
         assert facts.accepted({**config, key: value}), span
 
 
-def test_refusals_are_found_by_trying() -> None:
-    assert facts.refusals("alibi") == []
-    assert facts.refusals("rope") == [("odd_heads", "")]
-    assert facts.refusals("complex_order") == [("odd_width", "")]
-    assert facts.refusals("normalized") == [("limit", ""), ("key_cache", "scale: sequence")]
-    assert facts.refusals("cope") == [("odd_heads", "combine: rope")]
+@pytest.mark.parametrize(
+    ("name", "refusals"),
+    [
+        ("alibi", []),
+        ("rope", [("odd_heads", "")]),
+        ("complex_order", [("odd_width", "")]),
+        ("normalized", [("limit", ""), ("key_cache", "scale: sequence")]),
+        ("cope", [("odd_heads", "combine: rope")]),
+    ],
+)
+def test_refusals_are_found_by_trying(name: str, refusals: list[tuple[str, str]]) -> None:
+    assert facts.refusals(name) == refusals
 
 
 def test_the_readme_counts_encodings_tasks_and_models() -> None:

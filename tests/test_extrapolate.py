@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from program import Here
+from program import Here, assert_refused, succeeded
 
 from pe_lab.results.presentation.comparisons import (
     ORDER,
@@ -94,8 +94,7 @@ def test_seeds_are_counted_one_by_one():
 @pytest.mark.extended
 def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
     words = ["extrapolate", "task=text", "seed=0", *TINY]
-    done = here(*words)
-    assert done.status == 0, done.err
+    succeeded(here(*words))
     runs = sorted((tmp_path / "runs").glob("text/*/seed0-*"))
     assert [run.parent.name for run in runs] == ["hfwa", "rope", "rope"]
     records = {run: (run / "evaluations.jsonl").read_text() for run in runs}
@@ -118,9 +117,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
 
     (runs[0] / "summary.json").unlink()
     made = {run: (run / "checkpoint.pt").stat().st_mtime_ns for run in runs}
-    again = here(*words)
-    assert again.status == 0, again.err
-    assert "2 jobs, 2 of them finished before" in again.out
+    assert "2 jobs, 2 of them finished before" in succeeded(here(*words)).out
     changed = [run for run in runs if (run / "checkpoint.pt").stat().st_mtime_ns != made[run]]
     assert changed == [runs[0]]
     for run in runs[1:]:
@@ -130,8 +127,7 @@ def test_the_command_does_what_is_missing(here: Here, tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_variables_in_filler(here: Here, tmp_path: Path) -> None:
     words = [word for word in TINY if not word.startswith("train.length")]
-    done = here("extrapolate", "task=needle", "task.length=32", "seed=0", *words, "format=csv")
-    assert done.status == 0, done.err
+    succeeded(here("extrapolate", "task=needle", "task.length=32", "seed=0", *words, "format=csv"))
     (table,) = (tmp_path / "runs" / "evaluations").glob("*.csv")
     numbers = list(csv.DictReader(table.open()))
     splits = {"in_domain", "long_x4", "long_x8", "long_x16"}
@@ -143,9 +139,7 @@ def test_variables_in_filler(here: Here, tmp_path: Path) -> None:
 def test_with_gated_attention_units(here: Here) -> None:
     """As its help has it. The words are right: only the file is not there."""
     words = ["model=gau", "~model.n_heads=2", "task.file=nowhere.txt"]
-    ended = here("extrapolate", *words)
-    assert ended.status == 2
-    assert "task.file=nowhere.txt cannot be read" in ended.err
+    assert_refused(here("extrapolate", *words), "task.file=nowhere.txt cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -168,8 +162,5 @@ def test_with_gated_attention_units(here: Here) -> None:
     ],
 )
 def test_bad_words(here: Here, tmp_path: Path, words: list[str], complaint: str) -> None:
-    ended = here("extrapolate", *words)
-    assert ended.status == 2
-    assert complaint in ended.err
-    assert ended.err.count("\n") == 1
+    assert_refused(here("extrapolate", *words), complaint)
     assert not (tmp_path / "runs").exists()

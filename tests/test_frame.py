@@ -6,16 +6,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from edited import edit_summary
 from hypothesis import HealthCheck, settings
-from made import errors_of, made, unfinished
+from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
 from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
 from pe_lab.results.selection import read_file_of_runs
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,7 +1,10 @@
-"""pe-lab inspect: the model of a run, its answers and maps, and what is refused."""
+"""pe-lab inspect: answers and maps of a run, on a terminal and as a page, and refusals."""
 
+import io
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +12,21 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from edited import edit_checkpoint, edit_summary
-from inspections import Fake, fake, run
+from html_page import Page
+from inspections import Fake, fake, made, run
+from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
-from program import ROOT, Here, the_run
+from program import ROOT, Here, assert_has, assert_refused, the_run
+from rich.console import Console
 
 from docs.facts import names, section
+from pe_lab.cli.inspect import show
 from pe_lab.cli.run_argument import find_run
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment.load_run import inspect_run, load
-from pe_lab.inspection.page import fragment
-from pe_lab.inspection.text import lines
+from pe_lab.inspection.data import Answer, Head
+from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment, lines
 from pe_lab.store.run_folder import RunFolder
 
 __all__ = ["fake", "run"]
@@ -68,9 +74,10 @@ def test_tokens_and_answers_of_every_task(task: str, fake: Fake) -> None:
     inspection = inspect_run(folder, sample=2)
     assert all(inspection.tokens)
     data, _ = trained.sequences("in_domain")
-    shown = trained.plan.task.render(data, 2).splitlines()
-    assert " ".join(inspection.tokens) == " ".join(shown[0].split())
-    assert [answer.target for answer in inspection.answers] == shown[1].split()
+    vocab, real = trained.plan.task.vocab, data.real()[2]
+    assert inspection.tokens == [vocab[token] for token in data.tokens[2, real]]
+    targets = [vocab[token] for token in data.targets[2, data.scored[2]]]
+    assert [answer.target for answer in inspection.answers] == targets
     at = [answer.position for answer in inspection.answers]
     assert at == np.flatnonzero(data.scored[2]).tolist()
 
@@ -129,14 +136,6 @@ def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_pat
             assert min(letters) > 0.8
 
 
-def refusal(here: Here, *words: str, status: int = 2) -> str:
-    outcome = here("inspect", *words)
-    assert outcome.status == status
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1, outcome.err
-    return outcome.err
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -154,55 +153,74 @@ def refusal(here: Here, *words: str, status: int = 2) -> str:
 def test_values_out_of_range_are_refused(
     words: list[str], expected: str, run: Path, here: Here
 ) -> None:
-    assert expected in refusal(here, f"run={run}", *words)
+    assert_refused(here("inspect", f"run={run}", *words), expected)
 
 
-def test_other_than_a_finished_run_is_refused(run: Path, here: Here, tmp_path: Path) -> None:
-    assert "inspect needs a finished run: give run=FOLDER" in refusal(here)
-    assert "inspect needs a finished run: give run=FOLDER" in refusal(here, "run=")
-    assert "run=nowhere is not a folder, and no run below runs_dir=runs" in refusal(
-        here, "run=nowhere"
-    )
-    (tmp_path / "empty").mkdir()
-    assert "empty is not the folder of a run, it holds no summary.json" in refusal(
-        here, "run=empty"
-    )
-    half = tmp_path / "half"
+def test_other_than_a_finished_run_is_refused(run: Path, here: Here) -> None:
+    def refuses(said: str, *words: str, status: int = 2) -> None:
+        assert_refused(here("inspect", *words), said, status=status)
+
+    for words in ([], ["run="]):
+        refuses("inspect needs a finished run: give run=FOLDER", *words)
+    refuses("run=nowhere is not a folder, and no run below runs_dir=runs", "run=nowhere")
+    half = Path("half")
+    half.mkdir()
+    refuses("half is not the folder of a run, it holds no summary.json", "run=half")
+    half.rmdir()
     shutil.copytree(run, half)
     (half / "summary.json").unlink()
     RunFolder(half).set_status("interrupted", 7, 20)
-    assert "half is not finished (interrupted, step 7 of 20)" in refusal(here, "run=half")
+    refuses("half is not finished (interrupted, step 7 of 20)", "run=half")
     (half / "status.json").unlink()
-    assert "half is not finished (not begun" in refusal(here, "run=half")
+    refuses("half is not finished (not begun", "run=half")
     (half / "summary.json").write_text("{")
-    assert "summary.json does not fit its digest" in refusal(here, "run=half", status=1)
+    refuses("summary.json does not fit its digest", "run=half", status=1)
 
 
-def test_a_model_that_cannot_be_loaded_is_refused(
-    run: Path, here: Here, tmp_path: Path, fake: Fake
-) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(run, folder)
-    whole = (folder / "checkpoint.pt").read_bytes()
-    (folder / "checkpoint.pt").write_bytes(whole[:-100])
-    assert "does not fit its digest, it is damaged, cut off or no checkpoint" in refusal(
-        here, "run=copy", status=1
-    )
+def no_checkpoint(folder: Path) -> None:
     (folder / "checkpoint.pt").unlink()
-    assert "checkpoint.pt is missing, which holds the model" in refusal(here, "run=copy", status=1)
-    shutil.copy(run / "checkpoint.pt", folder)
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def no_model(folder: Path) -> None:
     edit_checkpoint(folder, lambda state: state.pop("model"))
-    assert "do not fit the model of this version" in refusal(here, "run=copy")
-    summary = (folder / "summary.json").read_text()
 
-    def changed(**pe: Any) -> str:
-        (folder / "summary.json").write_text(summary)
+
+def changed(**pe: Any) -> Callable[[Path], None]:
+    """Sets keys of the encoding in the summary."""
+
+    def change(folder: Path) -> None:
         edit_summary(folder, lambda s: s["config"]["pe"].update(pe) or s.update(null_keys=[]))
-        return refusal(here, "run=copy")
 
-    assert "names the class decay.Decay, which is not of pe_lab" in changed(_target_="decay.Decay")
-    assert "pe.slope=1 is not a key of pe" in changed(slope=1)
-    assert "do not fit the model of this version" in changed(npos=3)
+    return change
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said", "status"),
+    [
+        (cut_off, "does not fit its digest, it is damaged, cut off or no checkpoint", 1),
+        (no_checkpoint, "checkpoint.pt is missing, which holds the model", 1),
+        (no_model, "do not fit the model of this version", 2),
+        (
+            changed(_target_="decay.Decay"),
+            "names the class decay.Decay, which is not of pe_lab",
+            2,
+        ),
+        (changed(slope=1), "pe.slope=1 is not a key of pe", 2),
+        (changed(npos=3), "do not fit the model of this version", 2),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_refused(
+    run: Path, here: Here, spoil: Callable[[Path], None], said: str, status: int
+) -> None:
+    folder = Path("copy")
+    shutil.copytree(run, folder)
+    spoil(folder)
+    assert_refused(here("inspect", "run=copy"), said, status=status)
 
 
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
@@ -238,3 +256,156 @@ def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None
         find_run("swept", runs)
     with pytest.raises(UsageError, match="no run below runs_dir=nowhere has that name"):
         find_run("cope", Path("nowhere"))
+
+
+def test_the_terminal_shows_gates_counting() -> None:
+    inspection = made("_b_a|", [0, 1, 0, 0.9, 0.02], 1)
+    printed = [text.plain for text in lines(inspection, inspection.heads[0], None, 40, False)]
+    assert printed == [
+        "selective_copy, cope, seed 0: dense, sequence 3",
+        "0 of 1 scored answers are right. Heads are ranked by how much their gate differs between "
+        "tokens: layer 1 head 0 comes first, with a mean of b 1.00, a 0.90, | 0.02, _ 0.00.",
+        "answers a≠b",
+        "",
+        "layer 1 head 0  0.50  gate b 1.0 ..",
+        "",
+        "layer 1 head 0, query 4  |  target b (0.25) wrong, predicted a (0.75)",
+        "the answer is held by b at 1, a at 3: 1.00 of this head's attention",
+        "key               0    1    2    3    4",
+        "token             _    b    _    a    |",
+        "gate              · █1.0    · █.90  .02",
+        "position        1.9  1.9  0.9  0.9  0.0",
+        "attention         · █1.0    ·    ·    ·",
+        "position score -2.5 -2.5 -2.5 -2.5 -2.5",
+    ]
+
+
+def test_quantities_other_than_shares_are_printed_unscaled() -> None:
+    inspection = made("ba|", [0, 0, 0], 1)
+    name = "a quantity with a name"
+    maps = {"attention": inspection.heads[0].maps["attention"]}
+    maps[name] = np.tri(3, dtype=np.float32) * np.array([-3.0, 1.83, 0.5], dtype=np.float32)
+    shown = made("ba|", [0, 0, 0], 1, heads=[Head(0, 0, maps, 1.9)], ranked_by=name)
+    printed = [text.plain for text in lines(shown, shown.heads[0], None, 80, True)]
+    assert printed[4] == f"layer 0 head 0  1.90  {name} a 1.83 | 0.50 b -3.00 "
+    rows = {row[:15]: row[15:].split() for row in printed}
+    assert rows["a quantity wi… "] == ["-3.0", "1.8", "0.5"]
+    # Aligned with the keys above.
+    assert len({len(row) for row in printed[-4:]}) == 1
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_without_colours_characters_shade(
+    no_color: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = io.StringIO()
+    terminal = Console(
+        file=seen, force_terminal=True, color_system="truecolor", no_color=no_color, width=100
+    )
+    monkeypatch.setattr("pe_lab.cli.inspect.console", lambda: terminal)
+    show([f"run={run}"])
+    assert bool({*"░▒▓█"} & {*seen.getvalue()}) is no_color
+
+
+def test_colours_are_deeper_where_a_gate_is_open() -> None:
+    inspection = made("_b_a|", [0, 1, 0, 0.4, 0.02], 1)
+    printed = lines(inspection, inspection.heads[0], None, 80, True)
+    token = next(text for text in printed if text.plain.startswith("token"))
+    styles = {token.plain[s.start : s.end].strip(): str(s.style) for s in token.spans}
+    assert styles["_"] == styles["|"] == "bright_black"
+    blue = {w: int(re.findall(r"\d+", styles[w])[2]) for w in "ab"}
+    assert blue["a"] < blue["b"]
+
+
+def test_a_long_row_is_folded_and_its_gates_summed() -> None:
+    inspection = made("ab_" * 200, [1, 1, 0] * 200, 100)
+    printed = [text.plain for text in lines(inspection, inspection.heads[0], 599, 100, False)]
+    assert len(printed) < 35
+    assert max(map(len, printed[5:])) <= 100
+    assert "…" in "".join(printed)
+    counts = [text for text in printed if text.startswith("gate")]
+    whole = sum(float(n) for text in counts for n in re.findall(r"\+(\S+)", text))
+    whole += sum(text.count("█1.0") for text in counts)
+    assert whole == 400
+
+
+def chart_in(text: str) -> tuple[Page, dict[str, Any], dict[str, Any]]:
+    """The parsed page, and the values of its chart's data and signals."""
+    page = Page(text)
+    (spec,) = page.specs()
+    data = {source["name"]: source.get("values") for source in spec["data"]}
+    return page, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
+
+
+def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
+    inspection = inspect_run(run, "long_x4", 1)
+    parsed, data, signals = chart_in(fragment(inspection))
+    assert not any("id" in e["attributes"] for e in parsed.elements)
+    assert [row["token"] for row in data["tokens"]] == inspection.tokens
+    assert parsed.all("p")[0]["text"] == inspection.summary
+    rows = {(row["head"], row["query"]): row for row in data["rows"]}
+    assert len(rows) == len(data["rows"])
+    assert rows.keys() == {(h.name, q) for h in inspection.heads for q in inspection.queries}
+    for head in inspection.heads:
+        for name, values in head.maps.items():
+            step = signals["heads"][head.name][name]["step"]
+            assert step <= min(MAX_STEP, max(1, np.abs(values).max()) / LEVELS)
+            for query in inspection.queries:
+                shown = step * np.array(rows[head.name, query]["maps"][name])
+                expected = values[query, : query + 1]
+                np.testing.assert_allclose(shown, expected, atol=step / 2 + 1e-5)
+
+
+def test_a_chart_is_drawn_without_a_browser() -> None:
+    import vl_convert
+
+    inspection = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
+    drawn = vl_convert.vega_to_svg(chart(inspection, inspection.heads, list(range(7))))
+    labels = re.findall(r'aria-label="(\d: [^"]+)"', drawn)
+    assert labels[1] == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
+    assert len(labels) == 7
+    assert_has(drawn, "Query 6, a, attends to b at 1 (1.00).", "wrong, predicted a.")
+
+
+def test_a_page_of_paper_size_is_small() -> None:
+    rng = np.random.default_rng(0)
+    seen = np.tri(512, dtype=np.float32)[::4]
+    heads = [
+        Head(n // 8, n % 8, {m: (most * rng.random(seen.shape) * seen).astype(np.float32)
+                             for m, most in (("attention", 1), ("position score", 5),
+                                             ("gate", 1), ("position", 400))}, 0.5)
+        for n in range(48)
+    ]  # fmt: skip
+    queries = list(range(0, 512, 4))
+    answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
+    inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
+    text = fragment(inspection)
+    _, _, signals = chart_in(text)
+    assert len(text.encode()) < 300_000
+    assert len(signals["heads"]) == 8
+    assert len(signals["queries"]) >= 7
+    assert f"Shown are 8 of 48 heads and {len(signals['queries'])} of 512 queries" in text
+
+
+def test_a_token_cannot_end_the_page() -> None:
+    evil = "</script><b>&amp;"
+    inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], pe=evil)
+    text = fragment(inspection)
+    _, data, _ = chart_in(text)
+    assert data["tokens"][0]["token"] == evil
+    assert evil not in text
+
+
+def test_nan_outputs_are_shown_as_such(fake: Fake) -> None:
+    folder = fake(pe=section("alibi"))
+    weight = "blocks.1.attention.qkv.weight"
+    edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
+    inspection = inspect_run(folder)
+    assert not any(answer.correct for answer in inspection.answers)
+    _, data, _ = chart_in(fragment(inspection))
+    answers = [row["answer"] for row in data["rows"] if row["answer"]]
+    assert all("(probability not a number): wrong" in answer for answer in answers)
+    assert answers
+    printed = [text.plain for text in lines(inspection, inspection.heads[-1], None, 100, True)]
+    assert inspection.heads[-1].layer == 1
+    assert any(text.startswith("attention") and "nan" in text for text in printed)

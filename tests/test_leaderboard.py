@@ -53,8 +53,8 @@ from pe_lab.results.presentation.leaderboard_details import (
     tuning_table,
 )
 from pe_lab.results.suite import Suite, task_digest
-from pe_lab.store.digests import digest_of
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import digest_of
 
 NONE = pl.DataFrame(schema=SCHEMA)
 MISSED = [0.5] * 6

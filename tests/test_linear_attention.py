@@ -1,19 +1,19 @@
-"""Linear attention: the formula in loops, chunks, the state of its cache, accepted rotations."""
+"""Linear attention, LSTM and GRU: the formulas in loops, states that do not grow, refusals."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
-from formulas import rotated
+from formulas import gru, rotated, sigmoid
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.base import LayerConfig, Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
-from pe_lab.models.transformer_config import LayerConfig
+from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.rope import RoPE
 from pe_lab.training.plan import build_encodings
@@ -31,8 +31,7 @@ def config(**changes: Any) -> LinearAttentionConfig:
 
 
 def encoding(pe: str, **keys: Any) -> PositionalEncoding:
-    section = {**facts.section(pe), **keys}
-    return build_encodings(section, config().dims(VOCAB, 8, MAX_LEN))[0]
+    return build_encodings({**facts.section(pe), **keys}, config().dims(VOCAB, 8, MAX_LEN))[0]
 
 
 def attention(pe: str = "none", **keys: Any) -> LinearAttention:
@@ -106,8 +105,6 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
         cache, sizes, parts = made.empty_cache(), set(), []
         for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):
             parts.append(made(x[:, a:b], pos[:, :b], None, cache)[0])
-            assert cache.kv_BHDD is not None
-            assert cache.k_BHD is not None
             assert (cache.keys.length, cache.values.length, cache.inputs.length) == (0, 0, 0)
             sizes.add((cache.kv_BHDD.shape, cache.k_BHD.shape))
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
@@ -116,8 +113,7 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
 
 def test_the_cache_has_no_tokens_unless_the_encoding_reads_them() -> None:
     for pe, kept in (("rope", 0), ("conv", 5)):
-        cfg = config()
-        model = cfg.build(Vocabulary(VOCAB), [encoding(pe)])
+        model = config().build(Vocabulary(VOCAB), [encoding(pe)])
         cache = model.empty_cache()
         for t in range(5):
             model(torch.zeros(1, 1, dtype=torch.int64), torch.arange(t + 1)[None], cache)
@@ -186,12 +182,10 @@ def test_only_rotations_by_position_are_accepted() -> None:
         refusals = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
         assert (refusals == [None, None]) == fits, (name, refusals)
     message = cfg.refuses(encoding("yarn"))
-    assert message is not None
     assert message.startswith("with temperature=true scales logits")
     assert cfg.refuses(encoding("yarn", temperature=False)) is None
     combined = {"parts": facts.parts("learned", {"pe": "rope", "logn": "test"})}
     message = cfg.refuses(encoding("combined", **combined))
-    assert message is not None
     assert "change pe.parts.1.logn" in message
     assert cfg.refuses(encoding("combined", parts=facts.parts("learned", "rope"))) is None
 
@@ -203,3 +197,103 @@ def test_layers_may_differ_but_have_no_window() -> None:
     assert [(type(a), a.n_heads) for a in found] == [(LinearAttention, 4), (LinearAttention, 2)]
     with pytest.raises(ValueError, match=r"layers\.1\.window=5 is not allowed: .* leave it out"):
         config(n_layers=2, layers={1: LayerConfig(window=5)})
+
+
+SIZE, WORDS, LENGTH = 3, 5, 6
+CONFIGS = {"lstm": LSTMConfig, "gru": GRUConfig}
+
+
+every_kind = pytest.mark.parametrize("kind", CONFIGS)
+
+
+def built(kind: str, pe: str = "none", **changes: Any) -> Recurrent:
+    sizes = {"n_layers": 2, "d_model": SIZE, "dropout": 0.0, "tied_embeddings": False}
+    cfg = CONFIGS[kind](**{**sizes, **changes})
+    encodings = build_encodings(facts.section(pe), cfg.dims(WORDS, LENGTH, 64))
+    torch.manual_seed(0)
+    return cfg.build(Vocabulary(WORDS), encodings)
+
+
+def tokens(length: int = LENGTH) -> Tensor:
+    return torch.randint(0, WORDS, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def tanh(x: Tensor) -> Tensor:
+    return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
+
+
+def naive_layer(kind: str, cells: Any, x: list[Tensor]) -> list[Tensor]:
+    """The outputs (E,) of one layer for the inputs (E,) of one sequence."""
+    w, u, b, b_h = (getattr(cells, f"{name}_l0") for name in
+                    ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))  # fmt: skip
+    h, c, out = torch.zeros(SIZE), torch.zeros(SIZE), []
+    for x_t in x:
+        given, kept = w @ x_t + b, u @ h + b_h
+        if kind == "lstm":
+            i, f, g, o = (given + kept).chunk(4)
+            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+            h = sigmoid(o) * tanh(c)
+        else:
+            h = gru(given, kept, h)
+        out.append(h)
+    return out
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@every_kind
+def test_equals_the_formula(kind: str, tied: bool) -> None:
+    model = built(kind, tied_embeddings=tied)
+    seen, slow = tokens(), list[Tensor]()
+    for row in seen:
+        x = [model.tokens.weight[token] * (math.sqrt(SIZE) if tied else 1) for token in row]
+        for layer in model.layers:
+            x = naive_layer(kind, layer.cells, x)
+        slow.append(torch.stack(x))
+    outs = [model(seen, torch.arange(LENGTH)[None]), torch.stack(slow)]
+    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
+    trunk = [p for name, p in model.named_parameters() if name != "head.weight"]
+    direction = torch.randn(2, LENGTH, SIZE)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(out, trunk, direction) for out in outs), rtol=1e-10, atol=1e-10
+    )
+    assert model.unembed(outs[0]).shape == (2, LENGTH, WORDS)
+    assert (model.head.weight is model.tokens.weight) == tied
+
+
+@every_kind
+def test_the_cache_does_not_grow_with_what_was_read(kind: str) -> None:
+    model = built(kind)
+    cache = model.empty_cache()
+    sizes = []
+    for t in range(20):
+        model(tokens(1), torch.arange(t + 1)[None], cache)
+        assert cache.tokens_BS.length == 0
+        sizes.append(sum(part.numel() for state in cache.states for part in state))
+    assert set(sizes) == {2 * 2 * SIZE * (2 if kind == "lstm" else 1)}
+    # An encoding of the input may look back.
+    cached = built(kind, "conv")
+    cache = cached.empty_cache()
+    cached(tokens(3), torch.arange(3)[None], cache)
+    cached(tokens(1), torch.arange(4)[None], cache)
+    assert cache.tokens_BS.length == 4
+
+
+@every_kind
+def test_dropout_is_on_the_input_of_layers_and_on_the_output(kind: str) -> None:
+    """As Zaremba 2014 has it: never from one token to the next, so a share of the output is 0."""
+    model = built(kind, dropout=0.25, d_model=64, n_layers=1)
+    hidden = model(tokens(50), torch.arange(50)[None], key=3)
+    assert 0.2 < float((hidden == 0).double().mean()) < 0.3
+    plain = model.eval()(tokens(50), torch.arange(50)[None])
+    assert not (plain == 0).any()
+    # What is left of the output is larger by 1 / (1 - p), and of a changed input besides.
+    kept = hidden != 0
+    assert not torch.allclose(hidden[kept] * 0.75, plain[kept])
+
+
+@every_kind
+def test_weights_are_about_as_many_as_estimated(kind: str) -> None:
+    cfg = CONFIGS[kind](n_layers=3, d_model=64, dropout=0.0, tied_embeddings=False)
+    model = built(kind, n_layers=3, d_model=64)
+    held = sum(p.numel() for p in model.layers.parameters())
+    assert cfg.weights() == pytest.approx(held, rel=0.02)

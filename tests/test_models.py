@@ -1,23 +1,40 @@
-"""What every model of conf/model must keep; a new yaml is tested by existing."""
+"""What every model of conf/model must keep, alone and in runs; a new yaml is tested by existing."""
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from hydra.utils import get_object
-from small_models import MODELS, config, every_model, small
+from program import Here, rows, state, the_run, tiny
+from small_models import MODELS, config, every_model, small, two_parts
 
 from docs import facts
+from pe_lab.cli.train import checked_jobs
+from pe_lab.common.errors import UsageError
+from pe_lab.config.schema import Config
 from pe_lab.evaluation.contract import models
+from pe_lab.evaluation.contract.base import (
+    NotClaimedError,
+    gradients,
+    in_pieces,
+    scattered,
+    sequential,
+)
+from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.evaluation.contract.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
-from pe_lab.evaluation.contract.outcome import NotClaimedError
 from pe_lab.evaluation.contract.suite import OF_A_MODEL
-from pe_lab.evaluation.contract.tiny import gradients, loss, scattered, sequential
+from pe_lab.experiment.load_run import inspect_run, load
+from pe_lab.experiment.run import run_alone
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.plan import build_encodings, plan
 
 ENCODINGS = facts.names()
 
@@ -57,14 +74,9 @@ def test_each_encoding_acts_or_is_refused_in_one_sentence(
             with pytest.raises(ValueError, match="depends on the sequence's length"):
                 model.empty_cache()
             continue
-        cached, first = model.empty_cache(), PLACE + 1
-        steps = [model(seen[:, :first], pos[:, :first], cached)]
-        for t in range(first, LENGTH):
-            steps.append(model(seen[:, t : t + 1], pos[:, : t + 1], cached))
-        torch.testing.assert_close(torch.cat(steps, 1), hidden, rtol=1e-10, atol=1e-10)
+        cache_gap(model, seen, pos, PLACE + 1)
     if pe != "none":
         plain = built(name)
-        assert plain is not None
         assert (plain(seen, scattered(2, LENGTH, MAX_LEN)) - hidden).abs().max() > 1e-6
 
 
@@ -82,20 +94,11 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 
 
 @every_model
-def test_half_precision_is_finite(name: str) -> None:
-    model = built(name)
-    assert model is not None
-    exact = model(tokens(), SEQUENTIAL)
+def test_a_cache_in_half_precision(name: str) -> None:
+    model = built(name).eval()
     with torch.autocast("cpu", torch.bfloat16):
-        half = model(tokens(), SEQUENTIAL)
-        loss(half).backward()
-        model.eval()
-        cached = model.empty_cache()
-        for part in (slice(0, PLACE + 1), slice(PLACE + 1, LENGTH)):
-            last = model(tokens()[:, part], SEQUENTIAL[:, : part.stop], cached)
-    for found, expected in ((half, exact), (last, exact[:, PLACE + 1 :])):
-        torch.testing.assert_close(found.float(), expected, rtol=0.3, atol=0.3)
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        half = in_pieces(model, tokens(), SEQUENTIAL, PLACE + 1, LENGTH - PLACE - 1)
+    torch.testing.assert_close(half.float(), model(tokens(), SEQUENTIAL), rtol=0.3, atol=0.3)
 
 
 @every_model
@@ -113,3 +116,69 @@ def test_yaml_and_class_hold_the_same_keys(name: str) -> None:
     hints = get_type_hints(get_object(section["_target_"]).__init__)
     taken = {key for key, hint in hints.items() if hint is not type(None)} - {"return"}
     assert taken == section.keys() - {"_target_"}
+
+
+def words(name: str, *more: str) -> list[str]:
+    """A small run of a model."""
+    section = facts.section(name, "model")
+    given = tiny(
+        f"model={name}", "task=selective_copy", "task.n_copy=4", "task.n_blank=4",
+        "eval.sequences=16", "train.steps=4", "train.batch_size=4", *more,
+    )  # fmt: skip
+    keys = [w.removeprefix("model.").partition("=")[0] for w in given]
+    return [
+        w
+        for w, key in zip(given, keys, strict=True)
+        if not w.startswith("model.") or key in section
+    ]
+
+
+@cache
+def job(name: str) -> Config:
+    (made,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2"))
+    return made
+
+
+@every_model
+def test_a_run_and_what_is_done_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["pe-lab"])
+    monkeypatch.chdir(tmp_path)
+    found = run_alone(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
+    folder = the_run(Path("runs"))
+    assert state(folder)["state"] == "finished"
+    assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
+    trained = load(folder)
+    for split in ("in_domain", "ood/long_x2"):
+        error = trained.answers(split.removeprefix("ood/")).measured()["error"]
+        assert error == found["metrics"][f"{split}/error"]
+        assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
+    if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):
+        with pytest.raises(UsageError, match=f"give a run of .* not of model={name}"):
+            inspect_run(folder)
+        return
+    for head in inspect_run(folder).heads:
+        sums = head.maps["attention"].sum(-1)
+        assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)
+
+
+def test_refused_on_the_command_line(here: Here) -> None:
+    lines = {
+        ("lstm", "pe=cope"): "pe=cope acts in attention, .* none, .* sinusoidal",
+        ("linear_attention", "pe=rope", "pe.logn=train"): "with logn=train .* change pe.logn",
+        (
+            "linear_attention",
+            "pe=xpos",
+        ): "pe=xpos cannot be used with linear attention.* rope, sinusoidal",
+        ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
+        ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
+        ("seq2seq", "task=copy", "pe=floater", "pe.blocks=all"): "pe=floater acts .*sinusoidal",
+        ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",
+    }
+    for (name, *given), told in lines.items():
+        plain = [w for w in tiny(*given) if not w.startswith("model.") or w in given]
+        refusal = here(f"model={name}", *plain)
+        assert (refusal.status, refusal.err.count("\n")) == (2, 1)
+        assert re.search(told, refusal.err), refusal.err
+    assert not Path("runs").exists()

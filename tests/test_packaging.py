@@ -20,6 +20,7 @@ from program import ROOT, Here, assert_has, the_run, tiny
 from rich.table import Table
 
 from benchmarks import __main__ as command
+from benchmarks.gauges import peak
 from benchmarks.listing import Listing
 from benchmarks.main_job import checked_source
 from benchmarks.ours import flipflop, model_of, sized
@@ -164,7 +165,9 @@ def test_a_checkout_runs_uninstalled_in_another_folder(checkout: Path, elsewhere
         (["--cfg", "job", *tiny()], {"torch", "wandb"}),
         (["results"], {"torch", "wandb", "hydra"}),
         (["compare"], {"torch", "wandb", "hydra"}),
-        (["report", "inspect=none"], {"torch", "wandb", "hydra"}),
+        pytest.param(
+            ["report", "inspect=none"], {"torch", "wandb", "hydra"}, marks=pytest.mark.extended
+        ),
     ],
 )
 def test_nothing_slow_is_imported(here: Here, words: list[str], slow: set[str]) -> None:
@@ -272,6 +275,17 @@ def test_data_have_the_length_asked_for(length):
 def test_ratio_is_the_median_of_the_rounds():
     times = Times({"ours": [1, 2, 4], "theirs": [3, 4, 40]}, {"ours": [1], "theirs": [1]})
     assert times.ratio("theirs", "ours") == 3
+
+
+def test_peak_memory_is_counted() -> None:
+    """Of two tensors of 1 MiB that live at once, beside one that is freed before."""
+
+    def step() -> float:
+        torch.zeros(2**18)
+        one, other = torch.zeros(2**18), torch.ones(2**18)
+        return float(one[0] + other[0])
+
+    assert 2 * 2**20 <= peak(step) < 2.1 * 2**20
 
 
 def test_finished_parts_are_kept(tmp_path, monkeypatch):

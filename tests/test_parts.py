@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import Here, assert_refused, summary, the_run, tiny
+from program import Here, assert_has, assert_refused, succeeded, summary, the_run, tiny
 
 DECAY = """
 import torch
@@ -33,8 +33,7 @@ def parts_of(runs: Path) -> list[dict[str, Any]]:
 
 
 def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
-    ended = here(*tiny("pe=combined", "pe.parts=[{pe: rope, layers: [0], base: 500}, alibi]"))
-    assert ended.status == 0, ended.err
+    succeeded(here(*tiny("pe=combined", "pe.parts=[{pe: rope, layers: [0], base: 500}, alibi]")))
     rope, alibi = parts_of(tmp_path / "runs")
     assert rope == {
         "pe": "rope",
@@ -54,8 +53,7 @@ def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
 
 def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Path) -> None:
     for base in ("500", "5e2"):
-        ended = here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]"))
-        assert ended.status == 0, ended.err
+        succeeded(here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]")))
     assert the_run(tmp_path / "runs")
     assert here(*tiny("pe=combined", "pe.parts=[rope,alibi]")).status == 0
     assert len(list((tmp_path / "runs").glob("*/*/seed*"))) == 2
@@ -63,11 +61,11 @@ def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Pat
 
 def test_a_sweep_and_its_results(here: Here, tmp_path: Path) -> None:
     swept = "pe.parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
-    ended = here("-m", *tiny("pe=combined", swept))
-    assert ended.status == 0, ended.err
+    succeeded(here("-m", *tiny("pe=combined", swept)))
     shown = here("results").out
-    for setting in ("parts=[learned,t5]", "parts=[rope,alibi]", "parts.0.base=500"):
-        assert setting in shown.replace("\n", " ")
+    assert_has(
+        shown.replace("\n", " "), "parts=[learned,t5]", "parts=[rope,alibi]", "parts.0.base=500"
+    )
 
 
 def test_an_encoding_from_config_dir_is_a_part(
@@ -80,8 +78,7 @@ def test_an_encoding_from_config_dir_is_a_part(
     )
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     words = ["--config-dir", "mine", *tiny("pe=combined", "pe.parts=[decay,rope]", "train.lr=0.5")]
-    ended = here(*words)
-    assert ended.status == 0, ended.err
+    succeeded(here(*words))
     assert parts_of(tmp_path / "runs")[0]["start"] == 0.5
     again = here(*words[:2], *tiny("pe=combined", "pe.parts=[decya]"))
     assert_refused(again, "did you mean decay")
@@ -135,8 +132,7 @@ def test_refused_before_any_work(here: Here, tmp_path: Path, parts: str, words: 
     "word", ["pe.parts.0.base=5", "+pe.parts.2=alibi", "pe.parts.1.layers=[0]", "~pe.parts.0"]
 )
 def test_a_part_is_changed_with_the_list(here: Here, word: str) -> None:
-    ended = here(*tiny("pe=combined", word))
-    assert_refused(ended, "pe.parts=[cope, {pe: rope, KEY: VALUE}]")
+    assert_refused(here(*tiny("pe=combined", word)), "pe.parts=[cope, {pe: rope, KEY: VALUE}]")
 
 
 def test_a_key_named_parts_of_another_encoding_is_left_alone(
@@ -151,6 +147,5 @@ def test_a_key_named_parts_of_another_encoding_is_left_alone(
     )
     (tmp_path / "mine" / "pe" / "parted.yaml").write_text("_target_: parted.Parted\nparts: [1]\n")
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    ended = here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]"))
-    assert ended.status == 0, ended.err
+    succeeded(here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]")))
     assert "parts=[1, 2]" in here("results").out

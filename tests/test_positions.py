@@ -1,22 +1,28 @@
-"""Sources of positions: what each draws, its limit, what it refuses.
-
-What follows from tokens or tasks is in test_task_positions.py.
-"""
+"""Positions: what each source draws, its limit, what it refuses; ids of tokens and of tasks."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import Here, assert_refused, tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numbers_task import Numbers
+from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from scipy.stats import chisquare
 
+from pe_lab.common.errors import UsageError
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Ints
+from pe_lab.core.task import Batch, Ints
+from pe_lab.experiment.load_run import load
 from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Randomized, Sequential
+from pe_lab.pe.task_positions import Abacus, Coupled, Rows
+from pe_lab.tasks.copy import Copy
+from pe_lab.training.measure import generate
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
-drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
+each_drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
 
 
 def sample(source: ByLength, n: int, length: int, training: bool = True) -> Ints:
@@ -37,7 +43,7 @@ def is_uniform(values: Ints, low: int, high: int) -> bool:
     return low == high or bool(chisquare(np.bincount(values)[low:]).pvalue > 1e-4)
 
 
-@drawn
+@each_drawn
 @pytest.mark.parametrize("length", [1, 2, 7, 20])
 def test_increasing_and_within_limits(kind: type[Drawn], length: int) -> None:
     source = kind(20, False)
@@ -51,22 +57,21 @@ def test_increasing_and_within_limits(kind: type[Drawn], length: int) -> None:
     assert source.limit(length, training=True) == 20
 
 
-@drawn
+@each_drawn
 def test_rows_differ_and_follow_the_stream(kind: type[Drawn]) -> None:
     source = kind(100, False)
     rows = sample(source, 50, 10)
     assert len(np.unique(rows, axis=0)) > 25
     np.testing.assert_array_equal(rows, sample(source, 50, 10))
-    other = source.sample(generator(1, "test"), 50, 10, training=True)
-    assert not np.array_equal(rows, other)
+    assert not np.array_equal(rows, source.sample(generator(1, "test"), 50, 10, training=True))
 
 
-@drawn
+@each_drawn
 def test_exactly_fitting(kind: type[Drawn]) -> None:
     np.testing.assert_array_equal(sample(kind(9, False), 3, 9), np.tile(np.arange(9), (3, 1)))
 
 
-@drawn
+@each_drawn
 def test_evaluation(kind: type[Drawn]) -> None:
     plain, random = kind(20, False), kind(20, True)
     # Without: any length, one row for all.
@@ -77,7 +82,7 @@ def test_evaluation(kind: type[Drawn]) -> None:
     assert random.limit(7, training=False) == 20
 
 
-@drawn
+@each_drawn
 def test_too_long(kind: type[Drawn]) -> None:
     message = "21 tokens cannot have 20 different positions: set positions.max to 21 or more"
     for source, training in ((kind(20, False), True), (kind(20, True), False)):
@@ -89,8 +94,7 @@ def test_too_long(kind: type[Drawn]) -> None:
 
 def test_sequential() -> None:
     for training in (True, False):
-        rows = sample(Sequential(), 5, 4, training)
-        np.testing.assert_array_equal(rows, [[0, 1, 2, 3]])
+        np.testing.assert_array_equal(sample(Sequential(), 5, 4, training), [[0, 1, 2, 3]])
         assert Sequential().limit(4, training=training) == 4
 
 
@@ -139,8 +143,7 @@ def test_refused_by_the_command_line(here: Here, name: str) -> None:
             ["63 tokens", "20 different", "set positions.max to 63"],
         ),
     ):
-        ended = here(*tiny(f"positions={name}", *words))
-        assert_refused(ended, *parts)
+        assert_refused(here(*tiny(f"positions={name}", *words)), *parts)
 
 
 @pytest.mark.parametrize("name", ["pose", "offset"])
@@ -148,6 +151,198 @@ def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
     """A table of positions.max rows, in training and in a fixed draw at evaluation."""
     words = ["pe=learned", f"positions={name}", "positions.max=80", "train.steps=3"]
     for flag in ("false", "true"):
-        ended = here(*tiny(*words, f"positions.evaluation={flag}"))
-        assert ended.status == 0, ended.err
+        succeeded(here(*tiny(*words, f"positions.evaluation={flag}")))
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2
+
+
+def task(**keys: object) -> Numbers:
+    return Numbers(splits={}, **keys)  # type: ignore[arg-type]
+
+
+def ids_of(source: Abacus | Coupled, data: Batch, training: bool = True, seed: int = 0) -> Ints:
+    return source.of_batch(generator(seed, "test"), data, training=training)
+
+
+def batch_of(tokens: Ints) -> Batch:
+    return Batch(tokens, tokens, np.zeros(tokens.shape, dtype=bool))
+
+
+@given(rows=st.lists(st.lists(st.integers(0, 10), min_size=9, max_size=9), min_size=1, max_size=4))
+def test_abacus_counts_the_digits_of_each_number(rows: list[list[int]]) -> None:
+    ids = Abacus(99).bound(task()).of_tokens(np.array(rows))
+    for row, found in zip(rows, ids.tolist(), strict=True):
+        count, expected = 0, []
+        for token in row:
+            count = count + 1 if token < 10 else 0
+            expected.append(count)
+        assert found == expected
+
+
+def test_abacus_shifts_digits_by_one_k_in_training_only() -> None:
+    source, data = Abacus(3).bound(task()), task().sample(generator(1), 50)
+    plain = ids_of(source, data, training=False)
+    np.testing.assert_array_equal(plain, np.tile([1, 2, 3, 0, 1, 2], (50, 1)))
+    seen = set()
+    for seed in range(60):
+        ids = ids_of(source, data, seed=seed)
+        (k,) = np.unique(ids[ids > 0] - plain[plain > 0])
+        np.testing.assert_array_equal(ids == 0, plain == 0)
+        assert ids.max() < source.limit_for(task(), training=True)
+        seen.add(int(k))
+    assert seen == {0, 1, 2, 3}
+    assert plain.max() < source.limit_for(task(), training=False)
+
+
+def test_coupled_gives_the_ids_of_the_task_from_a_random_start() -> None:
+    source, data = Coupled(9).bound(task()), task().sample(generator(1), 400)
+    assert source.axes == ()
+    plain = ids_of(source, data, training=False)
+    np.testing.assert_array_equal(plain, np.tile([1, 2, 3, 0, 1, 2], (400, 1)))
+    ids = ids_of(source, data)
+    shift = (ids - plain).max(1, keepdims=True)
+    np.testing.assert_array_equal(ids, np.where(plain > 0, plain + shift, 0))
+    # Ids 1 .. 3 start at 1 .. 6, as all stay below 9.
+    assert set(np.unique(shift)) == set(range(6))
+    assert source.limit_for(task(), training=True) == 9
+    assert source.limit_for(task(length=20), training=False) == 21
+
+
+@given(rows=st.lists(st.lists(st.integers(8, 10), min_size=9, max_size=9), min_size=1, max_size=4))
+def test_rows_begin_at_a_separator(rows: list[list[int]]) -> None:
+    ids = Rows(None).bound(task()).of_tokens(np.array(rows))
+    for tokens, found in zip(rows, ids.tolist(), strict=True):
+        row, column, expected = 0, -1, []
+        for token in tokens:
+            row, column = (row + 1, 0) if token == 10 else (row, column + 1)
+            expected.append([row, column])
+        assert found == expected
+    assert Rows("9").bound(task()).of_tokens(np.array([[9, 9]])).tolist() == [[[1, 0], [2, 0]]]
+
+
+def test_axes_are_shifted_apart() -> None:
+    both = task(axes="both")
+    source, data = Coupled(9).bound(both), both.sample(generator(1), 200)
+    assert source.axes == ("place", "copy")
+    plain, ids = (ids_of(source, data, training=t) for t in (False, True))
+    assert ids.shape == (200, 6, 2)
+    np.testing.assert_array_equal(plain[0].T, [[1, 2, 3, 0, 1, 2], [1, 1, 1, 0, 2, 2]])
+    place, copy = (ids - plain).max(1).T
+    assert set(place) == set(range(6))
+    assert set(copy) == set(range(7))
+    assert abs(np.corrcoef(place, copy)[0, 1]) < 4 / np.sqrt(200)
+
+
+def test_batches_keep_ids_with_their_rows() -> None:
+    data = task().sample(generator(1), 8)
+    ids = np.arange(8 * 6).reshape(8, 6)
+    moved = Batch(data.tokens, data.targets, data.scored, positions={"place": ids})
+    np.testing.assert_array_equal(moved.take(np.array([5, 2])).positions["place"], ids[[5, 2]])
+
+
+def test_without_digits_or_ids() -> None:
+    letters = Copy(splits={}, min_letters=2, max_letters=2, n_symbols=3)
+    with pytest.raises(ValueError, match=r"abacus numbers the digits .* no word 0 \.\. 9"):
+        Abacus(99).bound(letters)
+    with pytest.raises(ValueError, match="this one gives none: choose a task that does"):
+        Coupled(9).bound(letters)
+    with pytest.raises(ValueError, match=r"up to 20, .* below positions.max=9: set .* to 21"):
+        Coupled(9).bound(task()).limit_for(task(length=20), training=True)
+    bare = batch_of(task().sample(generator(1), 2).tokens)
+    with pytest.raises(UsageError, match="these sequences hold no position ids for place"):
+        ids_of(Coupled(9).bound(task()), bare)
+
+
+def words(*changed: str) -> list[str]:
+    """A run of the task above, whose yaml is in the folder ``mine``."""
+    mine = Path("mine/task/numbers.yaml")
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text(
+        "_target_: numbers_task.Numbers\naxes: place\nlength: 3\nsplits: {longer: {length: 5}}\n"
+    )
+    keys = {"task": "numbers", "pe": "learned", "eval.generate": "true", "train.steps": "3"}
+    keys |= dict(word.split("=") for word in changed)
+    return ["--config-dir", "mine", *tiny(*(f"{key}={value}" for key, value in keys.items()))]
+
+
+@pytest.mark.parametrize("source", ["abacus", "coupled", "rows"])
+def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> None:
+    """Trained, generated from, evaluated at another length and with another encoding."""
+    pe = "rope_2d" if source == "rows" else "learned"
+    keys = (f"positions={source}", f"pe={pe}", "train.steps=60", "train.lr=0.01")
+    assert here(*words(*keys)).status == 0
+    folder = the_run(tmp_path / "runs")
+    assert 0 <= summary(folder)["metrics"]["ood/longer/error_generated"] <= 1
+    _, pos = load(folder).sequences("longer")
+    if source == "rows":
+        columns = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(pos[0].T, [[0] * 5 + [1] * 5, columns])
+    else:
+        np.testing.assert_array_equal(pos[0], [1, 2, 3, 4, 5, 0, 1, 2, 3, 4])
+    trust = ["--config-dir", "mine"]
+    assert here("eval", f"run={folder}", "lengths=8", *trust).status == 0
+    refused = here("eval", f"run={folder}", "pe=alibi", *trust)
+    reason = "pe=alibi reads 1 id" if source == "rows" else "needs increasing positions"
+    assert reason in refused.out + refused.err
+    outcome = here("generate", f"run={folder}", "prompt=123=", "tokens=3", *trust)
+    if source != "coupled":
+        assert outcome.status == 0, outcome.err
+    else:
+        assert_refused(outcome, "knows the ids of a task's sequences only")
+
+
+@pytest.mark.parametrize(("source", "pe"), [("abacus", "learned"), ("rows", "rope_2d")])
+def test_generated_tokens_get_the_positions_of_what_was_generated(
+    here: Here, tmp_path: Path, source: str, pe: str
+) -> None:
+    """With a key cache, as without: each step reads the ids of all tokens so far."""
+    assert here(*words(f"positions={source}", f"pe={pe}")).status == 0
+    run = load(the_run(tmp_path / "runs"))
+    of_tokens = run.plan.positions.of_tokens
+    prompt = torch.tensor([[1, 2, 3, 10], [4, 4, 10, 4]])
+    pos = torch.from_numpy(of_tokens(prompt.numpy()))
+    found = generate(run.model, prompt, pos, 6, of_tokens=of_tokens)
+    read = prompt
+    for n in range(6):
+        ids = torch.from_numpy(of_tokens(read.numpy()))
+        with torch.inference_mode():
+            best = run.model.unembed(run.model(read, ids)[:, -1]).argmax(-1, keepdim=True)
+        assert torch.equal(best[:, 0], found[:, n])
+        read = torch.cat((read, best), 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
+        (("task.axes=none", "positions=coupled"), ["this one gives none", "choose a task"]),
+        (("positions=coupled", "positions.max=3"), ["set positions.max to 4 or more"]),
+        (("positions=coupled", "pe=t5"), ["pe=t5 needs increasing positions", "learned", "rope"]),
+        (("positions=abacus", "pe=shaw"), ["pe=shaw needs increasing", "or other positions"]),
+        (("positions=coupled", "task.axes=both"), ["pe=learned reads 1 id", "2 (place, copy)"]),
+        (("positions=abacus", "positions.k_max=-1"), ["positions.k_max=-1"]),
+        (
+            ("positions=rows", "pe=rope"),
+            ["pe=rope reads 1 id", "2 (row, column)", "rope_2d"],
+        ),
+        (("positions=rows", "positions.separator=x"), ["x is not in it", "positions.separator"]),
+        (
+            ("positions=abacus", "model=encoder_decoder"),
+            ["positions=abacus is not allowed with model=encoder_decoder", "separator"],
+        ),
+    ],
+)
+def test_refused_before_any_work(
+    here: Here, tmp_path: Path, changed: tuple[str, ...], parts: list[str]
+) -> None:
+    assert_refused(here(*words(*changed)), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_only_encodings_that_read_positions_are_named(here: Here) -> None:
+    """On none, path and some others positions have no effect."""
+    rows = here(*words("positions=rows", "pe=fire"))
+    assert_refused(rows, "choose an encoding that can (rope_2d)")
+    abacus = here(*words("positions=abacus", "pe=fire"))
+    assert_refused(abacus)
+    named = set(abacus.err.partition("that can (")[2].partition(")")[0].split(", "))
+    assert {"learned", "rope", "rope_2d"} <= named
+    assert not {"none", "path", "stick_breaking", "selective_rope", "conv"} & named

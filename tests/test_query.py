@@ -5,10 +5,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from edited import edit_summary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import made, unfinished
+from made import edit_summary, made, unfinished
 
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.common.errors import UsageError
@@ -190,7 +189,7 @@ def test_where_reports_the_position(where: str, message: str) -> None:
         (["train.stepz=3"], "none of the runs has a key train.stepz: did you mean train.steps"),
         (["ood/spars/error=0"], "ood/spars/error"),
         (["ood/sprse=0"], "a key ood/sprse: did you mean ood/sparse? (choices: "),
-        (["format=gif"], "format=gif: choose from csv, json"),
+        (["format=gif"], "format=gif is not allowed: choose from csv, json"),
         (["train.steps=many"], "train.steps=many: train.steps holds numbers, and many is none"),
         (["seed="], "seed= names no value"),
         (["pe=a", "pe=b"], "pe is given twice"),

@@ -16,8 +16,8 @@ from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
-from pe_lab.store.digests import sealed
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -171,11 +171,11 @@ def test_a_loss_that_is_not_finite_is_not_left_out(here: Here) -> None:
         ("splits=sparze", "splits=sparze: did you mean sparse?"),
         ("metric=eror", "metric=eror: did you mean error?"),
         ("sort=sparce", "sort=sparce: did you mean sparse?"),
-        ("format=cvs", "format=cvs: did you mean csv?"),
+        ("format=cvs", "format=cvs is not allowed: did you mean csv?"),
         ("threshold=5", "threshold=5 is not allowed: set it to a share from 0 to 1"),
         ("threshold=0.1 metric=loss", "metric=loss is none of them: leave threshold out"),
         ("threshold=0.1 evaluations=true", "evaluations=true: its tables have no rates"),
-        ("spread=booth", "spread=booth: did you mean both"),
+        ("spread=booth", "spread=booth is not allowed: did you mean both"),
         ("were=pe", "did you mean where"),
         ("pee=rope", "pee=rope: did you mean pe?"),
         ("where=pe=", "character 4"),

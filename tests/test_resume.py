@@ -7,9 +7,26 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from program import Process, rows, start, state, summary, the_run, tiny
+from program import (
+    ENCODINGS,
+    Here,
+    Process,
+    assert_has,
+    rows,
+    start,
+    state,
+    succeeded,
+    summary,
+    the_run,
+    tiny,
+    working_in,
+)
+
+from pe_lab.cli.main import main
+from pe_lab.training.trainer import Trainer
 
 LONG_MEASURING = ("eval.sequences=800", "eval.batch_tokens=64")
 
@@ -20,6 +37,16 @@ def finished(*words: str, cwd: Path) -> Path:
     run = start(*tiny(*words), cwd=cwd)
     assert run.status == 0, run.stderr
     return the_run(cwd / "runs")
+
+
+def stopped(*words: str, cwd: Path, signum: int, when: Callable[[], Any]) -> Process:
+    """A run that gets a signal when this holds; it ends with the status 128 + signum."""
+    cwd.mkdir(exist_ok=True)
+    run = start(*tiny(*words), cwd=cwd)
+    run.wait_for(when)
+    run.send(signum)
+    assert run.status == 128 + signum
+    return run
 
 
 def metrics_size(cwd: Path) -> int:
@@ -81,31 +108,23 @@ def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
     whole = finished(*words, cwd=tmp_path / "whole")
     cwd = tmp_path / "stopped"
-    cwd.mkdir()
-    run = start(*tiny(*words), cwd=cwd)
-    run.wait_for(lambda: metrics_size(cwd) > 800)
-    run.send(signum)
-    assert run.status == 128 + signum
+    run = stopped(*words, cwd=cwd, signum=signum, when=lambda: metrics_size(cwd) > 800)
     assert "Traceback" not in run.stderr
     folder = the_run(cwd / "runs")
-    stopped = state(folder)
-    assert stopped["state"] == "interrupted"
-    assert 0 < stopped["step"] < 60
-    assert rows(folder)[-1]["step"] == stopped["step"]
+    left = state(folder)
+    assert left["state"] == "interrupted"
+    assert 0 < left["step"] < 60
+    assert rows(folder)[-1]["step"] == left["step"]
     assert (folder / "checkpoint.pt").exists()
     assert "run the same command to continue" in (cwd / "stdout").read_text()
     same(finished(*words, cwd=cwd), whole)
-    assert f"resuming from step {stopped['step']}" in (cwd / "stdout").read_text()
+    assert f"resuming from step {left['step']}" in (cwd / "stdout").read_text()
 
 
 def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
     words = ("train.steps=10", *LONG_MEASURING)
     cwd = tmp_path / "stopped"
-    cwd.mkdir()
-    run = start(*tiny(*words), cwd=cwd)
-    run.wait_for(lambda: step(cwd) == 10)
-    run.send(signal.SIGTERM)
-    assert run.status == 143
+    stopped(*words, cwd=cwd, signum=signal.SIGTERM, when=lambda: step(cwd) == 10)
     folder = the_run(cwd / "runs")
     assert (state(folder)["state"], state(folder)["step"]) == ("interrupted", 10)
     assert not (folder / "summary.json").exists()
@@ -117,11 +136,8 @@ def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
-    words = tiny("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
-    run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: metrics_size(tmp_path) > 800)
-    run.send(signal.SIGINT)
-    assert run.status == 130
+    words = ("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
+    stopped(*words, cwd=tmp_path, signum=signal.SIGINT, when=lambda: metrics_size(tmp_path) > 800)
     assert state(the_run(tmp_path / "runs"))["state"] == "interrupted"
 
 
@@ -133,9 +149,15 @@ def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path: 
     assert run.status == 1
     assert run.stderr.count("\n") == 1
     folder = the_run(tmp_path / "runs")
-    for part in ("is not finite at step", "train.lr=1e+30", "train.clip=None", "lower train.lr",
-                 "the last good checkpoint is kept", str(folder.name)):  # fmt: skip
-        assert part in run.stderr
+    assert_has(
+        run.stderr,
+        "is not finite at step",
+        "train.lr=1e+30",
+        "train.clip=None",
+        "lower train.lr",
+        "the last good checkpoint is kept",
+        str(folder.name),
+    )
     failed = state(folder)
     assert failed["state"] == "failed"
     assert failed["error"] in run.stderr
@@ -176,10 +198,11 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     second = start(*words, f"runs_dir={tmp_path / 'runs'}", cwd=tmp_path / "second")
     assert second.status == 1
     assert second.stderr.count("\n") == 1
-    assert f"is being written by process {first.process.pid} on {os.uname().nodename}" in (
-        second.stderr
+    assert_has(
+        second.stderr,
+        f"is being written by process {first.process.pid} on {os.uname().nodename}",
+        "wait for it",
     )
-    assert "wait for it" in second.stderr
     assert not list(tmp_path.glob("runs/*/*/*/summary.json"))
     first.send(signal.SIGKILL)
     assert first.status == -signal.SIGKILL
@@ -207,3 +230,40 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, disk: Callable[[str], Path], 
     again = run()
     assert again.status == 0, again.stderr
     same(the_run(small_disk / "runs"), whole)
+
+
+SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
+SMALL += ["train.checkpoint_every=5", "positions=randomized", "eval.quick_sequences=4"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of one sweep over all encodings, in one process."""
+    folder = tmp_path_factory.mktemp("sweep")
+    with working_in(folder):
+        assert main(["-m", *tiny("pe=glob(*)", *SMALL)]) == 0
+    return folder / "runs"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_stopped_and_resumed_alone_as_in_the_sweep(
+    swept: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pe: str
+) -> None:
+    step = Trainer.train_step
+
+    def signalled(trainer: Trainer) -> Any:
+        step(trainer)
+        if trainer.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    line = tiny(f"pe={pe}", *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", signalled)
+        assert here(*line).status == 128 + signal.SIGTERM
+    alone = the_run(tmp_path / "runs")
+    assert not (alone / "summary.json").exists()
+    succeeded(here(*line))
+    same = swept / "flipflop" / pe / alone.name
+    assert rows(alone) == rows(same)
+    assert summary(alone) == summary(same)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edited import edit_summary
-from made import errors_of
+from made import edit_summary, errors_of
 from omegaconf import OmegaConf
-from program import Here, Outcome, assert_refused, tiny
+from program import Here, Outcome, assert_refused, ran, tiny
 
 import pe_lab.training.plan
 from pe_lab.cli.train import arguments
@@ -29,13 +28,7 @@ SELF = "task: &t {a: *t}\n"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pe_lab.cli.main import main
-
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(tiny("-m", "pe=none,rope", "train.steps=2")) == 0
-    return folder
+    return ran(tmp_path_factory, tiny("-m", "pe=none,rope", "train.steps=2"))
 
 
 @pytest.fixture

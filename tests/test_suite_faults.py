@@ -2,6 +2,7 @@
 with the numbers of an undisturbed one."""
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -9,12 +10,11 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from program import Here, Process, start, working_in
-from suites import TASK, tiny_suite
-from sweeps import equal, folders, written
+from suites import TASK, equal, folders, tiny_suite, written
 
 from pe_lab.cli.main import main
 from pe_lab.store import checkpoint
@@ -116,40 +116,43 @@ def test_kills_of_the_command(tmp_path: Path, whole: Path, rng: random.Random) -
     equal(tmp_path, whole)
 
 
-def raising(error: Exception) -> Callable[..., object]:
-    """``FlipFlop.sample``, whose 40th call raises the error."""
-    sample, calls = FlipFlop.sample, [0]
+def failing(function: Callable[..., Any], at: int, error: Exception) -> Callable[..., Any]:
+    """The function, whose call of this number raises the error."""
+    calls = itertools.count(1)
 
-    def short(self: FlipFlop, rng: np.random.Generator, n: int) -> object:
-        calls[0] += 1
-        if calls[0] == 40:
+    def short(*words: Any) -> Any:
+        if next(calls) == at:
             raise error
-        return sample(self, rng, n)
+        return function(*words)
 
     return short
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("owner", "name", "at", "error", "said"),
     [
-        (MemoryError("no room for a batch"), "MemoryError: no room for a batch"),
-        (OSError(errno.ENOSPC, "no room"), "OSError: [Errno 28] no room"),
+        (FlipFlop, "sample", 40, MemoryError("no room"), "failed: MemoryError: no room"),
+        (
+            FlipFlop,
+            "sample",
+            40,
+            OSError(errno.ENOSPC, "no room"),
+            "failed: OSError: [Errno 28] no",
+        ),
+        # It goes on from the checkpoint before.
+        (checkpoint, "replace_file", 4, OSError(errno.ENOSPC, "no room"), "cannot be written"),
         # A file that is not there will not be there the next time.
-        (FileNotFoundError(errno.ENOENT, "no such table"), ""),
+        (FlipFlop, "sample", 45, FileNotFoundError(errno.ENOENT, "no such table"), ""),
     ],
 )
 def test_runs_out_of_memory_or_room(
-    here: Here,
-    tmp_path: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    said: str,
-) -> None:
+    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch,
+    owner: Any, name: str, at: int, error: Exception, said: str,
+) -> None:  # fmt: skip
     """They are missing, where an error of the code is a failed trial; the others go on."""
     line = suite(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(FlipFlop, "sample", raising(error))
+        patch.setattr(owner, name, failing(getattr(owner, name), at, error))
         ended = here(*line)
     assert ended.status == 1
     assert ("untuned entries: 1" in " ".join(ended.out.split())) == bool(said)
@@ -157,31 +160,9 @@ def test_runs_out_of_memory_or_room(
         # Its rate has failed, and the score is at one of the other three.
         assert len(results(tmp_path)) == RUNS - 1
         return
-    assert f"failed: {said}" in ended.out
+    assert said in ended.out
     # Without one of four rates none is chosen.
     assert len(results(tmp_path)) == 3
-    assert here(*line).status == 0
-    equal(tmp_path, whole)
-
-
-def test_no_room_for_a_checkpoint(
-    here: Here, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run is missing, and goes on from the checkpoint before."""
-    line, write, calls = suite(tmp_path), checkpoint.replace_file, [0]
-
-    def short(path: Path, *parts: bytes) -> None:
-        calls[0] += 1
-        if calls[0] == 4:
-            raise OSError(errno.ENOSPC, "no room")
-        write(path, *parts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "replace_file", short)
-        ended = here(*line)
-    assert ended.status == 1
-    assert "cannot be written" in ended.out
-    assert "untuned entries: 1" in " ".join(ended.out.split())
     assert here(*line).status == 0
     equal(tmp_path, whole)
 

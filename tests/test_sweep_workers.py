@@ -7,14 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 from program import Here, command, rows, start, state, tiny
-from sweeps import JOBLIB, equal, folders, workers, written
+from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
 from pe_lab.common.errors import HeldError, Interrupted, RunError
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.sweeps import jobs
+from pe_lab.sweeps.jobs import MAX_KILLS, Job, Progress, closing_table, launch_all
 
 
 @pytest.mark.extended
@@ -136,3 +141,134 @@ def test_workers_that_grow_are_replaced_without_a_word(tmp_path: Path) -> None:
     run = command(*JOBLIB, "--config-dir", "mine", *words, cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     assert [row[2] for row in table(run.stdout)] == ["finished"] * 5
+
+
+def job(number: int, folder: Path) -> Job:
+    made = RunFolder(folder / f"seed{number}-00000000")
+    return Job(number, [], {}, str(number), made, False)
+
+
+def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -> None:
+    jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
+    rounds = []
+
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        rounds.append([one.number for one in batch])
+        for one in batch[:2]:
+            one.folder.make()
+            one.folder.set_status("running", one.step(), 9)
+        if batch[0].number == 1:
+            # The second in the pool dies with it.
+            raise BrokenProcessPool
+        for one in batch:
+            one.returned = ("failed", "fine")
+
+    launch_all(jobs, launch)
+    assert rounds == [[1, 2, 3, 4], [1, 2, 3, 4], [3, 4], [1], [2]]
+    assert jobs[0].returned is not None
+    assert jobs[0].returned[0] == "killed"
+    assert [one.returned for one in jobs[1:]] == [("failed", "fine")] * 3
+    outcomes = {one.number: one.outcome() for one in jobs}
+    assert closing_table(jobs, outcomes)[1] == {"killed": 1, "failed": 3}
+
+
+def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> None:
+    (one,) = jobs = [job(1, tmp_path)]
+
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        one.folder.make()
+        one.folder.set_status("running", one.step() + 1, 9)
+        if one.step() < 9:
+            raise BrokenProcessPool
+        one.returned = ("failed", "fine")
+
+    launch_all(jobs, launch)
+    assert one.returned == ("failed", "fine")
+
+
+def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
+    rounds = []
+
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        rounds.append(batch)
+        raise BrokenProcessPool
+
+    with pytest.raises(RunError, match="3 times a worker was killed before it began a job"):
+        launch_all([job(1, tmp_path)], launch)
+    assert len(rounds) == MAX_KILLS
+
+
+def test_a_held_folder_is_tried_again_at_the_end(tmp_path: Path) -> None:
+    jobs = [job(number, tmp_path) for number in (1, 2)]
+    rounds = []
+
+    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        rounds.append(([one.number for one in batch], wait_for_locks))
+        for one in batch:
+            one.returned = (
+                ("failed", "fine") if wait_for_locks or one.number == 2 else ("held", "by another")
+            )
+
+    launch_all(jobs, launch)
+    assert rounds == [([1, 2], False), ([1], True)]
+    assert jobs[0].returned == ("failed", "fine")
+
+
+@pytest.fixture
+def job_of(tmp_path: Path) -> Callable[..., Job]:
+    def make(number: int) -> Job:
+        folder = RunFolder(tmp_path / "runs" / "flipflop" / "rope" / f"seed{number}-00000000")
+        return Job(number, [], {}, f"rope seed {number}", folder, False, steps=400)
+
+    return make
+
+
+def at_step(job: Job, state: str, step: int) -> None:
+    """The folder of a run with rows up to this step."""
+    job.folder.make()
+    job.folder.set_status(state, 0, 400)
+    rows = (f'{{"step": {n}, "train/loss": 0.5}}\n' for n in range(20, step + 1, 20))
+    job.folder.metrics.write_text("".join(rows) + '{"step": 99')
+
+
+def test_jobs_done_running_left_and_the_time_to_go(
+    job_of: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [job_of(number) for number in range(1, 6)]
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    shown = Progress(jobs, total=7)
+    assert shown.line() == "2 of 7 jobs done, 5 left"
+    at_step(jobs[0], "finished", 400)
+    at_step(jobs[1], "running", 240)
+    at_step(jobs[2], "running", 160)
+    jobs[3].returned = ("held", "by another process")
+    now += 80
+    # 800 steps in 80 s; 160 + 240 + 400 are left.
+    assert shown.line() == (
+        "4 of 7 jobs done, 2 running (rope seed 2, step 240 of 400; rope seed 3, step 160 of 400), "
+        "1 left, about 80 s to go"
+    )
+
+
+def test_steps_of_an_earlier_start_do_not_count_as_fast(
+    job_of: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, (one,) = 1000.0, (job_of(1),)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    at_step(one, "interrupted", 200)
+    one.status_before = one.status()
+    shown = Progress([one], total=1)
+    at_step(one, "running", 300)
+    now += 100
+    assert shown.line().endswith("step 300 of 400), 0 left, about 2 min to go")
+
+
+def test_a_sweep_prints_its_line(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LINE_INTERVAL_S", 0.1)
+    out = here("-m", *tiny("seed=0,1", "train.steps=60")).out
+    lines = [line for line in out.splitlines() if " jobs done, " in line]
+    assert any(re.match(r"[01] of 2 jobs done, 1 running \(flipflop none seed [01], step", x)
+               for x in lines)  # fmt: skip
+    assert any(re.search(r", about \d+ s to go$", line) for line in lines)
+    assert not any(line.startswith("2 of 2") for line in lines)

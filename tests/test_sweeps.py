@@ -11,9 +11,9 @@ import pytest
 import torch
 from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, succeeded, tiny
-from sweeps import folders, written
+from suites import folders, written
 
-from pe_lab.experiment.machine import environment, prepare
+from pe_lab.experiment.provenance import environment, prepare
 from pe_lab.results.frame import read_runs
 
 

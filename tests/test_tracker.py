@@ -1,21 +1,28 @@
-"""The group ``tracker``, and what a run ensures about its tracker."""
+"""Trackers: what a run ensures about its own, and what runs are called in wandb."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from offline_wandb import core_of, files, history
+from offline_wandb import core_of, files, history, tracked
 from program import ROOT, Here, rows, state, succeeded, the_run, tiny
 from program import start as start_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pe_lab.experiment import machine
+from pe_lab.cli.train import checked_jobs
+from pe_lab.config.schema import plain
+from pe_lab.core.tracker import closing_row, length_rows, split_rows, with_mean_ood
+from pe_lab.experiment import provenance
+from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments, picture_splits
 from pe_lab.experiment.tracking import Tracking
+from pe_lab.store.run_id import LONGEST, operational, sweep_name, swept
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -157,9 +164,176 @@ def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
     (code / "latin1.txt").write_bytes(b"caf\xe9\n")
-    monkeypatch.setattr(machine, "__file__", str(code / "pe_lab" / "experiment" / "machine.py"))
+    file = code / "pe_lab" / "experiment" / "provenance.py"
+    monkeypatch.setattr(provenance, "__file__", str(file))
     succeeded(here(*tiny("tracker=none")))
     folder = the_run(tmp_path / "runs")
     assert b"\n+caf\xe9\n" in (folder / "git-1.diff").read_bytes()
     (start,) = json.loads((folder / "environment.json").read_text())
     assert len(start["git_revision"]) == 40
+
+
+TODAY = date.today().isoformat()
+
+
+def test_a_sweeps_name_tells_what_it_runs_and_what_it_varies(tmp_path: Path) -> None:
+    words = ["task=flipflop", "pe=cope,rope", "seed=range(3)", "model.d_model=64,128"]
+    assert swept(words) == ("pe", "seed", "model.d_model")
+    for line, begin in (
+        ([*words, "train.lr=1e-3"], f"flipflop--pe+seed+model.d_model--{TODAY}--"),
+        (["experiment=paper/flipflop", "pe=glob(*)"], f"paper-flipflop--pe--{TODAY}--"),
+        (["task=flipflop,counting"], "sweep--task--"),
+        (["task=flipflop"], "flipflop--one--"),
+    ):
+        assert sweep_name(line, tmp_path).startswith(begin)
+
+
+def test_the_same_line_has_the_same_name_on_another_day(tmp_path: Path) -> None:
+    words = ["task=flipflop", "pe=cope,rope"]
+    first = sweep_name(words, tmp_path)
+    earlier = first.replace(TODAY, "2026-01-31")
+    (tmp_path / earlier).mkdir()
+    again = [*reversed(words), "hydra/launcher=joblib", "threads=2", "tracker.wandb.mode=online"]
+    assert sweep_name(again, tmp_path) == earlier
+    assert sweep_name([*words, "train.steps=7"], tmp_path) != earlier
+
+
+def test_a_name_stays_short_enough_to_show(tmp_path: Path) -> None:
+    words = [f"task.splits.a_split_with_a_long_name.key_{n}=1,2" for n in range(9)]
+    name = sweep_name(["task=selective_copy", *words], tmp_path)
+    assert len(name) <= LONGEST
+    assert name.startswith("selective_copy--task.splits.")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("seed=1", False),
+        ("train.lr=1", False),
+        ("+experiment=x", False),
+        ("train.log_every=5", True),
+        ("~debug", True),
+        ("hydra.launcher.n_jobs=2", True),
+        ("hydra/launcher=joblib", True),
+        ("tracker.wandb.mode=online", True),
+    ],
+)
+def test_which_words_change_no_number(word: str, expected: bool) -> None:
+    assert operational(word) is expected
+
+
+def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
+    (config,) = checked_jobs(tiny(*words))
+    run = tracked(Path(), *words, sweep=sweep, run_id=run_id, config=plain(config))
+    return init_arguments(WandbConfig(**config.tracker["wandb"]), run)
+
+
+def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
+    words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
+    arguments = called(*words, "tracker.wandb.tags=[mine,rope]")
+    notes = f"pe-lab {' '.join(words)} 'tracker.wandb.tags=[mine,rope]'"
+    expected = {
+        "name": "rope-seed3 task=flipflop pe.base=500", "id": "id", "group": None,
+        "job_type": "rope", "tags": ["mine", "rope", "flipflop", "1L-d16"], "notes": notes,
+    }  # fmt: skip
+    assert {key: arguments[key] for key in expected} == expected
+    config = arguments["config"]
+    assert (config["setting"], config["pe"]["base"]) == ("rope pe.base=500", 500)
+
+
+def test_name_group_and_notes_are_keys() -> None:
+    keys = ("name", "group", "notes")
+    words = [f"tracker.wandb.{key}=mine" for key in keys]
+    arguments = called(*words, sweep="flipflop--pe--2026-11-22--0123abcd")
+    assert [arguments[key] for key in keys] == ["mine"] * 3
+
+
+def test_a_job_of_a_sweep_is_in_its_group() -> None:
+    sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
+    arguments = called("pe=rope", "positions=randomized", sweep=sweep)
+    assert arguments["name"] == "rope-seed0 positions=randomized"
+    assert arguments["group"] == sweep
+    assert "randomized" in arguments["tags"]
+
+
+def test_a_name_tells_two_settings_apart_also_those_of_two_sweeps() -> None:
+    sweep = f"flipflop--pe+seed--{TODAY}--0123abcd"
+    long = "task.splits.sparse.p_ignore=0." + "9" * 150
+    lines = [
+        [],
+        ["train.steps=7"],
+        ["task=counting", "task.n_vars=3"],
+        ["task.splits.sparse.p_ignore=0.9"],
+        ["task.splits.dense.p_ignore=0.9"],
+        ["task.splits.dense.p_ignore=0.9", "task.splits.sparse.p_ignore=0.8"],
+        ["task.splits.dense.p_ignore=0.8", "task.splits.sparse.p_ignore=0.9"],
+        [long],
+        [long, "model.d_model=32"],
+    ]
+    names = [called("pe=rope", *line, sweep=sweep)["name"] for line in lines]
+    assert len(set(names)) == len(lines)
+    assert max(map(len, names)) == 128
+
+
+def test_runs_of_two_sweeps_are_one_setting_only_if_they_differ_in_the_seed_alone() -> None:
+    sweep = f"flipflop--pe+seed--{TODAY}--0123abcd"
+    words = ("task=flipflop", "pe=rope", "model.d_model=32", "threads=2")
+
+    def setting(*more: str) -> str:
+        return str(called(*words, *more, sweep=sweep)["config"]["setting"])
+
+    assert setting("seed=1") == setting("seed=2") == "rope model.d_model=32"
+    more = ("train.steps=7", "task.splits.sparse.p_ignore=0.9", "task.splits.dense.p_ignore=0.9")
+    assert len({setting(), *map(setting, more)}) == 4
+
+
+def test_tags_fit_and_a_run_done_again_says_so() -> None:
+    arguments = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
+    assert len(arguments["tags"][0]) == 64
+    assert arguments["name"].startswith("none-seed0 again 2")
+
+
+SUMMARY: dict[str, Any] = {
+    "steps": 30,
+    "splits": {"in_domain": "in_domain", "a": "ood/a", "b": "ood/b", "far": None},
+    "metrics": {
+        **{"in_domain/error": 0.1, "in_domain/n": 9, "in_domain/guess": 0.5},
+        **{"ood/a/error": 0.2, "ood/b/error": 0.6, "ood/b/loss": None, "params/total": 7},
+    },
+    "by": {
+        "in_domain": {"length": {"1": {"error": 0.0, "n": 1}, "33-64": {"error": 0.5, "n": 8}}},
+        "a": {"length": {"65-128": {"error": 0.2, "n": 5}}, "distance": {}},
+    },
+}
+
+
+def test_the_mean_out_of_domain_error_goes_with_every_row_that_has_all_errors() -> None:
+    """As in the tables of ``results``: another mean under the same name would be compared."""
+    splits = ["in_domain", "a", "b"]
+    row = {"step": 1, "ood/a/error": 0.2, "ood/b/error": 0.4, "ood/b/error_low": 0.0}
+    assert with_mean_ood(row, splits)["ood/error"] == pytest.approx(0.3)
+    for row in ({"in_domain/error": 0.5}, {"ood/a/error": None, "ood/b/error": 0.4}):
+        assert with_mean_ood(row, splits) == row
+    row, numbers = closing_row(SUMMARY)
+    assert "ood/error" not in row.keys() | numbers.keys()
+
+
+def test_what_closes_a_run() -> None:
+    splits = {split: place for split, place in SUMMARY["splits"].items() if place}
+    row, numbers = closing_row({**SUMMARY, "splits": splits})
+    assert row == {
+        **{"step": 30, "in_domain/error": 0.1, "ood/a/error": 0.2, "ood/b/error": 0.6},
+        **{"ood/error": 0.4},
+    }
+    assert {"params/total": 7, "in_domain/guess": 0.5}.items() <= numbers.items()
+    assert "ood/b/loss" not in numbers
+    first, *_, last = split_rows(SUMMARY)
+    assert first == ["in_domain", 0.1, None, None, None, None, 9, 0.5]
+    assert last == ["far", *[None] * 7]
+    assert length_rows(SUMMARY) == [
+        ["in_domain", 1, 0.0, 1],
+        ["in_domain", 64, 0.5, 8],
+        ["a", 128, 0.2, 5],
+    ]
+    only = {"splits": {"in_domain": "in_domain"}, "metrics": {}}
+    assert (picture_splits(SUMMARY), picture_splits(only)) == (["in_domain", "b"], ["in_domain"])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edited import edit_summary
-from program import Here, assert_has, assert_refused, succeeded, the_run, tiny
+from made import edit_summary
+from program import Here, assert_has, assert_refused, ran, succeeded, the_run, tiny
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.evaluate import evaluate
@@ -22,14 +22,7 @@ WORDS = tiny("train.steps=4", "train.checkpoint_every=2")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pe_lab.cli.main import main
-
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(WORDS) == 0
-        assert main(["eval", "run=runs/flipflop", "lengths=8,12"]) == 0
-    return folder
+    return ran(tmp_path_factory, WORDS, ["eval", "run=runs/flipflop", "lengths=8,12"])
 
 
 @pytest.fixture
@@ -157,8 +150,7 @@ def test_what_is_wrong(here: Here, run: Path, spoil: Callable[[Path], object], p
 
 def test_one_damaged_run_does_not_stop_the_evaluation_of_others(here: Here, run: Path) -> None:
     assert here(*WORDS, "seed=1").status == 0
-    others = tuple(here(*WORDS, f"seed={seed}").status for seed in (2, 3))
-    assert others == (0, 0)
+    assert [here(*WORDS, f"seed={seed}").status for seed in (2, 3)] == [0, 0]
     flip(run / "summary.json", 300)
     flip(next(run.parent.glob("seed2-*")) / "checkpoint.pt", 300)
     assert_refused(
@@ -177,14 +169,12 @@ def test_a_summary_without_its_digest_is_damaged_everywhere(
     here: Here, run: Path, cut: str
 ) -> None:
     """Cut out, or its key changed by a byte: every summary of this format has one."""
-    path = run / "summary.json"
+    path, part = run / "summary.json", "summary.json does not fit its digest"
     text = path.read_text()
     path.write_text(text.partition(cut)[0] + "}" if "," in cut else text.replace(cut, '"digast"'))
-    part = "summary.json does not fit its digest"
     assert part in " ".join(here("results", "where=state=broken").out.split())
     for words in (WORDS, ["inspect", f"run={run}"], ["eval", f"run={run}", "lengths=8"]):
-        ended = here(*words)
-        assert (ended.status, part in ended.err) == (1, True), words
+        assert_refused(here(*words), part, status=1)
     assert part in here("-m", *WORDS, "seed=0,1").out
 
 
@@ -255,17 +245,15 @@ def test_the_report_names_the_curves_that_are_missing_or_were_edited(here: Here,
     assert_has(text, f"Left out: {missing} is missing", f"{other} does not fit its digest in summ")
 
 
-def test_a_lock_that_is_a_link_is_named(here: Here, run: Path, tmp_path: Path) -> None:
+def test_a_lock_that_is_no_file_is_named(here: Here, run: Path, tmp_path: Path) -> None:
     lock = run.relative_to(Path.cwd()).with_name(f".{run.name}.lock")
-    for spoil, part in (
-        (lambda: lock.symlink_to(tmp_path / "precious"), "is a link, and nothing is written"),
-        (lock.mkdir, "is a folder in the place of a file: remove it"),
-    ):
-        lock.unlink(missing_ok=True)
-        spoil()
-        ended = here(*WORDS)
-        assert (ended.status, ended.err.count("\n")) == (1, 1)
-        assert ended.err.startswith(f"pe-lab: {lock} {part}")
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(tmp_path / "precious")
+    said = f"pe-lab: {lock} is a link, and nothing is written"
+    assert_refused(here(*WORDS), said, status=1)
+    lock.unlink()
+    lock.mkdir()
+    assert_refused(here(*WORDS), f"pe-lab: {lock} is a folder in the place of a file", status=1)
     assert not (tmp_path / "precious").exists()
     # A pipe can be locked, and nothing waits for its writer.
     lock.rmdir()

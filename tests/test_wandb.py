@@ -28,7 +28,7 @@ from offline_wandb import (
 from program import Here, rows, succeeded, the_run, tiny
 from program import start as start_process
 
-from pe_lab.experiment.trackers.labels import SPLIT_COLUMNS
+from pe_lab.core.tracker import SPLIT_COLUMNS
 from pe_lab.experiment.trackers.wandb import WandbFolder, WandbTracker, sync_command
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
@@ -102,50 +102,69 @@ def test_system_metrics_are_off_by_default_and_packages_are_listed(tmp_path: Pat
         assert "torch==" in packages.read_text()
 
 
+def forget_logged(run: Path) -> None:
+    """Leave what a killed process does."""
+    file = run / "wandb" / "rows"
+    rows = json.loads(file.read_text())
+    del rows["logged"]
+    file.write_text(json.dumps(rows))
+
+
+def rows_in(folder: WandbFolder) -> list[int]:
+    """How many rows a process need not log again: online, and offline."""
+    found = []
+    for mode in ("online", "offline"):
+        folder.read(mode)
+        found.append(folder.rows)
+    return found
+
+
 def test_how_many_rows_earlier_processes_logged(tmp_path: Path) -> None:
     """A server that does not count the rows it has, as openwandb, gets none a second time."""
     folder = WandbFolder(tmp_path)
-    folder.begin("abcdef")
+    assert rows_in(folder) == [0, 0]
+    first = folder.id
+    folder.begin()
     folder.end(7, online=True)
-    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 7]
-    folder.begin("abcdef")
+    assert rows_in(folder) == [7, 7]
+    folder.begin()
     folder.end(9, online=False)
-    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 9]
+    assert rows_in(folder) == [7, 9]
     # Killed: how many rows were logged is unknown.
-    folder.begin("abcdef")
-    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [7, 0]
-    (tmp_path / "rows").write_text("[")
-    assert [folder.earlier(mode).rows for mode in ("online", "offline")] == [0, 0]
-    assert folder.earlier("online").suffix == "abcdef"
+    folder.begin()
+    assert rows_in(folder) == [7, 0]
+    assert folder.id == first
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "part"),
+    ("content", "part"),
     [
-        ("rows", b"[]", "rows is not as pe-lab writes it"),
-        ("rows", b'{"logged": -1}', "(logged=-1"),
-        ("rows", b"\xff", "rows cannot be read"),
-        ("id", b"../../x", "id is not as pe-lab writes it"),
-        ("id", b"\xff\xfe", "id cannot be read"),
-        ("id", None, "id cannot be read"),
+        (b"[]", "rows is not as pe-lab writes it"),
+        (b'{"id": "abcdef", "sent": -1}', "(sent=-1"),
+        (b'{"id": "../../x", "sent": 0}', "(id='../../x'"),
+        (b"[", "rows cannot be read"),
+        (b"\xff", "rows cannot be read"),
+        (None, "rows cannot be read"),
     ],
 )
-def test_a_broken_file_is_one_sentence_and_the_rows_are_logged_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: bytes | None, part: str
+def test_a_broken_file_is_one_sentence_and_the_rows_are_logged_as_another_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, part: str
 ) -> None:
     folder = WandbFolder(tmp_path)
-    folder.begin("abcdef")
+    folder.read("offline")
+    before = folder.id
     folder.end(7, online=True)
     if content is None:
-        (tmp_path / name).unlink()
-        (tmp_path / name).mkdir()
+        (tmp_path / "rows").unlink()
+        (tmp_path / "rows").mkdir()
     else:
-        (tmp_path / name).write_bytes(content)
-    earlier = folder.earlier("offline")
-    assert (earlier.rows, earlier.suffix == "abcdef") == (0, name == "rows")
+        (tmp_path / "rows").write_bytes(content)
+    folder.read("offline")
+    assert folder.rows == 0
+    assert folder.id != before
     (line,) = warnings(caplog)
     assert part in line
-    assert line.endswith("logged again" if name == "rows" else "logged as another run")
+    assert line.endswith("logged as another run")
 
 
 def test_a_sync_line_quotes_the_folder_and_names_the_option_for_online_runs() -> None:
@@ -185,7 +204,7 @@ def test_a_resumed_run_has_every_row_once(
     (file,) = files(tmp_path)
     run_id = start(file)["run_id"]
     if end != "interrupted":
-        (tmp_path / "wandb" / "rows").unlink()
+        forget_logged(tmp_path)
     if end == "killed":
         with file.open("r+b") as handle:
             handle.truncate(file.stat().st_size // 2)
@@ -212,7 +231,7 @@ def test_a_run_that_was_killed_and_synced_becomes_another_run(tmp_path: Path) ->
     first.log(row(0))
     first.finish(None, 1)
     (file,) = files(tmp_path)
-    (tmp_path / "wandb" / "rows").unlink()
+    forget_logged(tmp_path)
     file.with_suffix(".wandb.synced").touch()
     write_metrics(tmp_path, [row(0)])
 

@@ -6,7 +6,7 @@
     pe-lab check pe=rope,cope,fox                a line for each encoding
     pe-lab check task=copy task.max_letters=8    a task; model=gru: a model
     pe-lab check                                 all encodings; with --config-dir FOLDER all in it
-    pe-lab check pe=decay d_model=64 n_heads=4   in a larger model (but for the cost)
+    pe-lab check pe=decay d_model=64 n_heads=4   in a larger model
 
 An encoding is checked in a small transformer in float64, with its keys as they are and with each
 other choice of one key (``pairing=half``). ``not claimed`` means that a point does not apply. A
@@ -40,9 +40,9 @@ from pe_lab.config.choices import choices
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pe_lab.evaluation.contract.outcome import Outcome
+    from pe_lab.evaluation.contract.base import Outcome
 
-STYLES = {"pass": "green", "fail": "bold red", "not claimed": "dim", "measured": ""}
+STYLES = {"pass": "green", "fail": "bold red", "not claimed": "dim"}
 Even = Annotated[int, Field(ge=2, multiple_of=2, description="an even number of at least 2")]
 
 
@@ -122,7 +122,6 @@ def _keys(options: CheckOptions, pairs: list[tuple[str, str]]) -> list[str]:
 
 
 def _section(group: str, name: str, words: list[str]) -> dict[str, Any]:
-    """The checked keys of one choice."""
     section: dict[str, Any] = getattr(checked([f"{group}={name}", *words]), group)
     return section
 
@@ -144,14 +143,13 @@ def _all(config_dir: str | None) -> dict[str, list[str]]:
 
 
 def _line(title: str, outcomes: list["Outcome"]) -> Text:
-    """One of several: counts of points and the cost; each failure on a line below."""
+    """One of several: counts of points; each failure on a line below."""
     counts = Counter(one.state for one in outcomes)
     failed = [one for one in outcomes if one.state == "fail"]
     text = Text(f"{title:22}", "bold")
     text.append(f"{counts['pass']:3} pass", STYLES["pass"])
     text.append(f"{counts['fail']:3} fail", STYLES["fail"] if failed else STYLES["not claimed"])
     text.append(f"{counts['not claimed']:3} not claimed", STYLES["not claimed"])
-    text.append("".join(f"   {one.sentence}" for one in outcomes if one.state == "measured"))
     for one in failed:
         text.append(f"\n    fail: {one.name}: {one.sentence}", STYLES["fail"])
     return text

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import polars as pl
 
-from pe_lab.common.errors import RunError, UsageError, reason
+from pe_lab.common.errors import RunError, UsageError, reason, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.options import parse
-from pe_lab.common.timeout import call_with_timeout
+from pe_lab.core.tracker import call_with_timeout
 from pe_lab.results.frame import GROUPS
 from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected
@@ -30,8 +30,6 @@ REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 
 
 class DashboardOptions(RunOptions):
-    """The keys of ``pe-lab dashboard``."""
-
     command = "dashboard"
 
     mode: Literal["offline", "online"] = "offline"
@@ -91,7 +89,6 @@ def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null, or the text."""
     try:
         return json.loads(text.lower())
     except ValueError:
@@ -134,17 +131,12 @@ def _replace_saved(workspace: Any, entity: str, path: Path) -> None:
 def _write(workspace: Any, path: Path) -> None:
     """Write what the library sends to wandb, as JSON."""
     view = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=1)
-    try:
+    with writing(path, "another out="):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, view.encode() + b"\n")
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be written ({error.strerror}): give another place with out="
-        ) from None
 
 
 def _save(workspace: Any, path: Path) -> str:
-    """Save the workspace in wandb; return its URL."""
 
     def save() -> str:
         import wandb

@@ -26,12 +26,12 @@ import numpy as np
 from pydantic import Field
 
 from pe_lab import __version__
-from pe_lab.cli.train import checked_beside, require_task
-from pe_lab.common.errors import RunError, UsageError
+from pe_lab.cli.train import task_of
+from pe_lab.common.errors import UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
 from pe_lab.common.output import printable
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.core.batch import FORMAT, SUFFIX, encoded
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import TRAIN, Batch, Task
@@ -46,7 +46,7 @@ BYTES_PER_TOKEN = 64
 
 
 class DataOptions(Options, extra="allow"):
-    """The keys of ``pe-lab data``; every other one is a key of the run."""
+    """Every other key is one of the run."""
 
     command = "data"
     of_run = True
@@ -67,18 +67,9 @@ def show(words: Sequence[str]) -> None:
     options = parse(DataOptions, rest)
     path = Path(options.to)
     _check_path(path)
-    config = checked_beside(options, config_dir)
-    require_task(options)
-    # Imported here: torch takes a second.
-    from pe_lab.training.plan import build_task
-
-    task = build_task(config.task)
-    names = [TRAIN, *task.evaluated()]
-    if options.split not in names:
-        raise UsageError(
-            f"data split={options.split}: the task has no such split: "
-            + did_you_mean(options.split, names)
-        )
+    config, task = task_of(options, config_dir)
+    known = [TRAIN, *task.evaluated()]
+    check_known("data split={}: the task has no such split", [options.split], known)
     batch, in_order = _sequences(config, task, options.split, options.n)
     header = {
         "pe_lab_data": FORMAT,
@@ -92,12 +83,8 @@ def show(words: Sequence[str]) -> None:
         "in_order": in_order,
         "vocab": list(task.vocab),
     }
-    try:
+    with writing(path, "another file"):
         write_new_file(path, encoded(header, batch))
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be written ({error.strerror}): make room there, or name another file"
-        ) from None
     n, tokens = batch.tokens.shape
     print(
         printable(

@@ -24,7 +24,6 @@ out=FILE.csv, else evaluations/TIME.csv in the runs_dir of the runs.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-import logging
 import os
 import sys
 import time
@@ -36,6 +35,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from pe_lab.cli.run_argument import common_runs_dir, finished_runs
+from pe_lab.common.console import logger
 from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError
 from pe_lab.common.options import (
     AtLeastOne,
@@ -48,14 +48,10 @@ from pe_lab.common.options import (
 from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.presentation.tables import Spread
 
-logger = logging.getLogger("pe_lab")
-
 LINE_INTERVAL_S = 30.0
 
 
 class EvalOptions(Options):
-    """The keys of ``pe-lab eval``."""
-
     command = "eval"
 
     run: str = ""

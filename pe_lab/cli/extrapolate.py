@@ -21,8 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pe_lab.common.errors import UsageError, cannot_write
-from pe_lab.common.files import write_new_file
+from pe_lab.common.errors import UsageError
 from pe_lab.common.options import Options, parse
 from pe_lab.results.presentation.formats import Format, markdown, print_tables
 
@@ -134,7 +133,7 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
 
 
 def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -> None:
-    from pe_lab.report.page import write_evaluations
+    from pe_lab.report.page import write_evaluations, write_new
     from pe_lab.results.presentation.comparisons import extrapolation_tables
 
     accuracies = {
@@ -145,9 +144,5 @@ def _write(form: Format, task: str, evaluated: "pl.DataFrame", runs_dir: Path) -
     out = runs_dir / "evaluations" / f"extrapolate-{datetime.now():%Y-%m-%dT%H-%M-%S}.csv"
     written = out.with_suffix(".md")
     write_evaluations(evaluated, out, "accuracy")
-    try:
-        text = "\n".join(map(markdown, found))
-        write_new_file(written, text.encode())
-    except OSError as error:
-        raise cannot_write(written, error) from None
+    write_new(written, "\n".join(map(markdown, found)).encode())
     print_tables(form, found, evaluated, None, [f"written to {written}, {out}"], {})

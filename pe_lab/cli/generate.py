@@ -19,38 +19,29 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from pe_lab.cli.run_argument import find_run
+from pe_lab.cli.run_argument import RunArgument, find_run
 from pe_lab.common.config_dir import trust
 from pe_lab.common.errors import UsageError
-from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
+from pe_lab.common.options import AtLeastOne, parse, without_config_dir
 from pe_lab.common.output import printable
 
 if TYPE_CHECKING:
     from pe_lab.experiment.load_run import LoadedRun
 
 
-class GenerateOptions(Options):
-    """The keys of ``pe-lab generate``."""
-
+class GenerateOptions(RunArgument):
     command = "generate"
 
-    run: str = Field(
-        min_length=1,
-        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
-        "pe-lab runs lists them",
-    )
     prompt: str = Field(description='a prompt for the model to go on from: give prompt=".."')
     tokens: AtLeastOne = 200
     temperature: float = Field(1.0, gt=0, description="a number greater than 0")
     top_k: AtLeastOne | None = None
     top_p: float | None = Field(None, gt=0, le=1, description="a number greater than 0, at most 1")
     seed: int = Field(0, ge=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
-    runs_dir: Path = Path("runs")
 
     @model_validator(mode="after")
     def _draws(self) -> Self:

@@ -11,35 +11,26 @@ All numbers count from 0.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from pe_lab.cli.run_argument import find_run
+from pe_lab.cli.run_argument import RunArgument, find_run
 from pe_lab.common.config_dir import trust
 from pe_lab.common.console import console
-from pe_lab.common.options import Options, parse, without_config_dir
+from pe_lab.common.options import parse, without_config_dir
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 
 
-class InspectOptions(Options):
-    """The keys of ``pe-lab inspect``."""
-
+class InspectOptions(RunArgument):
     command = "inspect"
 
-    run: str = Field(
-        min_length=1,
-        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
-        "pe-lab runs lists them",
-    )
     split: str = "in_domain"
     sample: Index = 0
     layer: Index | None = None
     head: Index | None = None
     query: Index | None = None
-    runs_dir: Path = Path("runs")
 
 
 def show(words: Sequence[str]) -> None:
@@ -54,7 +45,7 @@ def show(words: Sequence[str]) -> None:
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.experiment.load_run import inspect_run
-    from pe_lab.inspection.text import choose_head, lines
+    from pe_lab.inspection.page import choose_head, lines
 
     inspection = inspect_run(path, options.split, options.sample, options.query)
     head = choose_head(inspection, options.layer, options.head)

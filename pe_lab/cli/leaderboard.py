@@ -27,6 +27,7 @@ for each task, entry and split, with shares instead of %. docs/method.md defines
 show; there are no ranks and no single score.
 """
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,18 +36,35 @@ from typing import Literal
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.console import console
+from pe_lab.common.errors import RunError, UsageError, writing
+from pe_lab.common.files import replace_file
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.entries import Place
 from pe_lab.results.leaderboard.families import SUITE, by_family, entry_order, most_evidence
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import Format, Table, print_tables
-from pe_lab.results.presentation.leaderboard import conclusion, overview, task_table
+from pe_lab.results.presentation.leaderboard import (
+    conclusion,
+    overview,
+    overview_notes,
+    task_table,
+)
+from pe_lab.results.presentation.leaderboard_details import (
+    absent_note,
+    across_tables,
+    broken_notes,
+    lacking_note,
+    phases_table,
+    provenance,
+    tuning_table,
+)
 from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 
@@ -94,21 +112,32 @@ def show(words: Sequence[str]) -> None:
         raise UsageError(
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
-    shipped, digest = pl.DataFrame(schema=SCHEMA), None
     if options.to is not None:
-        from pe_lab.cli.leaderboard_files import check_file
-
         check_file(options.to)
+    shipped, digest = pl.DataFrame(schema=SCHEMA), None
     if options.shipped:
         shipped, digest = file.shipped_rows(suite)
     here = suite_runs(Path(options.runs_dir), suite)
-    if options.to is not None:
-        from pe_lab.cli.leaderboard_files import write
-
-        command = shlex.join(["pe-lab", "leaderboard", *words])
-        write(options.to, suite, shipped, here, tasks, digest, command)
-        return
     found = scores(suite, shipped, here.rows)
+    if options.to is not None:
+        left = _left_out(here, _lacking(found, here, tasks), suite)
+        if options.to.suffix == PARQUET:
+            _write_runs(options.to, file.merged(shipped, here.rows), left)
+        elif options.to.suffix in PICTURES:
+            _write_picture(options.to, found, tasks)
+        else:
+            command = shlex.join(["pe-lab", "leaderboard", *words])
+            _write_page(
+                options.to, found, tasks, [*left, *provenance(found, tasks, digest)], command
+            )
+    else:
+        _print(found, here, tasks, digest, options)
+
+
+def _print(
+    found: Scores, here: Found, tasks: list[str], digest: str | None, options: LeaderboardOptions
+) -> None:
+    suite = found.suite
     columns = _columns(suite, tasks, options)
     shown = _shown(found, tasks, options)
     rows = found.cells.filter(pl.col("task").is_in(tasks))
@@ -127,8 +156,6 @@ def show(words: Sequence[str]) -> None:
     tables = _tables(found, tasks, columns, shown, options)
     notes = _notes(found, here, tasks, columns, shown, options)
     if options.details:
-        from pe_lab.results.presentation.leaderboard_details import provenance
-
         notes += provenance(found, tasks, digest)
     print_tables(options.format, tables, rows, None, notes, facts, headline)
 
@@ -142,9 +169,7 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
     listed, controls = entry_order(found, tasks)
     if options.pe is not None:
         known = [*listed, *controls]
-        for name in options.pe:
-            if not any(name in (entry, entry.split()[0]) for entry in known):
-                raise UsageError(f"pe={name}: {did_you_mean(name, known)}")
+        check_known("pe={}", options.pe, [*known, *(entry.split()[0] for entry in known)])
         return {e for e in known if e in options.pe or e.split()[0] in options.pe}
     return None if options.all else most_evidence(found, tasks, listed, SHOWN)
 
@@ -160,25 +185,28 @@ def _tables(
         of = "by family of tasks" if options.family is None else f"on {', '.join(options.family)}"
         title = f"Success rate in % {of}, suite {found.suite.title}"
         return [overview(found, columns, title, options.sort, shown)]
-    if options.view == "families" and not options.details:
-        return [task_table(found, task, options.sort, shown, options.split) for task in tasks]
-    # Imported here: across imports scipy, which takes a second.
-    from pe_lab.results.presentation import leaderboard_details as details
-
     if options.view == "across":
-        return details.across_tables(found, tasks, shown)
-    if options.view == "tuning":
-        tuned = [details.tuning_table(found, task, shown) for task in tasks]
-        return [table for table in tuned if table is not None]
-    both = [
-        table
-        for task in tasks
-        for table in (
-            task_table(found, task, options.sort, shown, options.split),
-            details.phases_table(found, task),
-        )
-    ]
-    return [table for table in both if table is not None]
+        return across_tables(found, tasks, shown)
+    made: list[Table | None] = []
+    for task in tasks:
+        if options.view == "tuning":
+            made.append(tuning_table(found, task, shown))
+        else:
+            made.append(task_table(found, task, options.sort, shown, options.split))
+            made += [phases_table(found, task)] if options.details else []
+    return [table for table in made if table is not None]
+
+
+def _lacking(found: Scores, here: Found, tasks: list[str]) -> list[Place]:
+    """The runs of these tasks that lacked memory or disk space and have no other result."""
+    known = {*found.rows["run_id"]}
+    return [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
+
+
+def _left_out(here: Found, lacking: list[Place], suite: Suite) -> list[str]:
+    """A line for each kind of run that is not counted."""
+    notes = [lacking_note(lacking, suite)] if lacking else []
+    return [*notes, *broken_notes(here.broken), *here.versions]
 
 
 def _notes(
@@ -191,24 +219,18 @@ def _notes(
 ) -> list[str]:
     """Two lines: what the tables leave out, and how to see more. With ``details`` each thing that
     is left out has a line."""
-    known = {*found.rows["run_id"]}
-    lacking = [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
-    failed = found.rows.filter(pl.col("task").is_in(tasks), state="failed")["run_id"].n_unique()
+    lacking = _lacking(found, here, tasks)
     if options.details:
-        from pe_lab.results.presentation import leaderboard_details as details
-        from pe_lab.results.presentation.leaderboard import overview_notes
-
         notes = overview_notes(found, columns)
         if options.view != "families":
-            notes = details.absent_note(found, tasks, options.view == "tuning")
-        notes += [details.lacking_note(lacking, found.suite)] if lacking else []
-        return [*notes, *details.broken_notes(here.broken), *here.versions]
+            notes = absent_note(found, tasks, options.view == "tuning")
+        return [*notes, *_left_out(here, lacking, found.suite)]
+    failed = found.rows.filter(pl.col("task").is_in(tasks), state="failed")["run_id"].n_unique()
+    excluded = len(lacking) + len(here.broken)
     left = [
-        f"{counted(len(lacking) + len(here.broken), 'run')} not counted"
-        if lacking or here.broken
-        else "",
+        f"{counted(excluded, 'run')} not counted" if excluded else "",
         f"{counted(failed, 'run')} failed" if failed else "",
-        *([f"{len(here.versions)} of your entries mix versions"] if here.versions else []),
+        f"{len(here.versions)} of your entries mix versions" if here.versions else "",
     ]
     listed, _ = entry_order(found, tasks)
     more = len({*found.cells.filter(pl.col("task").is_in(tasks))["entry"]} & {*listed} - shown) \
@@ -236,8 +258,7 @@ def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
             if key == "task" and value not in known and value in choices("task"):
                 where = _where(suite, value)
                 raise UsageError(f"task={value} is not in suite {suite.name}: {where}")
-            if value not in known:
-                raise UsageError(f"{key}={value}: {did_you_mean(value, known)}")
+        check_known(f"{key}={{}}", getattr(options, key), known)
     found = [
         name
         for name, task in suite.tasks.items()
@@ -297,11 +318,81 @@ def _check_together(options: LeaderboardOptions) -> None:
 
 def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> None:
     """UsageError if ``sort`` is no column of every table."""
-    if options.sort in (None, SUITE):
+    if options.sort is None:
         return
     names = list(_columns(suite, tasks, options))
     if options.task is not None or options.split is not None:
         first = options.split or [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
         names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
-    if options.sort not in names:
-        raise UsageError(f"sort={options.sort}: {did_you_mean(options.sort, [*names, SUITE])}")
+    check_known("sort={}", [options.sort], [*names, SUITE])
+
+
+PICTURES = (".svg", ".png", ".pdf")
+MARK = '<meta name="generator" content="pe-lab leaderboard">'
+
+
+def check_file(path: Path) -> None:
+    """UsageError if ``to`` is no such kind of file, or would overwrite what is not ours."""
+    if path.suffix not in (PARQUET, ".html", *PICTURES):
+        raise UsageError(
+            f"to={path}: give FILE.html for the page, FILE.svg, .png or .pdf for its heat map, "
+            "FILE.parquet for the runs"
+        )
+    try:
+        folder, there = path.parent.is_dir(), os.path.lexists(path)
+        plain = path.is_file() and not path.is_symlink()
+        head = path.read_bytes()[:1000] if plain else b""
+    except OSError as error:
+        raise UsageError(f"to={path}: {error.strerror}, choose another name") from None
+    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
+    if not folder:
+        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
+    if there and path.suffix in PICTURES:
+        raise UsageError(f"to={path} is there and is left as it is: choose another name")
+    if there and not plain:
+        raise UsageError(f"to={path} is no plain file and is left as it is: choose another name")
+    if head and not ours:
+        raise UsageError(
+            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
+            "name"
+        )
+
+
+def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
+    file.check_kept(path, rows)
+    _say_written(path, rows, f"{{}}, SHA-256 {file.write(rows, path)}..")
+    for note in notes:
+        console().print(note, soft_wrap=True)
+
+
+def _write_page(
+    path: Path, found: Scores, tasks: list[str], notes: list[str], command: str
+) -> None:
+    # Imported here: scipy and the charts take a second.
+    from pe_lab.report.leaderboard import leaderboard_page
+
+    _write(path, leaderboard_page(found, tasks, notes, command).encode())
+    _say_written(path, found.rows, "{}; open it in a browser")
+
+
+def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
+    from pe_lab.common.html import drawn
+    from pe_lab.report.leaderboard import leaderboard_grid
+    from pe_lab.report.tables import picture
+
+    grid = leaderboard_grid(found, tasks)
+    if not grid.columns:
+        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
+    _write(path, drawn(picture(grid), path.suffix.strip(".")))
+    rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
+    _say_written(path, rows, "the heat map of {}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with writing(path, "another to="):
+        replace_file(path, content)
+
+
+def _say_written(path: Path, rows: pl.DataFrame, what: str) -> None:
+    size, runs = path.stat().st_size / 1e6, counted(rows["run_id"].n_unique(), "run")
+    console().print(f"{path}: {size:.2f} MB, {what.format(runs)}", soft_wrap=True)

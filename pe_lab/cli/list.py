@@ -16,8 +16,7 @@ from hydra.utils import get_object
 from rich.table import Table
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import CHOICES, choices
 
 
@@ -35,9 +34,7 @@ def summary_line(text: str) -> str:
 
 def show(words: Sequence[str]) -> None:
     """Print the table of these groups, or of all."""
-    for word in words:
-        if word not in CHOICES:
-            raise UsageError(f"list {word}: unknown group, {did_you_mean(word, CHOICES)}")
+    check_known("list {}: unknown group", words, CHOICES)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for header in ("choice", "what it is"):
         table.add_column(header, no_wrap=header == "choice")

@@ -107,7 +107,6 @@ DEBUG = {f"debug={word}" for word in ("true", "yes", "on", "1", "t", "y")}
 
 
 def entry() -> None:
-    """The console script."""
     sys.exit(main())
 
 

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError, cannot_write
+from pe_lab.common.errors import UsageError, writing
 from pe_lab.common.options import Options, parse
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
@@ -131,12 +131,10 @@ def write(kind: str, name: str, folder: Path) -> list[Path]:
             if parent.exists() and not parent.is_dir():
                 raise UsageError(f"to={folder}: {parent} is not a folder; choose another")
     cls = "".join(part.capitalize() for part in name.split("_"))
-    try:
-        for ending, path in paths.items():
+    for ending, path in paths.items():
+        with writing(path, "another to=FOLDER"):
             path.parent.mkdir(parents=True, exist_ok=True)
             # "x": nothing that another process has written since is lost.
             with open(path, "x", encoding="utf-8") as file:
                 file.write(texts[ending].replace("CLASS", cls).replace("NAME", name))
-    except OSError as error:
-        raise cannot_write(path, error, "another to=FOLDER") from None
     return list(paths.values())

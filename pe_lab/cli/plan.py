@@ -20,7 +20,7 @@ import polars as pl
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.results.leaderboard.claims import (
     Claims,
     check_claims,
@@ -66,9 +66,7 @@ def show(words: Sequence[str]) -> None:
     suite = load_suite(claims.suite.rpartition("-")[0], folder)
     own = [] if folder is None else [one.stem for one in folder.glob("pe/*.yaml")]
     check_claims(path, claims, suite, [*suite.encodings, *suite.controls, *own])
-    for name in options.claim or []:
-        if name not in claims.claims:
-            raise UsageError(f"claim={name}: {did_you_mean(name, claims.claims)}")
+    check_known("claim={}", options.claim, claims.claims)
     rows = shipped_rows(suite)[0], suite_rows(Path(options.runs_dir), suite)
     if options.preregister:
         ends = [] if folder is None else ["--config-dir", str(folder)]
@@ -92,7 +90,7 @@ def _register(
     path: Path, claims: Claims, suite: Suite, rows: pl.DataFrame, ends: Sequence[str]
 ) -> None:
     # Imported here: torch takes a second.
-    from pe_lab.experiment.machine import environment
+    from pe_lab.experiment.provenance import environment
 
     names = register(path, claims, suite, rows, environment(1, "cpu")[0]["git_revision"])
     print(f"registered in {path}: {', '.join(names) or 'nothing new'}; commit it before the runs:")

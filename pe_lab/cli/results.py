@@ -45,8 +45,15 @@ from pe_lab.common.output import counted
 from pe_lab.results.aggregate import RATED, SETTING, grouped
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named
-from pe_lab.results.presentation.formats import Format, print_tables
-from pe_lab.results.presentation.tables import Layout, Spread, pooled_keys_note, pooled_note, tables
+from pe_lab.results.presentation.formats import Format, Table, print_tables
+from pe_lab.results.presentation.tables import (
+    Layout,
+    Spread,
+    pooled_keys_note,
+    pooled_note,
+    tables,
+    with_differs,
+)
 from pe_lab.results.selection import FileOptions, selected, write_file_of_runs
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
@@ -94,42 +101,47 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(ResultsOptions, rest)
-    runs, form, metric = selected(options, config_dir), options.format, options.metric
-    by = SETTING if options.by is None else options.by
+    runs = selected(options, config_dir)
     _check(options)
     if options.to is not None:
         write_file_of_runs(runs, options.to)
         console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
         return
-    facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
+    found, rows, notes = _content(runs, options)
+    facts = {"metric": options.metric, "interval": "95 %, Student's t, of the mean over seeds"}
+    print_tables(options.format, found, rows, runs, notes, facts)
+
+
+def _content(
+    runs: pl.DataFrame, options: ResultsOptions
+) -> tuple[list[Table], pl.DataFrame, list[str]]:
+    """The tables, the same as numbers, and notes."""
     if runs.is_empty():
         among = " ".join([str(options.file or options.runs_dir), *options.filters])
         begin = "pe-lab task=flipflop pe=cope makes one in runs"
-        notes = [f"no runs in {among}: {'leave out a filter' if options.filters else begin}"]
-        print_tables(form, [], pl.DataFrame(), runs, notes, facts)
-    elif "finished" not in runs["state"]:
-        print_tables(form, [], pl.DataFrame(), runs, [], facts)
-    elif options.evaluations:
+        none = f"no runs in {among}: {'leave out a filter' if options.filters else begin}"
+        return [], pl.DataFrame(), [none]
+    finished = runs.filter(pl.col("state") == "finished")
+    if finished.is_empty():
+        return [], pl.DataFrame(), []
+    metric, spread, where = options.metric, options.spread, options.where
+    if options.evaluations:
         from pe_lab.results.presentation.evaluations import recorded_tables
 
         found, rows, notes = recorded_tables(
-            runs, metric, options.by, options.splits, options.sort, options.spread
+            runs, metric, options.by, options.splits, options.sort, spread
         )
         evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs)))
-        notes += pooled_note(evaluated, ["pe", *(options.by or ["setting"])], options.where)
-        print_tables(form, found, rows, runs, notes, facts)
-    else:
-        by_rate = options.spread == "rates"
-        groups = grouped(runs, by, metric, options.splits, options.threshold, by_rate)
-        finished = runs.filter(pl.col("state") == "finished")
-        names = named(finished)
-        found = tables(groups, names, Layout(by, metric, options.spread, options.sort))
-        notes = [
-            *pooled_keys_note(runs, by),
-            *pooled_note(runs, by, options.where),
-            *_evaluated(runs, options),
-        ]
-        print_tables(form, found, _labelled(groups, names.labels), runs, notes, facts)
+        by = ["pe", *(options.by or ["setting"])]
+        return found, rows, [*notes, *pooled_note(evaluated, by, where)]
+    by = [*(SETTING if options.by is None else options.by)]
+    groups = grouped(runs, by, metric, options.splits, options.threshold, spread == "rates")
+    names = named(finished)
+    notes = [
+        *pooled_keys_note(runs, by), *pooled_note(runs, by, where), *_evaluated(runs, options)
+    ]  # fmt: skip
+    found = tables(groups, names, Layout(by, metric, spread, options.sort))
+    return found, with_differs(groups, names), notes
 
 
 def _check(options: ResultsOptions) -> None:
@@ -157,10 +169,3 @@ def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
     folder = [f"runs_dir={options.runs_dir}"] if "runs_dir" in options.model_fields_set else []
     line = shlex.join(["pe-lab", "results", *options.filters, *folder, "evaluations=true"])
     return [f"{n} of these runs {'was' if n == 1 else 'were'} evaluated: {line}"] if n else []
-
-
-def _labelled(groups: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
-    if "setting" not in groups.columns:
-        return groups
-    lines = pl.Series("differs", [names.get(setting) for setting in groups["setting"]], pl.String)
-    return groups.insert_column(groups.columns.index("setting") + 1, lines)

@@ -4,28 +4,39 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from pe_lab.common.errors import PeLabError, UsageError
+from pe_lab.common.options import Options
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
+
+
+class RunArgument(Options):
+    """The keys of a command over one finished run."""
+
+    run: str = Field(
+        min_length=1,
+        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
+        "pe-lab runs lists them",
+    )
+    runs_dir: Path = Path("runs")
+
 
 MOST = 6
 """Runs that a message names."""
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
-    """The folder ``name``, else the only run below ``runs_dir`` that ``runs_called`` finds.
+    """The only run that ``matching_runs`` finds.
 
     Raises:
         UsageError: there is no such run, or more than one; their settings are named.
     """
-    if Path(name).is_dir():
-        return Path(name)
-    found = runs_called(name, runs_dir)
+    found = matching_runs(name, runs_dir)
     if len(found) == 1:
         return found[0]
-    if not found:
-        raise _none(name, runs_dir)
     raise UsageError(
         f"run={name} fits {len(found)} runs: {named(found)}; give more of the name, "
         f"{_list_command(runs_dir)} lists them"
@@ -110,15 +121,11 @@ def _matching(name: str, runs_dir: Path) -> list[Path]:
     found = [run for p in globbed if p.is_dir() for run in ([p] if is_run(p) else runs_below(p))]
     found = found or runs_called(name, runs_dir)
     if not found:
-        raise _none(name, runs_dir)
+        raise UsageError(
+            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
+            f"{_list_command(runs_dir)} for the runs"
+        )
     return [run for run in found if ".replaced-" not in run.name]
-
-
-def _none(name: str, runs_dir: Path) -> UsageError:
-    return UsageError(
-        f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
-        f"{_list_command(runs_dir)} for the runs"
-    )
 
 
 def _list_command(runs_dir: Path) -> str:

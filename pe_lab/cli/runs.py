@@ -27,8 +27,6 @@ COLUMNS = ("task", "encoding", "seed", "hash", "setting", "state", "age", "size"
 
 
 class RunsOptions(RunOptions):
-    """The keys of ``pe-lab runs``."""
-
     command = "runs"
 
     format: Format = "table"
@@ -65,7 +63,6 @@ def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def _texts(facts: dict[str, Any]) -> list[str]:
-    """The cells of a row, by COLUMNS."""
     state = facts["state"]
     if state != "finished" and facts["steps"]:
         state += f" {facts['step']}/{facts['steps']}"

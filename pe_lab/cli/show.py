@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from pe_lab.cli.train import checked_beside, require_task
+from pe_lab.cli.train import task_of
 from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
 from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
 from pe_lab.common.output import printable
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.core.task import Batch, Task
 
 MOST_TOKENS = 512
@@ -26,7 +25,7 @@ SPACE = "␣"
 
 
 class ShowOptions(Options, extra="allow"):
-    """The keys of ``pe-lab show``; every other one is a key of the run."""
+    """Every other key is one of the run."""
 
     command = "show"
     of_run = True
@@ -43,19 +42,12 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(ShowOptions, rest)
-    config = checked_beside(options, config_dir)
-    require_task(options)
+    _, task = task_of(options, config_dir)
     # Imported here: torch takes a second.
     from pe_lab.training.batches import evaluation_set
-    from pe_lab.training.plan import build_task
 
-    task = build_task(config.task)
+    check_known("show splits={}: the task has no such split", options.splits, task.evaluated())
     for split in options.splits or task.evaluated():
-        if split not in task.evaluated():
-            raise UsageError(
-                f"show splits={split}: the task has no such split: "
-                + did_you_mean(split, task.evaluated())
-            )
         changes = " ".join(f"{k}={v}" for k, v in task.splits.get(split, {}).items())
         shown = task.split(split)
         batch = evaluation_set(task, split, options.sequences)

@@ -18,7 +18,7 @@ kept: the same command does what is missing. docs/suite.md has the protocol.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from pydantic import BeforeValidator
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known, did_you_mean
 from pe_lab.config.choices import choices
 from pe_lab.store.run_id import excluded
 
@@ -72,14 +72,14 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.results.suite import load_suite
 
     suite = load_suite(names[0], None if config_dir is None else Path(config_dir))
-    _check("tasks", options.tasks, suite.tasks)
+    check_known("tasks={}", options.tasks, suite.tasks)
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
     from pe_lab.sweeps.suite.runner import Request, run_suite
     from pe_lab.sweeps.suite.runs import DEFAULT, NAMES
 
-    _check("phases", options.phases, NAMES)
+    check_known("phases={}", options.phases, NAMES)
     phases = [phase for phase in NAMES if phase in (options.phases or DEFAULT)]
     # In the suite's order; others come last.
     entries = [*suite.encodings, *suite.controls]
@@ -114,10 +114,3 @@ def _passed(others: dict[str, str]) -> list[str]:
             raise UsageError(f"suite {key}={value}: it has no effect here, leave it out")
     words = {"hydra/launcher": "joblib", "tracker": "none"} | others
     return [f"{key}={value}" for key, value in words.items()]
-
-
-def _check(key: str, chosen: Iterable[str] | None, known: Iterable[str]) -> None:
-    names = [*known]
-    for name in chosen or []:
-        if name not in names:
-            raise UsageError(f"{key}={name}: {did_you_mean(name, names)}")

@@ -4,7 +4,6 @@ Every job of the line is composed and checked before the first one begins; an er
 sentence. torch is imported only once a configuration is there to check.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hydra import main as hydra_main
 from omegaconf import DictConfig
 
+from pe_lab.common.console import logger
 from pe_lab.common.errors import UsageError
 from pe_lab.common.files import check_writable
 from pe_lab.common.options import Options
@@ -24,16 +24,14 @@ from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
+    from pe_lab.core.task import Task
     from pe_lab.training.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 SWEEP_ONLY = ("hydra/launcher=", "hydra/sweeper=")
 """The overrides that only a sweep uses."""
 
 
 def register() -> None:
-    """Tell Hydra our resolvers and launchers."""
     register_resolvers()
     register_choices()
 
@@ -90,14 +88,6 @@ def checked(words: Sequence[str]) -> Config:
     return check_composed(cfg)
 
 
-def require_task(options: Options) -> None:
-    """UsageError where a command that is about a task names none."""
-    if not {"task", "experiment"} & options.others.keys():
-        raise UsageError(
-            f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
-        )
-
-
 def checked_beside(options: Options, config_dir: str | None) -> Config:
     """The checked configuration of a run, from the words that are not the command's options.
 
@@ -120,6 +110,23 @@ def checked_beside(options: Options, config_dir: str | None) -> Config:
             + (hint if meant else f"choose from {listed}")
         )
     return config
+
+
+def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
+    """The configuration and the task of a command that is about a task.
+
+    Raises:
+        UsageError: what ``checked_beside`` raises, or the words name no task.
+    """
+    config = checked_beside(options, config_dir)
+    if not {"task", "experiment"} & options.others.keys():
+        raise UsageError(
+            f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
+        )
+    # Imported here: torch takes a second.
+    from pe_lab.training.plan import build_task
+
+    return config, build_task(config.task)
 
 
 def _plan(cfg: DictConfig) -> "Plan":

@@ -45,8 +45,6 @@ KINDS = {
 
 
 class VerifyOptions(RunOptions):
-    """The keys of ``pe-lab verify``."""
-
     command = "verify"
 
     run: str | None = None

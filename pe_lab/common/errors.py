@@ -1,6 +1,8 @@
 """Errors shown to users: one sentence and an exit status."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -65,6 +67,15 @@ def cannot_write(
     return MachineError(
         f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"
     )
+
+
+@contextmanager
+def writing(path: Path, *choose: str) -> Iterator[None]:
+    """An OSError within is that of a file that cannot be written; ``choose``: as above."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error, *choose) from error
 
 
 def by_machine(error: BaseException) -> bool:

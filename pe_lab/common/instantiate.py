@@ -7,27 +7,27 @@ Every error is one sentence with the key, the value, the limit and the remedy.
 import functools
 import importlib
 import inspect
-import json
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pydantic
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean, similar
-from pe_lab.common.validation import remedy
+from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import as_yaml, first_error, problem
 
+T = TypeVar("T")
 LARGE = 2**16
 """Sizes from here on are named when memory is not enough."""
 
 
 def instantiate(
-    section: Mapping[str, Any], key: str, base: type, *leading: Any, also: Sequence[str] = ()
-) -> Any:
+    section: Mapping[str, Any], key: str, base: type[T], *leading: Any, also: Sequence[str] = ()
+) -> T:
     """The object that a section describes.
 
     Args:
@@ -43,7 +43,8 @@ def instantiate(
     target = _find(section, key, base)
     arguments = _arguments(target, section, key, len(leading), also)
     try:
-        return target(*leading, **arguments)
+        made: T = target(*leading, **arguments)
+        return made
     except UsageError:
         # Raised by a nested section, whose key it names.
         raise
@@ -80,9 +81,9 @@ def _arguments(
     try:
         checked = schema.model_validate(values)
     except ValidationError as error:
-        at = error.errors()[0]["loc"][:-1]
+        at = first_error(error)["loc"][:-1]
         known = _keys_below(target, at) if at else [*names, *also]
-        raise UsageError(message(error, {key: values}, key, known)) from None
+        raise UsageError(problem(error, values, key, known)) from None
     arguments = {name: getattr(checked, f"field_{name}") for name in names}
     refuse_booleans(values, arguments, key)
     return arguments
@@ -141,37 +142,6 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
     return target
 
 
-def message(
-    error: ValidationError, values: Mapping[str, Any], prefix: str, known: Sequence[str]
-) -> str:
-    """The first error as one sentence.
-
-    Args:
-        values: what was validated, with ``prefix`` as its first key where there is one.
-        known: the keys to choose from, where one is unknown.
-    """
-    first = error.errors()[0]
-    path = [prefix, *first["loc"]] if prefix else list(first["loc"])
-    key = ".".join(str(part) for part in path)
-    kind = first["type"]
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        parent = ".".join(map(str, path[:-1])) or "the configuration"
-        choices = did_you_mean(str(path[-1]), known)
-        return f"{key}={as_yaml(first['input'])} is not a key of {parent}: {choices}"
-    if kind in ("missing", "missing_argument"):
-        return f"{key} is missing: set it"
-    if kind == "value_error":
-        reason = str(first["ctx"]["error"])
-        return f"{key}: {reason}" if key else reason
-    # A union (an optional number) adds the type's name to the path.
-    while path and isinstance(_at(values, path[:-1]), (int, float, str)):
-        path.pop()
-    key = ".".join(str(part) for part in path)
-    meant = similar(key, (), [f"{prefix}.{name}" for name in known]) if kind == "dict_type" else []
-    other = f", or give {meant[0]}={as_yaml(first['input'])}" if meant else ""
-    return f"{key}={as_yaml(first['input'])} is not allowed: {remedy(first)}{other}"
-
-
 def refuse_booleans(before: Any, after: Any, key: str) -> None:
     """Refuse true and false where pydantic made numbers of them."""
     if isinstance(before, bool) and not isinstance(after, bool) and isinstance(after, (int, float)):
@@ -189,13 +159,6 @@ def refuse_booleans(before: Any, after: Any, key: str) -> None:
         return
     for name, old, new in pairs:
         refuse_booleans(old, new, f"{key}.{name}" if key else str(name))
-
-
-def as_yaml(value: Any) -> str:
-    """A value as YAML writes it."""
-    if value is None or isinstance(value, (bool, list, dict)):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return str(value)
 
 
 def _too_large(key: str, arguments: Mapping[str, Any]) -> str:
@@ -221,16 +184,6 @@ def _failure(section: Mapping[str, Any], key: str, error: BaseException) -> str:
         where = f"{frame.filename}, line {frame.lineno}"
     what = " ".join(str(getattr(error, "msg", error)).split())
     return f"{key}._target_={section['_target_']} fails at {where}: {type(error).__name__}: {what}"
-
-
-def _at(values: Any, path: Sequence[int | str]) -> Any:
-    """The value at a path; None where there is none."""
-    try:
-        for part in path:
-            values = values[int(part)] if isinstance(values, list) else values.get(part)
-    except (AttributeError, IndexError, TypeError, ValueError):
-        return None
-    return values
 
 
 def _keys_below(target: Any, path: Sequence[int | str]) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticKnownError
 from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean, similar
-from pe_lab.common.validation import remedy
+from pe_lab.common.validation import problem
 
 
 class Options(BaseModel):
@@ -86,7 +86,7 @@ def parse(model: type[T], words: Sequence[str]) -> T:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UsageError(_message(model, error)) from None
+        raise UsageError(_message(model, values, error)) from None
 
 
 def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -120,11 +120,11 @@ def _hint(model: type[Options], word: str, after: str) -> str:
     return did_you_mean(key, model.model_fields) + "; " if closed else ""
 
 
-def _message(model: type[Options], error: ValidationError) -> str:
+def _message(model: type[Options], values: Mapping[str, str], error: ValidationError) -> str:
     """The first error as one sentence with key, value, limit and remedy."""
     first = error.errors()[0]
-    if not first["loc"]:
-        return str(first["ctx"]["error"])
+    if not first["loc"] or first["type"] == "literal_error":
+        return problem(error, values)
     key = str(first["loc"][0])
     field, assignment = model.model_fields[key], f"{key}={first['input']}"
     description = field.description or _description(field.annotation)
@@ -132,10 +132,9 @@ def _message(model: type[Options], error: ValidationError) -> str:
         return f"{model.command} needs {description}"
     if first["type"] == "value_error":
         return f"{assignment}: {first['ctx']['error']}"
-    if first["type"] == "literal_error":
-        return f"{assignment}: {remedy(first)}"
-    allowed = f"set it to {description}" if description else remedy(first)
-    return f"{assignment} is not allowed: {allowed}"
+    if description is None:
+        return problem(error, values)
+    return f"{assignment} is not allowed: set it to {description}"
 
 
 def _description(annotation: Any) -> str | None:

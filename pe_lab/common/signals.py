@@ -2,7 +2,6 @@
 jobs."""
 
 import _thread
-import logging
 import multiprocessing
 import os
 import signal
@@ -12,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from pe_lab.common.console import logger
 from pe_lab.common.errors import Interrupted
 
-logger = logging.getLogger("pe_lab")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

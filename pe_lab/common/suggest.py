@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+from pe_lab.common.errors import UsageError
+
 SYNONYMS = {
     "accuracy": "error",
     "encoding": "pe",
@@ -90,3 +92,15 @@ def _spelled(wrong: str, names: dict[str, str], cutoff: float) -> str | None:
         return same
     close = difflib.get_close_matches(wrong.lower(), lower, n=1, cutoff=cutoff)
     return lower[close[0]] if close else None
+
+
+def check_known(words: str, names: Iterable[str] | None, known: Iterable[str]) -> None:
+    """UsageError for the first of these names that is not known.
+
+    Args:
+        words: the sentence before the suggestion, with {} for the name: ``splits={}``.
+    """
+    choices = [*known]
+    for name in names or ():
+        if name not in choices:
+            raise UsageError(f"{words.replace('{}', name)}: {did_you_mean(name, choices)}")

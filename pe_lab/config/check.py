@@ -18,9 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from pe_lab.common.config_dir import importable
-from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import as_yaml, message, normalize, refuse_booleans
+from pe_lab.common.errors import UsageError, reason
+from pe_lab.common.instantiate import normalize, refuse_booleans
 from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.validation import as_yaml, first_error, problem
 from pe_lab.config.compose import unknown_key, unresolved
 from pe_lab.config.hydra_internals import ConfigRepository, ConfigSearchPathImpl
 from pe_lab.config.overrides import GROUPS
@@ -81,13 +82,13 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
     try:
         config = validated({**resolved, "names": names})
     except ValidationError as error:
-        first = error.errors()[0]
+        first = first_error(error)
         known = _known(first["loc"][:-1])
         if first["type"] == "unexpected_keyword_argument":
             key = ".".join(map(str, first["loc"]))
             word = f"{key}={as_yaml(first['input'])}"
             raise UsageError(unknown_key(word, key, resolved, known)) from None
-        said = message(error, resolved, "", known)
+        said = problem(error, resolved, "", known)
         raise UsageError(said.replace("seed_init=", "seed.init=")) from None
     refuse_booleans(resolved, plain(config), "")
     open_groups = {
@@ -166,7 +167,7 @@ def fill_parts(cfg: DictConfig, sources: Sequence[Any]) -> DictConfig:
         UsageError: a part that names nothing, or is neither name nor mapping.
     """
     parts = OmegaConf.select(cfg, "pe.parts", throw_on_resolution_failure=False)
-    if not isinstance(parts, ListConfig) or not _is_combined(cfg.pe):
+    if not isinstance(parts, ListConfig) or cfg.pe.get("_target_") != COMBINED:
         return cfg
     repository = repository_of(sources)
     listed: list[Any] = OmegaConf.to_container(parts, resolve=False)  # type: ignore[assignment]
@@ -201,8 +202,9 @@ def encoding_section(name: str, key: str, repository: ConfigRepository) -> dict[
     try:
         found = repository.load_config(f"pe/{name}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{key}={name} cannot be read ({reason}): correct that yaml") from None
+        raise UsageError(
+            f"{key}={name} cannot be read ({reason(error)}): correct that yaml"
+        ) from None
     assert found is not None
     if any(not default.is_self() for default in found.defaults_list or []):
         raise UsageError(
@@ -232,11 +234,6 @@ def _filled(part: Any, n: int, repository: ConfigRepository) -> dict[str, Any]:
     if section.get("_target_") == COMBINED:
         raise UsageError(f"{key}.pe={name} is combined itself: list its parts here instead")
     return merged(section, part)
-
-
-def _is_combined(section: Any) -> bool:
-    raw = OmegaConf.to_container(section, resolve=False)
-    return isinstance(raw, dict) and raw.get("_target_") == COMBINED
 
 
 def merged(section: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,8 @@ class Batch:
     ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
     ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
     position by which errors are broken down (brackets: distance, depth). ``positions`` hold the
-    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none.
+    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none. ``in_order``
+    says that they are training batches, one after another, and not a set to be shuffled.
     """
 
     tokens: Ints
@@ -45,6 +46,7 @@ class Batch:
     lengths: Ints | None = None
     tags: Mapping[str, Ints] = field(default_factory=dict)
     positions: Mapping[str, Ints] = field(default_factory=dict)
+    in_order: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,27 +91,11 @@ KEYS = {"pe_lab_data", "vocab", "in_order"}
 
 @dataclass(frozen=True)
 class FromFile:
-    """The sequences of a file (a ``core.batch.Stored``).
-
-    Args:
-        digest: size and SHA-256 of the file.
-    """
+    """The sequences of a file, its header, and its size and SHA-256 as ``digest``."""
 
     header: Mapping[str, Any]
     batch: Batch
     digest: str
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether they are training batches, one after another, and not a set to be shuffled."""
-        return bool(self.header["in_order"])
-
-    def take(self, rows: Ints) -> Batch:
-        """These rows, as a batch."""
-        return self.batch.take(rows)
 
 
 def encoded(header: Mapping[str, Any], batch: Batch) -> bytes:
@@ -203,7 +189,8 @@ def _decoded(content: bytes) -> tuple[dict[str, Any], Batch]:
         for prefix in ("tag.", "positions.")
     )
     counted = None if lengths is None else _whole_numbers(lengths, "lengths")
-    return header, Batch(tokens, targets, scored, counted, tags, positions)
+    in_order = bool(header["in_order"])
+    return header, Batch(tokens, targets, scored, counted, tags, positions, in_order)
 
 
 def _checked_header(found: Any) -> dict[str, Any]:

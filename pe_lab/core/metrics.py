@@ -11,7 +11,7 @@ them all.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any, Literal
 
 IN_DOMAIN = "in_domain"
@@ -43,14 +43,13 @@ def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> floa
     return fmean(errors) if errors and len(errors) == len(ood) else None
 
 
-def wilson(k: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion, k of n (Wilson 1927).
+def wilson(k: float, n: int) -> tuple[float, float]:
+    """Wilson score interval of a proportion, k of n, at 95 % (Wilson 1927).
 
     It assumes independent draws. Answers within a sequence are correlated, hence ``error_seq``
     beside ``error``.
     """
-    z = Z_95 if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
-    p, z2 = k / n, z**2
+    z, p, z2 = Z_95, k / n, Z_95**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     # Of none or all the bound is 0 or 1; rounding would make it 5e-20.

@@ -102,7 +102,7 @@ class Task(ABC):
 
     def stored(self, split: str) -> Stored | None:
         """The sequences of a split that are read from a file; None: they are drawn."""
-        return self._files.get(split)
+        return self._files[split].batch if split in self._files else None
 
     def contents(self) -> dict[str, str]:
         """The digest of each file that the task reads, by split: part of a run's identity.
@@ -199,7 +199,6 @@ class Task(ABC):
 
     @property
     def shown_vocab(self) -> str:
-        """The vocabulary as a message shows it."""
         return shown(self.vocab)
 
     def encode(self, text: str) -> list[int]:
@@ -218,21 +217,6 @@ class Task(ABC):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
-
-    def render(self, batch: Batch, row: int) -> str:
-        """One sequence as text: tokens, and below the scored places the answers."""
-        length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[row])
-        words = [self.vocab[i] for i in batch.tokens[row, :length]]
-        answers = [
-            self.vocab[i] if s else ""
-            for i, s in zip(batch.targets[row, :length], batch.scored[row, :length], strict=True)
-        ]
-        widths = [max(len(w), len(a)) for w, a in zip(words, answers, strict=True)]
-        lines = (
-            " ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
-            for cells in (words, answers)
-        )
-        return "\n".join(lines)
 
 
 def shown(words: Sequence[str]) -> str:

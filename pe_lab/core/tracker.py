@@ -1,10 +1,36 @@
-"""The base of trackers, which show a run elsewhere while it is made."""
+"""The base of trackers, which show a run elsewhere while it is made, and what they show of it."""
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pe_lab.core.metrics import CURVES, MEAN_OOD, METRICS, TABLED, mean_ood
+
+
+def call_with_timeout(
+    function: Callable[[], Any], seconds: float
+) -> tuple[Any, BaseException | None]:
+    """Run ``function`` in a daemon thread; return its result and the exception it raised.
+
+    After ``seconds`` the exception is a TimeoutError and the thread is abandoned.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((function(), None))
+        # wandb calls sys.exit when its service process fails. Signals are delivered to the main
+        # thread, which waits below, so a KeyboardInterrupt is never caught here.
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name="call_with_timeout", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return outcome[0] if outcome else (None, TimeoutError(f"no answer within {seconds:g} s"))
 
 
 @dataclass(frozen=True)
@@ -86,3 +112,43 @@ class NoTracker(Tracker):
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         pass
+
+
+UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.charted)
+"""Suffixes of metrics that are logged without a chart."""
+
+SPLIT_COLUMNS = ("split", *TABLED)
+LENGTH_COLUMNS = ("split", "length", "error", "n")
+
+
+def with_mean_ood(row: dict[str, Any], splits: Iterable[str]) -> dict[str, Any]:
+    """A row of metrics.jsonl, and its mean out-of-domain error if it has one over all splits."""
+    mean = mean_ood(row, splits)
+    return row if mean is None else row | {MEAN_OOD: mean}
+
+
+def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The last point of a finished run's curves, and all numbers for the runs table."""
+    metrics = {k: v for k, v in summary["metrics"].items() if v is not None}
+    numbers = with_mean_ood(metrics, summary["splits"])
+    row = {k: v for k, v in numbers.items() if k.rpartition("/")[2] in CURVES}
+    return {"step": summary["steps"], **row}, numbers
+
+
+def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
+    """The table ``splits``; the cells of a split that does not apply are None."""
+    metrics = summary["metrics"]
+    return [
+        [split, *(metrics.get(f"{prefix}/{kind}") for kind in SPLIT_COLUMNS[1:])]
+        for split, prefix in summary["splits"].items()
+    ]
+
+
+def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
+    """The table ``lengths``: error by the number of tokens read; a range is named by its upper
+    end."""
+    return [
+        [split, int(bucket.rpartition("-")[2]), cell["error"], cell["n"]]
+        for split, kinds in summary["by"].items()
+        for bucket, cell in kinds["length"].items()
+    ]

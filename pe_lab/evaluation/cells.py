@@ -18,7 +18,6 @@ from pe_lab.evaluation.swap_encoding import (
     EncodingConfigs,
     EncodingSpec,
     MissingWeights,
-    Transferred,
     missing_weights_message,
     plan_at_length,
     transfer,
@@ -153,8 +152,7 @@ def _draw(plan: Plan, target: Target) -> Batch:
     stored = target.task.stored(target.split)
     if stored is not None:
         return stored.take(np.arange(min(target.sequences, len(stored))))
-    rng = generator(0, "evaluation", target.split)
-    return target.task.sample(rng, target.sequences)
+    return target.task.sample(generator(0, "evaluation", target.split), target.sequences)
 
 
 @dataclass(frozen=True)
@@ -162,15 +160,14 @@ class Cell:
     """A target of one run with one encoding.
 
     Args:
+        trained: the configuration of the run.
         plan: of the run, with the encoding replaced; its seed is that of any run of the setting.
         left_out: the number of trained parameters that the encoding does not read.
         message: why it is not applicable; None if it is.
     """
 
     path: Path
-    task_name: str
-    pe: str
-    seed: int
+    trained: Config
     setting: str
     encoding: str
     target: Target
@@ -198,6 +195,8 @@ def cells(
 ) -> list[Cell]:
     """Every cell, by run, encoding (the trained one first), split and length.
 
+    Runs that differ in the seed alone have the same cells.
+
     Raises:
         UsageError: a run cannot be evaluated in this way.
     """
@@ -209,105 +208,77 @@ def cells(
     found: list[Cell] = []
     by_setting: dict[str, list[Cell]] = {}
     for run in runs:
+        config = run.plan.config
         setting = identity(any_seed(run.summary["config"]), run.plan.task.contents())
         if setting not in by_setting:
-            by_setting[setting] = _SettingCells(run, setting, configs, k, generate).cells(
-                encodings, targets(run, splits, lengths, sequences)
-            )
-        seed = run.plan.config.seed
-        found += [replace(cell, path=run.path, seed=seed) for cell in by_setting[setting]]
+            if generate and not run.plan.task.generates:
+                raise UsageError(
+                    f"generate=true is not allowed with {run.path}: the answers of its task are "
+                    "not one run at the end of the sequence; leave generate out"
+                )
+            wanted = targets(run, splits, lengths, sequences)
+            swapped = ((spec.text, configs.swap(config, spec, k)) for spec in encodings)
+            by_setting[setting] = [
+                _cell(run, setting, encoding, swap, target, configs, generate)
+                for encoding, swap in ((TRAINED, config), *swapped)
+                for target in wanted
+            ]
+        found += [replace(cell, path=run.path, trained=config) for cell in by_setting[setting]]
     return found
 
 
-class _SettingCells:
-    """The cells of a run, and of all others that differ from it in the seed only."""
-
-    def __init__(
-        self,
-        run: LoadedRun,
-        setting: str,
-        configs: EncodingConfigs,
-        k: float | None,
-        generate: bool,
-    ) -> None:
-        self.run, self.setting, self.configs = run, setting, configs
-        self.k, self.generate = k, generate
-        if generate and not run.plan.task.generates:
-            raise UsageError(
-                f"generate=true is not allowed with {run.path}: the answers of its task are "
-                "not one run at the end of the sequence; leave generate out"
+def _cell(
+    run: LoadedRun,
+    setting: str,
+    encoding: str,
+    config: Config,
+    target: Target,
+    configs: EncodingConfigs,
+    generate: bool,
+) -> Cell:
+    plan = run.plan if encoding == TRAINED else _plan(run, config, target)
+    try:
+        model = transfer(run.model, plan)
+    except MissingWeights as error:
+        raise UsageError(
+            missing_weights_message(
+                encoding, str(run.path), run.model, run.plan, error.names, configs
             )
-
-    def cells(self, encodings: Sequence[EncodingSpec], targets: Sequence[Target]) -> list[Cell]:
-        """Every encoding on every target."""
-        found = [self._cell(TRAINED, self.run.plan, target) for target in targets]
-        for spec in encodings:
-            config = self.configs.swap(self.run.plan.config, spec, self.k)
-            for target in targets:
-                found.append(self._cell(spec.text, self._plan(config, target), target))
-        return found
-
-    def _plan(self, config: Config, target: Target) -> Plan:
-        """The plan for a target. An encoding whose parameters depend on the length, such as a
-        table of positions, is built for the length of training."""
-        plan = self.run.plan
-        tokens = target.tokens
-        at_length = plan_at_length(plan, config, target.positions or tokens, tokens)
-        try:
-            transfer(self.run.model, at_length)
-        except MissingWeights:
-            # In a combination, another part may depend on the test length on purpose.
-            return at_length if "parts" in config.pe else replace(plan, config=config)
-        return at_length
-
-    def _cell(self, encoding: str, plan: Plan, target: Target) -> Cell:
-        model = self._transferred(encoding, plan)
-        if self.generate and model.whole_sequence is not None:
-            raise UsageError(
-                f"generate=true is not allowed with pe={encoding}, whose {model.whole_sequence} "
-                "reads the length of the whole sequence, not known while it is written: leave one "
-                "out"
-            )
-        measurement = Measurement(
-            encoding == TRAINED,
-            plain(plan.config)["pe"],
-            plan.dims.max_len,
-            target.split,
-            target.tokens,
-            target.sequences,
-            self.generate,
+        ) from None
+    if generate and model.whole_sequence is not None:
+        raise UsageError(
+            f"generate=true is not allowed with pe={encoding}, whose {model.whole_sequence} "
+            "reads the length of the whole sequence, not known while it is written: leave one "
+            "out"
         )
-        names = self.run.plan.config.names
-        return Cell(
-            self.run.path,
-            names["task"],
-            names["pe"],
-            plan.config.seed,
-            self.setting,
-            encoding,
-            target,
-            plan,
-            measurement,
-            model.scale,
-            model.left_out,
-            _not_applicable(model, target),
-        )
-
-    def _transferred(self, encoding: str, plan: Plan) -> Transferred:
-        run = self.run
-        try:
-            return transfer(run.model, plan)
-        except MissingWeights as error:
-            raise UsageError(
-                missing_weights_message(
-                    encoding, str(run.path), run.model, run.plan, error.names, self.configs
-                )
-            ) from None
-
-
-def _not_applicable(model: Transferred, target: Target) -> str | None:
+    message = None
     if target.positions is None:
-        return target.message
-    if model.max_positions is not None and target.positions > model.max_positions:
-        return f"it encodes {model.max_positions} positions, {target.positions} are needed"
-    return None
+        message = target.message
+    elif model.max_positions is not None and target.positions > model.max_positions:
+        message = f"it encodes {model.max_positions} positions, {target.positions} are needed"
+    measurement = Measurement(
+        encoding == TRAINED,
+        plain(plan.config)["pe"],
+        plan.dims.max_len,
+        target.split,
+        target.tokens,
+        target.sequences,
+        generate,
+    )
+    return Cell(
+        run.path, run.plan.config, setting, encoding, target, plan, measurement, model.scale,
+        model.left_out, message,
+    )  # fmt: skip
+
+
+def _plan(run: LoadedRun, config: Config, target: Target) -> Plan:
+    """The plan for a target. An encoding whose parameters depend on the length, such as a table of
+    positions, is built for the length of training."""
+    tokens = target.tokens
+    at_length = plan_at_length(run.plan, config, target.positions or tokens, tokens)
+    try:
+        transfer(run.model, at_length)
+    except MissingWeights:
+        # In a combination, another part may depend on the test length on purpose.
+        return at_length if "parts" in config.pe else replace(run.plan, config=config)
+    return at_length

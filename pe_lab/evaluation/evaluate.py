@@ -37,7 +37,7 @@ from pe_lab.evaluation.record import (
 )
 from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.experiment.machine import environment, prepare
+from pe_lab.experiment.provenance import environment, prepare
 from pe_lab.models.base import Model
 from pe_lab.training.measure import Evaluator
 from pe_lab.training.memory import DoesNotFit, halve_until_it_fits
@@ -163,11 +163,11 @@ def _frame(
         metrics |= dict.fromkeys(GENERATED, pl.Float64)
     values = []
     for number, cell in enumerate(table):
-        row = rows.get(number, {})
-        target = cell.target
+        row, target, names = rows.get(number, {}), cell.target, cell.trained.names
         values.append(
             [
-                *(str(cell.path), cell.task_name, cell.pe, cell.seed, cell.setting, cell.encoding),
+                *(str(cell.path), names["task"], names["pe"], cell.trained.seed),
+                *(cell.setting, cell.encoding),
                 *(cell.scale, target.split, target.length, target.tokens),
                 *(row.get(name) for name in metrics),
                 *(cell.left_out, cell.message, number in earlier, not_finite(row)),
@@ -209,11 +209,10 @@ class CellMeasurer:
         """
         _poll()
         began = perf_counter()
-        run = self._load(cell.path)
-        config = run.plan.config
-        device = prepare(
-            validated({**plain(config), "device": self.device, "threads": self.threads})
-        )
+        if self.run is None or self.run.path != cell.path:
+            self.run = load(cell.path)
+        run, machine = self.run, {"device": self.device, "threads": self.threads}
+        device = prepare(validated(plain(run.plan.config) | machine))
         numbers = self._numbers(cell, cell.model(run).to(device), data)
         numbers["guess"] = cell.target.task.guess(reference, data)
         seconds = perf_counter() - began
@@ -249,11 +248,6 @@ class CellMeasurer:
                 rows, tokens, fitting,
             )  # fmt: skip
         return numbers
-
-    def _load(self, path: Path) -> LoadedRun:
-        if self.run is None or self.run.path != path:
-            self.run = load(path)
-        return self.run
 
     def _provenance(self, device: torch.device) -> dict[str, Any]:
         if self.provenance is None:

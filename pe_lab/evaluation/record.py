@@ -15,9 +15,8 @@ import polars as pl
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.common.files import read_file
 from pe_lab.core.metrics import GENERATED, METRICS
-from pe_lab.store.digests import sealed_lines, unsealed_lines
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import EVALUATION, read_rows
+from pe_lab.store.schema import EVALUATION, read_rows, sealed_lines, unsealed_lines
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import as_yaml
+from pe_lab.common.validation import as_yaml
 from pe_lab.config.check import check, encoding_section, fill_parts, repository_of
 from pe_lab.config.schema import Config, plain, register_resolvers
 from pe_lab.evaluation.record import TRAINED
@@ -158,7 +158,6 @@ class Transferred:
         whole_sequence: the option by which it reads the length of the whole sequence, if any.
     """
 
-    plan: Plan
     model: Model
     max_positions: int | None
     scale: float | None
@@ -196,7 +195,6 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
     random = whole_sequence is not None and plan.dims.longest != plan.dims.max_len
     scaled = "k" in pe and pe.get("factor", 1) == 1 and not random
     return Transferred(
-        plan,
         model,
         min((e.max_len for e in encodings if e.max_len is not None), default=None),
         scale(plan.dims, pe["k"]) if scaled else None,
@@ -216,8 +214,7 @@ class MissingWeights(Exception):  # noqa: N818
 def plan_at_length(plan: Plan, config: Config, positions: int, tokens: int | None = None) -> Plan:
     """The run's plan with this configuration, its encoding built for this many positions and, if
     specified, tokens of a sequence."""
-    dims = replace(plan.dims, max_len=positions, test_len=tokens)
-    return replace(plan, config=config, dims=dims)
+    return replace(plan, config=config, dims=replace(plan.dims, max_len=positions, test_len=tokens))
 
 
 def missing_weights_message(

@@ -9,10 +9,9 @@ from pe_lab.common.errors import DamagedError, PeLabError
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.record import read_evaluations
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY, digest_of, does_not_fit
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
-from pe_lab.store.schema import read_config
+from pe_lab.store.schema import REMEDY, digest_of, does_not_fit, read_config
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.common.config_dir import refuse_foreign
-from pe_lab.common.errors import DamagedError, UsageError, sentence
+from pe_lab.common.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.check import check
 from pe_lab.core.task import Batch, Ints
@@ -17,8 +17,8 @@ from pe_lab.inspection.inspect import inspect
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Decoder
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import REMEDY
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.measure import Answers, Evaluator, fixed_positions
 from pe_lab.training.plan import Plan, plan, replaced
@@ -85,11 +85,10 @@ def load(path: str | Path) -> LoadedRun:
     try:
         model.load_state_dict(state["model"])
     except (KeyError, RuntimeError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
         raise UsageError(
             f"the weights in {folder.checkpoint} do not fit the model of this version of the "
-            f"program ({reason}): use the version in {path / 'environment.json'}, or make the run "
-            "again with force=true"
+            f"program ({reason(error)}): use the version in {path / 'environment.json'}, or make "
+            "the run again with force=true"
         ) from None
     return LoadedRun(path, summary, planned, model.eval())
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.common.console import StepProgress, busy, console, percent
+from pe_lab.common.console import StepProgress, busy, console, logger, percent
 from pe_lab.common.errors import Interrupted, RunError, UsageError, by_machine, sentence
 from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
@@ -26,25 +26,24 @@ from pe_lab.core.metrics import (
     metric_prefix,
 )
 from pe_lab.core.task import Batch
-from pe_lab.experiment.machine import prepare, set_threads
 from pe_lab.experiment.provenance import (
     changed_code,
     made_otherwise,
+    prepare,
     record_start,
+    set_threads,
     unchanged,
     without_effect,
 )
 from pe_lab.experiment.tracking import Tracking, track_rest, tracked_run
-from pe_lab.store.digests import sealed
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
+from pe_lab.store.schema import sealed
 from pe_lab.training.batches import evaluation_set
 from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Trainer
-
-logger = logging.getLogger("pe_lab")
 
 
 class RunLog(logging.Handler):
@@ -114,7 +113,6 @@ def look_at(folder: RunFolder, runs_dir: str) -> None:
 
 
 def folder_of(plan: Plan) -> RunFolder:
-    """The folder of the run with this plan."""
     config, names = plan.config, plan.config.names
     run_id = identity(plain(plan.resolved), plan.task.contents())
     return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, run_id)
@@ -203,24 +201,6 @@ def _execute(
     return summary
 
 
-class _Rows:
-    """Rows of metrics, written to metrics.jsonl first, then passed to the tracker."""
-
-    def __init__(self, log: MetricsLog, tracking: Tracking) -> None:
-        self.log, self.tracking = log, tracking
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        return self.log.mark
-
-    def sync(self) -> None:
-        self.log.sync()
-
-    def write(self, row: dict[str, Any]) -> None:
-        self.log.write(row)
-        self.tracking.log(row)
-
-
 def _train_and_evaluate(
     trainer: Trainer, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
@@ -231,13 +211,14 @@ def _train_and_evaluate(
     waiting = nullcontext() if place else busy(f"starting {config.names.get('tracker', 'tracker')}")
     with waiting:
         tracking = Tracking(config.tracker, tracked_run(trainer.plan, folder, overrides, sweep))
+    log.listener = tracking.log
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else None
     progress = StepProgress(name, config.train.steps, trainer.step, line_every)
     try:
         with progress:
-            trainer.fit(_Rows(log, tracking), progress.step)
+            trainer.fit(log, progress.step)
             progress.doing("measuring")
             summary = summarize(trainer, overrides)
         log.sync()

@@ -5,23 +5,18 @@ between summary.json and the tracker's end leaves it incomplete: the next start 
 finds the finished run, and sends the tracker what it lacks.
 """
 
-import logging
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pe_lab.common.console import console
+from pe_lab.common.console import console, logger
 from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
 from pe_lab.common.instantiate import instantiate
-from pe_lab.common.timeout import call_with_timeout
 from pe_lab.config.schema import plain
-from pe_lab.core.tracker import TrackedRun, Tracker
+from pe_lab.core.tracker import TrackedRun, Tracker, call_with_timeout
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import Tracked
 from pe_lab.training.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 STATE = "tracker.json"
 ABORT_SECONDS = 5.0
@@ -42,25 +37,19 @@ class Tracking:
             "sweep": run.sweep,
             "overrides": list(run.overrides),
         }
-        self._tracker: Tracker | None = _tracker(section)
+        self._tracker: Tracker | None = instantiate(section, "tracker", Tracker)
         if not self._tracker.active:
             self._tracker = None
             return
         self._record(complete=False)
-        start = partial(self._tracker.start, run)
-        self._bounded("did not start", start, self._tracker.start_seconds)
+        self._bounded("did not start", "start", run)
 
     def log(self, row: dict[str, Any]) -> None:
-        """Log the next row of metrics.jsonl."""
-        if self._tracker is not None:
-            call = partial(self._tracker.log, row)
-            self._bounded("stopped", call, self._tracker.log_seconds)
+        self._bounded("stopped", "log", row)
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is that of a finished one."""
-        if self._tracker is not None:
-            call = partial(self._tracker.finish, summary, exit_code)
-            self._bounded("did not end well", call, self._tracker.finish_seconds)
+        self._bounded("did not end well", "finish", summary, exit_code)
         if self._tracker is not None and summary is not None:
             self._record(complete=True)
         self._tracker = None
@@ -70,12 +59,15 @@ class Tracking:
         with suppress(RunError):
             self._folder.write_json(STATE, {**self._state, "complete": complete})
 
-    def _bounded(self, failure: str, call: Callable[[], Any], seconds: float) -> None:
-        assert self._tracker is not None
-        _, error = call_with_timeout(call, seconds)
+    def _bounded(self, failure: str, method: str, *arguments: Any) -> None:
+        """Call a method of the tracker, if it has not failed yet, within its seconds."""
+        if (tracker := self._tracker) is None:
+            return
+        call = partial(getattr(tracker, method), *arguments)
+        _, error = call_with_timeout(call, getattr(tracker, f"{method}_seconds"))
         if error is None:
             return
-        tracker, self._tracker = self._tracker, None
+        self._tracker = None
         logger.warning(
             "%s %s: %s; metrics.jsonl has every number; %s",
             tracker.name, failure, reason(error), tracker.remedy(error),
@@ -86,7 +78,6 @@ class Tracking:
 def tracked_run(
     plan: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
 ) -> TrackedRun:
-    """What the tracker of a run needs to know."""
     return TrackedRun(
         folder.path.absolute(),
         folder.run_id,
@@ -111,7 +102,7 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
                 return state
         return None
 
-    if lacking() is None or not _tracker(section).active:
+    if lacking() is None or not instantiate(section, "tracker", Tracker).active:
         return
     with suppress(HeldError), folder.lock():
         try:
@@ -129,8 +120,3 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
 def _say(text: str) -> None:
     # A sweep's parent has no handler for log records.
     console().print(text, soft_wrap=True)
-
-
-def _tracker(section: dict[str, Any]) -> Tracker:
-    made: Tracker = instantiate(section, "tracker", Tracker)
-    return made

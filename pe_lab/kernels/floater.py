@@ -17,10 +17,7 @@ class FastSlope(Slope):
     def path(self, start_E: Tensor, n: int, steps: int, h: float) -> Tensor:
         add1_TE, add2_TE = self.of_times(3 * (n - 1) * steps + 1, h)
         w1_EE, w2_EE = self.hidden.weight[:, :-1], self.out.weight[:, :-1]
-        path: Tensor = _Path.apply(  # type: ignore[no-untyped-call]
-            start_E, add1_TE, add2_TE, w1_EE, w2_EE, steps, h
-        )
-        return path
+        return _Path.apply(start_E, add1_TE, add2_TE, w1_EE, w2_EE, steps, h)
 
 
 class _Path(torch.autograd.Function):

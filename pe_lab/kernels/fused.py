@@ -17,8 +17,7 @@ from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch, requests
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
-from pe_lab.pe.cope import CoPE
-from pe_lab.pe.cope_positions import TablePositions
+from pe_lab.pe.cope import CoPE, TablePositions
 from pe_lab.pe.dape import DAPE
 from pe_lab.pe.deberta import DeBERTa
 from pe_lab.pe.fox import FoX
@@ -60,18 +59,13 @@ class FusedKernel:
     by_place: bool = False
 
     def attend(
-        self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
-    ) -> Tensor | None:
-        """(B, H, T, D) from rotated queries and keys; None: PyTorch has to compute it."""
-        return self._attend(self.terms, q, k, inputs, drop)
-
-    def rotate_and_attend(self, inputs: AttentionInputs, drop: Drop | None) -> Tensor | None:
-        """``rotate`` and ``attend`` in one kernel; None: call them separately."""
-        return self._attend(self.rotating, inputs.q_BHTD, inputs.k_BHSD, inputs, drop)
-
-    def _attend(
         self, make: Make | None, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None
     ) -> Tensor | None:
+        """(B, H, T, D); None: PyTorch has to compute it.
+
+        Args:
+            make: ``terms`` with rotated queries and keys, or ``rotating`` with those before it.
+        """
         if make is None or dispatch.serving(self.kind, q) is None:
             return None
         if self.by_place and not consecutive(inputs.pos_k_BS):
@@ -92,7 +86,8 @@ class FusedKernel:
 def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
     """The fused kernel that equals the encoding's hooks of attention; None: there is none."""
     if isinstance(encoding, Combined):
-        encoding = encoding.only_part() or encoding
+        inside = encoding.inside()
+        encoding = inside[0] if len(inside) == 1 else encoding
     hooks = encoding.hooks()
     if hooks <= ONLY_ROTATION_AND_BIAS:
         return _by_distance(encoding)
@@ -166,10 +161,6 @@ def cope(encoding: CoPE, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms
     }
 
 
-def stick_breaking(encoding: StickBreaking, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms:
-    return {"remainder": encoding.remainder == "self"}
-
-
 def dape(encoding: DAPE, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms:
     bias_HN = by_distances(encoding.base, k)
     assert bias_HN is not None
@@ -187,15 +178,15 @@ def path(encoding: PaTH, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms
 def relative(encoding: Relative, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms | None:
     h, s = k.shape[1:3]
     # The plain code has the error.
-    return None if s > len(encoding.table) else {"key_HND": of_heads(encoding.table[:s], h)}
+    return None if s > len(encoding.table) else {"key_HND": encoding.table[:s].expand(h, -1, -1)}
 
 
 def shaw(encoding: Shaw, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms:
     h, s = k.shape[1:3]
     value = encoding.value_table
     return {
-        "key_HND": of_heads(by_distance(encoding.key_table, s), h),
-        "value_HND": None if value is None else of_heads(by_distance(value, s), h),
+        "key_HND": by_distance(encoding.key_table, s).expand(h, -1, -1),
+        "value_HND": None if value is None else by_distance(value, s).expand(h, -1, -1),
     }
 
 
@@ -214,10 +205,6 @@ def deberta(encoding: DeBERTa, q: Tensor, k: Tensor, inputs: AttentionInputs) ->
     return {"q": q * third, "key_HND": key_HND, "query_HND": query_HND * third}
 
 
-def fox(encoding: FoX, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Terms:
-    return {"kept_BHS": encoding.kept(inputs)}
-
-
 def by_distances(encoding: PositionalEncoding, k_BHSD: Tensor) -> Tensor | None:
     """(H, S): the bias at the distances 0 .. S - 1."""
     pos_BS = torch.arange(k_BHSD.shape[2], device=k_BHSD.device)[None]
@@ -225,18 +212,12 @@ def by_distances(encoding: PositionalEncoding, k_BHSD: Tensor) -> Tensor | None:
     return None if bias_BHTS is None else bias_BHTS[0, :, 0].flip(-1)
 
 
-def of_heads(table_ND: Tensor, heads: int) -> Tensor:
-    """One table for all heads."""
-    return table_ND.expand(heads, -1, -1)
-
-
 def by_distance(table: Tensor, n: int) -> Tensor:
     """(.., n, D): the rows of the distances 0 .. n - 1; the last one is that of all larger ones."""
     rows = table.shape[-2]
     if n <= rows:
         return table[..., :n, :]
-    last = table[..., -1:, :].expand(*table.shape[:-2], n - rows, -1)
-    return torch.cat((table, last), -2)
+    return torch.cat((table, table[..., -1:, :].expand(*table.shape[:-2], n - rows, -1)), -2)
 
 
 def _stick_breaking(encoding: PositionalEncoding) -> FusedKernel | None:
@@ -244,7 +225,8 @@ def _stick_breaking(encoding: PositionalEncoding) -> FusedKernel | None:
         (encoding,) = encoding.serving("normalize")
     if type(encoding).normalize is not StickBreaking.normalize:
         return None
-    return FusedKernel(encoding, requests.StickBreaking, stick_breaking)
+    remainder = encoding.remainder == "self"
+    return FusedKernel(encoding, requests.StickBreaking, lambda *_: {"remainder": remainder})
 
 
 def _cope(encoding: CoPE) -> FusedKernel | None:
@@ -286,5 +268,7 @@ BY_LOGITS: dict[Callable[..., Tensor], Callable[[Any], FusedKernel | None]] = {
     Shaw.logits: _terms(shaw),
     TransformerXL.logits: _terms(transformer_xl),
     DeBERTa.logits: _terms(deberta),
-    FoX.logits: _terms(fox, by_place=False),
+    FoX.logits: _terms(
+        lambda encoding, q, k, inputs: {"kept_BHS": encoding.kept(inputs)}, by_place=False
+    ),
 }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.pe.rotation import Rotation, multiply_pairs
+from pe_lab.pe.functional import Rotation, multiply_pairs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -23,8 +23,6 @@ class Request(ABC):
 
     kind: ClassVar[str]
     """The name of the kind of attention."""
-    module: ClassVar[str]
-    """The module in kernels/cpu/ whose function ``attend`` is its kernel."""
     has_gradients: ClassVar[bool] = True
     """Whether its kernel has a backward pass."""
 
@@ -69,7 +67,7 @@ class Cope(Request):
     p_ij   = sum over j <= l <= i of sigmoid(gate_q_i . gate_k_l / sqrt(D))
     """
 
-    kind = module = "cope"
+    kind = "cope"
 
     gate_q: Tensor
     gate_k: Tensor
@@ -99,7 +97,7 @@ class Distance(Request):
     ``rotation`` is applied to queries and keys first. Tables may have more rows than S.
     """
 
-    kind = module = "distance"
+    kind = "distance"
 
     rotation: Rotation | None = None
     bias_HN: Tensor | None = None
@@ -139,7 +137,7 @@ class NearFar(Request):
     """Queries and keys rotated by ``rotation`` where i - j < ``near``, elsewhere by the complex
     factors ``far_q`` and ``far_k`` (None: keys stay as they are)."""
 
-    kind, module = "near_far", "distance"
+    kind = "near_far"
     has_gradients = False
 
     near: int
@@ -163,7 +161,7 @@ class Path(Request):
     logits = k_j^T H_(j+1) .. H_i q_i / sqrt(D) + kept_i - kept_j,   H_t = I - beta_t w_t w_t^T
     """
 
-    kind = module = "path"
+    kind = "path"
 
     w_BHSD: Tensor
     beta_BHS: Tensor
@@ -177,8 +175,7 @@ class Path(Request):
             columns.append(q @ self.k[:, :, j, :, None])
             w = self.w_BHSD[:, :, j, None]
             passed = q - self.beta_BHS[:, :, j, None, None] * (q @ w.mT) * w
-            at_or_after = torch.arange(s - t, s, device=q.device)[:, None] >= j
-            q = torch.where(at_or_after, passed, q)
+            q = torch.where(torch.arange(s - t, s, device=q.device)[:, None] >= j, passed, q)
         logits = torch.cat(columns[::-1], -1)
         if self.kept_BHS is not None:
             logits = logits + (self.kept_BHS[:, :, s - t :, None] - self.kept_BHS[:, :, None])
@@ -193,7 +190,7 @@ class Dape(Request):
     u_w      = by_distance[w, n] + sum over h of from_content[w, h] a_h
     """
 
-    kind = module = "dape"
+    kind = "dape"
 
     bias_HN: Tensor
     from_content_WH: Tensor
@@ -215,7 +212,7 @@ class StickBreaking(Request):
     share sigmoid(q_i . k_j / sqrt(D)) of what is left. ``remainder``: what is left at the end is
     the weight of the query's own token."""
 
-    kind = module = "stick_breaking"
+    kind = "stick_breaking"
 
     remainder: bool
 
@@ -229,9 +226,6 @@ class StickBreaking(Request):
         if self.remainder:
             weights = weights + left[..., :1] * (seen & ~before)
         return self.dropped(weights) @ self.v
-
-
-KINDS: tuple[type[Request], ...] = (Cope, Dape, Distance, NearFar, Path, StickBreaking)
 
 
 def rotated(x: Tensor, factors: Tensor | None, like: Rotation) -> Tensor:

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.models.base import ScoredPositions
+from pe_lab.models.base import ScoredPositions, TransformerSizes
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.transformer_config import TransformerSizes
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 LOGN_START = 0.43
@@ -113,7 +112,7 @@ class Attention(nn.Module, ABC):
         if not self.encoding.rotates_by_position:
             return *self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs), inputs
         q, k = self.encoding.rotate(new.q_BHTD, new.k_BHSD, new)
-        return q, inputs.k_BHSD if k is new.k_BHSD else cache.extend_rotated(k), inputs
+        return q, inputs.k_BHSD if k is new.k_BHSD else cache.rotated.extend(k), inputs
 
     def mix(
         self, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Drop | None

@@ -21,13 +21,12 @@ from pe_lab.models.attention import (
     last_positions,
     wide,
 )
-from pe_lab.models.base import Vocabulary, dropout
+from pe_lab.models.base import Activation, TransformerSizes, Vocabulary, dropout
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig, draw
-from pe_lab.models.transformer_config import Activation, TransformerSizes
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.masks import additive
+from pe_lab.pe.functional import additive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +147,7 @@ class FullAttention(nn.Module):
                 # For keys after the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        out: Tensor = self.out(heads_to_features(self.attend(q, k, v, mask, drop)))
-        return out
+        return self.out(heads_to_features(self.attend(q, k, v, mask, drop)))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
@@ -159,8 +157,7 @@ class FullAttention(nn.Module):
         weights = (logits if mask is None else logits + mask).softmax(-1)
         if drop is not None:
             weights = drop(weights, attention_rows(weights))
-        mixed: Tensor = weights.to(v.dtype) @ v
-        return mixed
+        return weights.to(v.dtype) @ v
 
     def heads(self, x_BSE: Tensor) -> Tensor:
         return features_to_heads(wide(x_BSE), self.n_heads)
@@ -187,8 +184,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], drop: Drop | None) -> Tensor:
         if self.pre:
             return x + dropout(f(self.norm(x)), drop)
-        normed: Tensor = self.norm(x + dropout(f(x), drop))
-        return normed
+        return self.norm(x + dropout(f(x), drop))
 
 
 class EncoderLayer(nn.Module):
@@ -207,13 +203,11 @@ class EncoderLayer(nn.Module):
 
         def attention(h: Tensor) -> Tensor:
             kv = self.attention.keys_and_values(h)
-            mixed: Tensor = self.attention(h, kv, seen_BP, drops[0], self.encoding, pos_BP)
-            return mixed
+            return self.attention(h, kv, seen_BP, drops[0], self.encoding, pos_BP)
 
         x = self.encoding.block_input(x_BPE, pos_BP)
         x = self.attended(x, attention, drops[1])
-        out: Tensor = self.fed(x, self.ff, drops[2])
-        return out
+        return self.fed(x, self.ff, drops[2])
 
     def initialise(self, n_layers: int) -> None:
         self.attention.initialise(2 * n_layers)
@@ -248,8 +242,7 @@ class DecoderLayer(nn.Module):
             y, lambda h: self.attention(h, pos_BS, None, cache, drops[0])[0], drops[1]
         )
         y = self.crossed(y, lambda h: self.cross(h, kv, seen_BP, drops[2]), drops[3])
-        out: Tensor = self.fed(y, self.ff, drops[4])
-        return out
+        return self.fed(y, self.ff, drops[4])
 
     def initialise(self, n_layers: int) -> None:
         initialise(self.attention.qkv, self.attention.out, 3 * n_layers)
@@ -328,8 +321,7 @@ class EncoderDecoder(InputOutput):
             layer_drop = drop and drop.at(8 * (first + 1 + i))
             layer_cache = cache and cache.layers[i]
             y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_drop, layer_cache)
-        decoded: Tensor = self.decoded(y)
-        return decoded
+        return self.decoded(y)
 
     def empty_output_cache(self) -> Cache:
         return Cache([LayerCache() for _ in self.decoder])

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop
 from pe_lab.models.attention import Attention, last_positions, wide
-from pe_lab.models.base import ScoredPositions, Vocabulary, add_dropout
+from pe_lab.models.base import DecoderConfig, ScoredPositions, Vocabulary, add_dropout
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import Decoder, Layer, draw
-from pe_lab.models.transformer_config import DecoderConfig
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
@@ -127,8 +126,7 @@ class SharedKeyAttention(Attention):
         if not self.squared:
             return super().normalize(logits_BHTS, inputs)
         mask_TS = inputs.mask_TS
-        seen_T1 = mask_TS.sum(-1, keepdim=True)
-        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / seen_T1
+        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / mask_TS.sum(-1, keepdim=True)
 
 
 class Unit(Layer):

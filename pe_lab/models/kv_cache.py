@@ -21,6 +21,7 @@ class Rows:
     length: int = 0
     memory: Tensor | None = None
 
+    @torch.no_grad()
     def extend(self, new: Tensor) -> Tensor:
         """All rows, the new ones last."""
         begin, self.length = self.length, self.length + new.shape[self.dim]
@@ -48,7 +49,6 @@ class LayerCache:
     rotated: Rows = field(default_factory=lambda: Rows(dim=-2))
     """Rotated keys, if their rotation depends on their position alone."""
 
-    @torch.no_grad()
     def extend(self, new: AttentionInputs, pos_BS: Tensor) -> AttentionInputs:
         """The attention inputs of the new queries and of all keys so far.
 
@@ -71,11 +71,6 @@ class LayerCache:
             carried = self.carried.extend(carried)
         # dataclasses.replace would take four times as long per decoded token.
         return AttentionInputs(x, new.q_BHTD, k, v, new.pos_q_BT, pos_BS, carried, new.window)
-
-    @torch.no_grad()
-    def extend_rotated(self, k: Tensor) -> Tensor:
-        """All keys after a rotation that depends on their position alone."""
-        return self.rotated.extend(k)
 
 
 @dataclass

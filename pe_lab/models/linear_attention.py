@@ -17,6 +17,7 @@ from pe_lab.models.base import Vocabulary
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.functional import widened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +110,7 @@ class LinearAttention(MultiHeadAttention):
         # All tokens are queries: the sums need all of them.
         q, k, v = super().project(x_BTE)
         # Half precision is too narrow for sums over a sequence.
-        wide = torch.promote_types(v.dtype, torch.float32)
-        return phi(q.to(wide)), phi(k.to(wide)), v.to(wide)
+        return phi(widened(q)), phi(widened(k)), widened(v)
 
     def attend(
         self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None

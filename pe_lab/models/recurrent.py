@@ -69,8 +69,7 @@ class Layer(nn.Module):
         self.cells = cells
 
     def forward(self, x_BTE: Tensor, state: Any) -> tuple[Tensor, Any]:
-        out: tuple[Tensor, Any] = self.cells(x_BTE, state)
-        return out
+        return self.cells(x_BTE, state)
 
 
 class Recurrent(Model):

@@ -101,8 +101,7 @@ class Reader(nn.Module):
             seen_BP: False for padding, where the states are 0; None: there is no padding.
         """
         if seen_BP is None:
-            states: Tensor = self.cells(x_BPI)[0]
-            return states
+            return self.cells(x_BPI)[0]
         packed = pack_padded_sequence(
             x_BPI, seen_BP.sum(1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -118,8 +117,7 @@ class Writer(nn.Module):
 
     def forward(self, x_BI: Tensor, state_BE: Tensor) -> Tensor:
         """The next state, (B, E)."""
-        after: Tensor = self.cell(x_BI, state_BE)
-        return after
+        return self.cell(x_BI, state_BE)
 
 
 class Seq2Seq(InputOutput):
@@ -195,8 +193,7 @@ class Seq2Seq(InputOutput):
         if memory.seen_BP is not None:
             score_BP = score_BP.masked_fill(~memory.seen_BP, -torch.inf)
         weight_B1P = score_BP.softmax(-1)[:, None]
-        c_BE: Tensor = (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
-        return c_BE
+        return (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
 
     def _step(
         self, state: list[Tensor], x_BE: Tensor, drop: Drop | None, rows_B: Tensor | None

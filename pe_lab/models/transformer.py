@@ -22,15 +22,16 @@ from torch import Tensor, nn
 from pe_lab.core.dropout import Drop
 from pe_lab.models.attention import Attention, MultiHeadAttention, last_positions
 from pe_lab.models.base import (
+    DecoderConfig,
     Model,
     ScoredPositions,
+    TransformerSizes,
     Vocabulary,
     add_dropout,
     dropout,
     refuse_whole_sequence,
 )
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.transformer_config import DecoderConfig, TransformerSizes
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -53,8 +54,7 @@ class FeedForward(nn.Module):
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
         self.activation, self.drops_hidden = cfg.activation, cfg.hidden_dropout
-        gates = 2 if cfg.activation == "swiglu" else 1
-        self.up = nn.Linear(cfg.d_model, gates * cfg.ff_width)
+        self.up = nn.Linear(cfg.d_model, (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
 
     def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:
@@ -65,8 +65,7 @@ class FeedForward(nn.Module):
         hidden = self.hidden(h)
         if drop is not None and self.drops_hidden:
             hidden = drop(hidden, rows)
-        out: Tensor = self.out(hidden)
-        return out
+        return self.out(hidden)
 
     def hidden(self, h: Tensor) -> Tensor:
         """The hidden layer after its activation."""
@@ -202,8 +201,7 @@ class Decoder(Model):
             # The last layer computes the scored tokens only.
             chosen = scored if i == last else None
             x, carried = layer(x, pos_BS, carried, layer_cache, layer_drop, chosen)
-        hidden: Tensor = self.norm(x)
-        return hidden
+        return self.norm(x)
 
 
 class Transformer(Decoder):

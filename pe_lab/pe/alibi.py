@@ -20,15 +20,11 @@ class ALiBi(PositionalEncoding):
     shift_invariant = True
     both_ways = True
     needs_softmax = "its bias"
-    slopes: Tensor
 
     def __init__(self, dims: Dims, learned: bool) -> None:
         super().__init__()
         slopes = torch.tensor(alibi_slopes(dims.n_heads))
-        if learned:
-            self.slopes = nn.Parameter(slopes)
-        else:
-            self.register_buffer("slopes", slopes, persistent=False)
+        self.slopes = nn.Parameter(slopes) if learned else nn.Buffer(slopes, persistent=False)
 
     @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from pe_lab.pe.masks import additive, causal_mask
+from pe_lab.pe.functional import additive, causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
@@ -167,6 +167,8 @@ class PositionalEncoding(nn.Module):
     """Keys whose null stands for a value, which the attribute of that name has."""
     at_test_time: bool = False
     """True: a change of a trained encoding at test time, not meant for training from scratch."""
+    idle: frozenset[str] = frozenset()
+    """Hooks that its class overrides, but that this instance does not use."""
     both_ways: bool = False
     """True: its rotation, or its bias by |i - j|, is also defined for keys after the query, in
     bidirectional attention."""
@@ -262,9 +264,10 @@ class PositionalEncoding(nn.Module):
         return left
 
     def hooks(self) -> frozenset[str]:
-        """The hooks that this instance overrides."""
+        """The hooks that change something in this instance."""
         cls, base = type(self), PositionalEncoding
-        return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(base, hook))
+        own = (hook for hook in HOOKS if getattr(cls, hook) is not getattr(base, hook))
+        return frozenset(own) - self.idle
 
     def only_at_input(self) -> bool:
         """Whether it changes the input of the model and nothing else."""

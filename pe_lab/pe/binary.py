@@ -21,8 +21,6 @@ class Binary(PositionalEncoding):
 
     filled = ("bits",)
     any_order = True
-    place: Tensor
-    digit: Tensor
 
     def __init__(self, dims: Dims, bits: Annotated[int, Field(ge=1, le=62)] | None) -> None:
         super().__init__()
@@ -30,8 +28,8 @@ class Binary(PositionalEncoding):
         self.max_len = 2**self.bits
         bound = 1 / math.sqrt(self.bits)
         self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
-        self.register_buffer("place", torch.arange(self.bits), persistent=False)
-        self.register_buffer("digit", torch.tensor([0.0, 1.0]), persistent=False)
+        self.place = nn.Buffer(torch.arange(self.bits), persistent=False)
+        self.digit = nn.Buffer(torch.tensor([0.0, 1.0]), persistent=False)
 
     def size_for(self, positions: int) -> tuple[str, int]:
         return "bits", _bits(positions)

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from pe_lab.common.instantiate import as_yaml, instantiate
+from pe_lab.common.instantiate import instantiate
+from pe_lab.common.validation import as_yaml
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 
@@ -48,7 +49,7 @@ class Combined(PositionalEncoding):
             part, acts = _made(section, n, dims)
             if acts:
                 self.parts[str(n)] = part
-            if "layer_state" in PositionalEncoding.hooks(part):
+            if "layer_state" in (part.hooks() | part.idle):
                 carrying.append(names[str(n)])
         if len(carrying) > 1:
             raise ValueError(
@@ -57,8 +58,7 @@ class Combined(PositionalEncoding):
             )
         self._refuse_clashes(names, dims.layer)
         serving = self.serving()
-        limits = [part.max_len for part in serving if part.max_len is not None]
-        self.max_len = min(limits, default=None)
+        self.max_len = _least(part.max_len for part in serving)
         self.active = bool(serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.at_test_time = any(part.at_test_time for part in serving)
@@ -67,10 +67,8 @@ class Combined(PositionalEncoding):
         self.any_order = all(part.any_order for part in reading)
         axes = {part.axes for part in reading}
         self.axes = axes.pop() if len(axes) == 1 else 1
-        inside = [part for part in serving if part.hooks() - {"embed", "block_input"}]
-        windows = [part.window for part in serving if part.window is not None]
-        self.window = min(windows, default=None)
-        self.both_ways = all(part.both_ways for part in inside)
+        self.window = _least(part.window for part in serving)
+        self.both_ways = all(part.both_ways for part in self.inside())
         for index, part in zip(self.parts, serving, strict=True):
             if part.whole_sequence is not None:
                 self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
@@ -100,10 +98,9 @@ class Combined(PositionalEncoding):
     def bias_by_distance(self) -> bool:
         return all(part.bias_by_distance for part in self.serving("bias"))
 
-    def only_part(self) -> PositionalEncoding | None:
-        """The one part that acts in this layer's attention; None where there are several."""
-        inside = [part for part in self.serving() if part.hooks() - {"embed", "block_input"}]
-        return inside[0] if len(inside) == 1 else None
+    def inside(self) -> list[PositionalEncoding]:
+        """The parts that act in this layer's attention."""
+        return [part for part in self.serving() if part.hooks() - {"embed", "block_input"}]
 
     def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
         def both(does: Callable[[PositionalEncoding], bool], act: str) -> None:
@@ -190,8 +187,8 @@ class Combined(PositionalEncoding):
         return super().normalize(logits_BHTS, mask_TS)
 
     def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        serving = self.serving("values")
-        return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in serving)
+        parts = self.serving("values")
+        return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in parts)
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
         for part in self.serving("layer_state"):
@@ -202,6 +199,10 @@ class Combined(PositionalEncoding):
         for part in self.serving("update_state"):
             carried = part.update_state(carried, x_BTE)
         return carried
+
+
+def _least(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
@@ -222,7 +223,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
     )
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
-    if not PositionalEncoding.hooks(part):
+    if not (part.hooks() | part.idle):
         raise ValueError(f"{key}={name} does nothing: leave it out, or give the others layers")
     at_input = "embed" in part.hooks()
     if at_input and listed.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):

@@ -58,8 +58,7 @@ class DAPE(PositionalEncoding):
     ) -> Tensor:
         bias_BHTS = self.base.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         assert bias_BHTS is not None
-        adjustment_BHTS = self._adjustment(content_BHTS, bias_BHTS)
-        return content_BHTS + bias_BHTS + adjustment_BHTS
+        return content_BHTS + bias_BHTS + self._adjustment(content_BHTS, bias_BHTS)
 
     def _adjustment(self, content_BHTS: Tensor, bias_BHTS: Tensor) -> Tensor:
         # Heads last, and the bias apart: it has batch 1 where all examples share their positions.
@@ -73,8 +72,7 @@ class DAPE(PositionalEncoding):
         """Of the network, for biases B in N columns: those from the content (width, H), what B and
         c add to the hidden units (width, N), and V transposed."""
         from_content, from_bias = self.hidden.weight.chunk(2, -1)
-        by_bias_WN = F.linear(bias_HN.T, from_bias, self.hidden.bias).T
-        return from_content, by_bias_WN, self.out.weight.T
+        return from_content, F.linear(bias_HN.T, from_bias, self.hidden.bias).T, self.out.weight.T
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``adjustment``, the network's part of the logits, and ``base bias`` B."""

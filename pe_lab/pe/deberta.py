@@ -56,15 +56,13 @@ class DeBERTa(PositionalEncoding):
             self.max_len = dims.max_len if max_len is None else max_len
             self.absolute = _table(self.max_len, dims.d_model)
         self.shift_invariant = self.absolute is None
+        self.idle = frozenset({"block_input"}) if self.absolute is None else frozenset()
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, DeBERTa)
         self.relative = lower.relative
         if self.absolute is not None and lower.absolute is not None:
             self.absolute = lower.absolute
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.absolute is not None else {"block_input"})
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
         return x_BTE if self.absolute is None else x_BTE + self.absolute(pos_q_BT)
@@ -98,8 +96,7 @@ def _pick_for_keys(k_BHSD: Tensor, query_HRD: Tensor, row_BTS: Tensor) -> Tensor
     """k_s . query[row[t, s]], (B, H, T, S)."""
     if row_BTS.shape[1] == 1:
         # Every row for every key would cost a token that is decoded the square of the length.
-        row_HBSD = query_HRD[:, row_BTS[:, 0]]
-        return (k_BHSD * row_HBSD.transpose(0, 1)).sum(-1)[:, :, None]
+        return (k_BHSD * query_HRD[:, row_BTS[:, 0]].transpose(0, 1)).sum(-1)[:, :, None]
     return pick(k_BHSD @ query_HRD.transpose(-1, -2), row_BTS.transpose(1, 2)).transpose(-1, -2)
 
 

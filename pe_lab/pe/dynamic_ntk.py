@@ -1,11 +1,11 @@
 import torch
 from pydantic import PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims
+from pe_lab.pe.functional import unit_factors
 from pe_lab.pe.ntk_old import slowest_by_k
 from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale
-from pe_lab.pe.rotation import unit_factors
 
 
 class DynamicNTK(RoPE):
@@ -24,7 +24,6 @@ class DynamicNTK(RoPE):
     """
 
     at_test_time = True
-    powers: Tensor
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class DynamicNTK(RoPE):
             )
         self.factor, self.fixed = factor, k is not None
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
-        self.register_buffer("powers", -slowest_by_k(dims) * share, persistent=False)
+        self.powers = nn.Buffer(-slowest_by_k(dims) * share, persistent=False)
         if k is None:
             self.whole_sequence = "k=null"
             self.shift_invariant = False
@@ -62,5 +61,4 @@ class DynamicNTK(RoPE):
         # The queries are the last of the keys: both end at the last position.
         ratio_B1 = ((pos_BT.amax(-1, keepdim=True).double() + 1) / self.train_len).clamp(min=1)
         scale_B1 = self.factor * ratio_B1 - (self.factor - 1)
-        frequencies_B1M = (self.frequencies * scale_B1**self.powers)[:, None]
-        return unit_factors(pos_BT, frequencies_B1M)
+        return unit_factors(pos_BT, (self.frequencies * scale_B1**self.powers)[:, None])

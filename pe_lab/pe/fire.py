@@ -45,8 +45,7 @@ class FIRE(PositionalEncoding):
         least = (self.threshold * self.threshold_factor).abs()
         whole_BT = self._psi(pos_q_BT.to(least.dtype).maximum(least))
         share_BTS = self._psi(far_BTS) / (whole_BT[..., None] + EPSILON)
-        pieces_HBTS = self._perceptron(share_BTS.flatten()).view(-1, *share_BTS.shape)
-        return pieces_HBTS.transpose(0, 1)
+        return self._perceptron(share_BTS.flatten()).view(-1, *share_BTS.shape).transpose(0, 1)
 
     def _perceptron(self, y_P: Tensor) -> Tensor:
         """f(y), (H, P). Of one number, f is linear between the knots where a unit starts or

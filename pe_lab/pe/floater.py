@@ -40,22 +40,20 @@ class Floater(PositionalEncoding):
         steps: PositiveInt,
     ) -> None:
         super().__init__()
-        self.everywhere, self.delta, self.steps = blocks == "all", delta, steps
+        self.delta, self.steps = delta, steps
+        self.idle = frozenset({"embed" if blocks == "all" else "block_input"})
         self.start = nn.Parameter(torch.randn(dims.d_model))
         self.slope = Slope(dims.d_model)
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - {"embed" if self.everywhere else "block_input"}
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, Floater)
         self.slope = lower.slope
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        return x_BSE if self.everywhere else self._added(x_BSE, pos_BS)
+        return x_BSE if "embed" in self.idle else self._added(x_BSE, pos_BS)
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        return self._added(x_BTE, pos_q_BT) if self.everywhere else x_BTE
+        return x_BTE if "block_input" in self.idle else self._added(x_BTE, pos_q_BT)
 
     def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:
         # Half precision would add up its rounding over the steps.

@@ -6,9 +6,8 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys
 from pe_lab.pe.rope import Pairing, check_pairs
-from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class FoPE(PositionalEncoding):
@@ -35,7 +34,6 @@ class FoPE(PositionalEncoding):
 
     any_order = True
     both_ways = True
-    frequencies: Tensor
     cosine: Tensor
     sine: Tensor
 
@@ -62,17 +60,13 @@ class FoPE(PositionalEncoding):
         self.constant = half - mixed
         # One frequency with the coefficient 1 is RoPE's.
         self.shift_invariant = kept == 1 and fourier_norm and not learned
-        theta = frequencies(dims.head_dim, base)[:kept]
-        self.register_buffer("frequencies", theta, persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim, base)[:kept], persistent=False)
         for name in ("cosine", "sine"):
             matrix = start(dims.n_heads, kept, mixed)
             if fourier_norm:
                 matrix = matrix / matrix.sum(1, keepdim=True)
-            if learned:
-                self.register_parameter(name, nn.Parameter(matrix))
-            else:
-                # Drawn at random: it is kept with the weights.
-                self.register_buffer(name, matrix)
+            # Drawn at random: a buffer is kept with the weights, too.
+            setattr(self, name, nn.Parameter(matrix) if learned else nn.Buffer(matrix))
 
     @by_position
     def rotate(

@@ -1,8 +1,8 @@
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.functional import widened
 
 
 class FoX(PositionalEncoding):
@@ -39,10 +39,8 @@ class FoX(PositionalEncoding):
 
     def kept(self, inputs: AttentionInputs) -> Tensor:
         """log f_0 + .. + log f_j, (B, H, S)."""
-        gate_BSH = self.gate(inputs.x_BSE)
         # A running sum of many logarithms would drown its summands in half precision.
-        wide = torch.promote_types(gate_BSH.dtype, torch.float32)
-        return F.logsigmoid(gate_BSH.to(wide)).cumsum(1).transpose(1, 2)
+        return F.logsigmoid(widened(self.gate(inputs.x_BSE))).cumsum(1).transpose(1, 2)
 
     def ablations(self) -> dict[str, PositionalEncoding]:
         return {"gate": self.without("logits")}

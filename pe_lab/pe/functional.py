@@ -1,10 +1,12 @@
-"""What several encodings share: maths of positions, and the refusal of keys that do not fit.
+"""What several encodings share: maths of positions, masks, the rotation of pairs of features by
+complex numbers, and the refusal of keys that do not fit.
 
 Shape letters as in base.py; R table rows.
 """
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -54,6 +56,11 @@ def refuse_where(*cases: tuple[bool, str]) -> None:
             raise ValueError(why)
 
 
+def widened(x: Tensor) -> Tensor:
+    """x in at least float32: sums and products of many terms lose too much in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
     """i - j for every query and key, (B, T, S); 0 where the key is ahead (masked anyway)."""
     return (pos_q_BT[:, :, None] - pos_k_BS[:, None, :]).clamp(min=0)
@@ -80,3 +87,81 @@ def alibi_slopes(n_heads: int) -> list[float]:
     slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
     between = [2 ** (-4 * h / below) for h in range(1, 2 * below + 1, 2)]
     return slopes + between[: n_heads - below]
+
+
+def causal_mask(t: int, s: int, device: torch.device, window: int | None = None) -> Tensor:
+    """(t, s), True where a query may see a key; the queries are the last t of s tokens."""
+    if t == 1 and window is None:  # decoding: saves time in every layer
+        return torch.ones(1, s, dtype=torch.bool, device=device)
+    keys = torch.arange(s, device=device)
+    queries = keys[s - t :, None]
+    return keys <= queries if window is None else (keys <= queries) & (keys > queries - window)
+
+
+def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where the mask allows, -inf elsewhere: adding it is cheaper than filling (B, H, T, S)."""
+    return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The factors of queries and keys, each pair of features being read as a complex number.
+
+    Args:
+        q, k: complex, (1 or B, 1 or H, T or S, D/2).
+        halves: pairs are the features m and m + D/2, else 2m and 2m + 1.
+    """
+
+    q: Tensor
+    k: Tensor
+    halves: bool
+
+
+def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tensor:
+    """Pairs of features, read as complex numbers, times ``factors``; in the type of x, but computed
+    at least in float32.
+
+    Args:
+        factors, halves: as in ``Rotation``.
+    """
+    wide_BHTD = widened(x_BHTD)
+    factors = factors.to(wide_BHTD.dtype.to_complex())
+    return multiply_pairs(wide_BHTD, factors, halves).to(x_BHTD.dtype)
+
+
+def rotate_queries_and_keys(
+    q_BHTD: Tensor, k_BHSD: Tensor, factors_k: Tensor, halves: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``rotate_pairs`` of both by the factors of the keys, of which the queries are the last."""
+    last = factors_k[:, :, -q_BHTD.shape[2] :]
+    return rotate_pairs(q_BHTD, last, halves), rotate_pairs(k_BHSD, factors_k, halves)
+
+
+def multiply_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool) -> Tensor:
+    """Pairs of features, read as complex numbers, times ``factors`` of the same precision."""
+    if halves:
+        return multiply_halves(x_BHTD, factors.real, factors.imag)
+    pairs = torch.view_as_complex(x_BHTD.reshape(*x_BHTD.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factors).flatten(-2)
+
+
+def multiply_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Features m and m + D/2 rotated by the angle with cos[.., m] and sin[.., m]."""
+    a, b = x_BHTD.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def rotate_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``multiply_halves`` in the type of x, but computed at least in float32."""
+    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    return multiply_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
+
+
+def unit_factors(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:
+    """exp(i position frequency), (B, 1, T, M), complex."""
+    return unit((pos_BT[..., None] * frequencies_M)[:, None])
+
+
+def unit(angle: Tensor) -> Tensor:
+    """exp(i angle), complex."""
+    return torch.polar(torch.ones_like(angle), angle)

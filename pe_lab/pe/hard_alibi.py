@@ -1,6 +1,6 @@
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import distances
@@ -25,7 +25,6 @@ class HardALiBi(PositionalEncoding):
     shift_invariant = True
     both_ways = True
     needs_softmax = "its windows"
-    windows: Tensor
 
     def __init__(self, dims: Dims, heads: PositiveInt | None) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class HardALiBi(PositionalEncoding):
             )
         windows_H = torch.full((dims.n_heads,), torch.inf)
         windows_H[: self.heads] = torch.arange(1, self.heads + 1)
-        self.register_buffer("windows", windows_H, persistent=False)
+        self.windows = nn.Buffer(windows_H, persistent=False)
 
     @property
     def bias_by_distance(self) -> bool:

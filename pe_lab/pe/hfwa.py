@@ -42,14 +42,11 @@ class HFWA(RoPE):
         self.both_ways = False
         self.last = dims.layer == dims.n_layers - 1
         if self.last:
+            self.idle = frozenset({"rotate"}) if logn == "none" else frozenset()
             return
         self.logn, self.shift_invariant = "none", True
         reach = 3 * dims.train_len // 4
         self.window = max(2, 1 + (reach - 1) // (dims.n_layers - 1)) if window is None else window
-
-    def hooks(self) -> frozenset[str]:
-        plain = self.last and self.logn == "none"
-        return super().hooks() - ({"rotate"} if plain else set())
 
     @by_position
     def rotate(

@@ -8,9 +8,8 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims
-from pe_lab.pe.functional import distances
+from pe_lab.pe.functional import distances, rotate_pairs
 from pe_lab.pe.rope import LogN, Pairing, RoPE
-from pe_lab.pe.rotation import rotate_pairs
 
 
 class NearFar(RoPE):

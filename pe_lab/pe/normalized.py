@@ -21,7 +21,6 @@ class Normalized(PositionalEncoding):
     """
 
     filled = ("max_len",)
-    shares: Tensor | None
 
     def __init__(
         self, dims: Dims, scale: Literal["max_len", "sequence"], max_len: PositiveInt | None
@@ -37,8 +36,9 @@ class Normalized(PositionalEncoding):
         shares = None
         if not self.whole_sequence:
             self.max_len = dims.max_len if max_len is None else max_len
-            shares = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
-        self.register_buffer("shares", shares, persistent=False)
+            share = torch.arange(self.max_len, dtype=torch.float64) / max(self.max_len - 1, 1)
+            shares = nn.Buffer(share, persistent=False)
+        self.shares = shares
         self.weight = nn.Parameter(torch.empty(dims.d_model).uniform_(-1, 1))
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:

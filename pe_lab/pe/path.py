@@ -86,8 +86,7 @@ class PaTH(PositionalEncoding):
         """w and beta of every key."""
         u_BSE = _causal_filter(self.direction(inputs.x_BSE), self.filter)
         u_BSE = F.silu(u_BSE) if self.silu else u_BSE
-        heads = inputs.k_BHSD.shape[1]
-        u_BHSD = u_BSE.view(*u_BSE.shape[:2], heads, -1).transpose(1, 2)
+        u_BHSD = u_BSE.view(*u_BSE.shape[:2], inputs.k_BHSD.shape[1], -1).transpose(1, 2)
         beta_BHS = self.strength(inputs.x_BSE).transpose(1, 2)
         with torch.autocast(u_BHSD.device.type, enabled=False):
             u_BHSD = u_BHSD.to(dtype)

@@ -7,6 +7,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
+from pe_lab.pe.functional import widened
 
 
 class PoPE(PositionalEncoding):
@@ -29,13 +30,12 @@ class PoPE(PositionalEncoding):
     any_order = True
     both_ways = True
     replaces_content = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat, start: Literal["zero", "uniform"]) -> None:
         super().__init__()
         width = dims.head_dim
         theta_D = base ** (-torch.arange(width, dtype=torch.float64) / width)
-        self.register_buffer("frequencies", theta_D, persistent=False)
+        self.frequencies = nn.Buffer(theta_D, persistent=False)
         self.phase = nn.Parameter(torch.zeros(dims.n_heads, width))
         if start == "uniform":
             nn.init.uniform_(self.phase, -2 * math.pi, 0)
@@ -54,7 +54,6 @@ class PoPE(PositionalEncoding):
 def polar(x_BHTD: Tensor, angle: Tensor) -> Tensor:
     """Real and imaginary parts of softplus(x) exp(i angle), (B, H, T, 2 D), in the type of x, but
     computed at least in float32."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    size = F.softplus(x_BHTD.to(wide))
-    parts = size * angle.cos().to(wide), size * angle.sin().to(wide)
+    size = F.softplus(widened(x_BHTD))
+    parts = size * angle.cos().to(size.dtype), size * angle.sin().to(size.dtype)
     return torch.cat(parts, -1).to(x_BHTD.dtype)

@@ -1,14 +1,12 @@
 from typing import Annotated, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit, unit_factors, widened
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_queries_and_keys, unit, unit_factors
 
 
 class RePo(PositionalEncoding):
@@ -29,7 +27,6 @@ class RePo(PositionalEncoding):
     filled = ("width",)
     shift_invariant = True
     any_order = True
-    frequencies: Tensor
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class RePo(PositionalEncoding):
         check_pairs(dims)
         self.halves = pairing == "half"
         self.width = max(1, dims.d_model // 8) if width is None else width
-        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
         # At least the last layer has positions from its input.
         first = min(round(rope_layers * dims.n_layers), dims.n_layers - 1)
         self.reads_positions = dims.layer < first
@@ -59,15 +56,13 @@ class RePo(PositionalEncoding):
             factor = unit_factors(inputs.pos_k_BS, self.frequencies)
         else:
             p_BHS = self.positions(inputs.x_BSE)
-            angle = p_BHS[..., None] * self.frequencies.to(p_BHS.dtype)
-            factor = unit(angle)
+            factor = unit(p_BHS[..., None] * self.frequencies.to(p_BHS.dtype))
         return rotate_queries_and_keys(q_BHTD, k_BHSD, factor, self.halves)
 
     def positions(self, x_BSE: Tensor) -> Tensor:
         """p, (B, H, S), at least in float32."""
         p_BSH = self.position(F.silu(self.gate(x_BSE)) * self.content(x_BSE))
-        wide = torch.promote_types(p_BSH.dtype, torch.float32)
-        return p_BSH.to(wide).transpose(1, 2)  # type: ignore[no-any-return]
+        return widened(p_BSH).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``position`` p of each key, where it follows from the input."""

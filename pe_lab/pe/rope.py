@@ -6,8 +6,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import frequencies, refuse_where
-from pe_lab.pe.rotation import Rotation, rotate_pairs, unit_factors
+from pe_lab.pe.functional import Rotation, frequencies, refuse_where, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
@@ -73,10 +72,11 @@ class RoPE(PositionalEncoding):
         self.both_ways = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
         self.learned = learned
-        if learned:
-            self.frequencies = nn.Parameter(theta_M.to(torch.get_default_dtype()))
-        else:
-            self.register_buffer("frequencies", theta_M, persistent=False)
+        self.frequencies = (
+            nn.Parameter(theta_M.to(torch.get_default_dtype()))
+            if learned
+            else nn.Buffer(theta_M, persistent=False)
+        )
 
     def null_values(self) -> dict[str, Any]:
         clip = {} if self.logn == "none" else {"logn_clip": self.logn_clip}
@@ -97,13 +97,11 @@ class RoPE(PositionalEncoding):
         factor_k = self.factors(inputs.pos_k_BS)
         # The queries are the last of the keys.
         last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
-        factor_q = self.scale_queries(last, inputs.pos_q_BT)
-        return Rotation(factor_q, factor_k, self.halves)
+        return Rotation(self.scale_queries(last, inputs.pos_q_BT), factor_k, self.halves)
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""
-        theta_M = self.frequencies.double() if self.learned else self.frequencies
-        return unit_factors(pos_BT, theta_M)
+        return unit_factors(pos_BT, self.frequencies.double() if self.learned else self.frequencies)
 
     def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
         """Queries, or their factors, scaled by ``logn``."""

@@ -6,8 +6,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies
-from pe_lab.pe.rotation import rotate_queries_and_keys, unit
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys, unit, widened
 
 
 class RoPE2D(PositionalEncoding):
@@ -33,7 +32,6 @@ class RoPE2D(PositionalEncoding):
     shift_invariant = True
     any_order = True
     axes = 2
-    frequencies: Tensor
 
     def __init__(
         self,
@@ -54,16 +52,13 @@ class RoPE2D(PositionalEncoding):
         if self.step is not None:
             nn.init.zeros_(self.step.weight)
             nn.init.zeros_(self.step.bias)
-        theta = frequencies(dims.head_dim // 2, base)
-        self.register_buffer("frequencies", theta, persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim // 2, base), persistent=False)
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
         row_BS, column_BS = self.rows_and_columns(inputs)
-        theta = self.frequencies
-        if row_BS.is_floating_point():
-            theta = theta.to(row_BS.dtype)
+        theta = self.frequencies.to(row_BS.dtype) if self.step is not None else self.frequencies
         angle = torch.cat((row_BS[..., None] * theta, column_BS[..., None] * theta), -1)[:, None]
         return rotate_queries_and_keys(q_BHTD, k_BHSD, unit(angle), self.halves)
 
@@ -72,9 +67,7 @@ class RoPE2D(PositionalEncoding):
         pos = inputs.pos_k_BS
         if self.step is None:
             return (pos[..., 0], pos[..., 1]) if pos.dim() == 3 else (torch.zeros_like(pos), pos)
-        step_BS2 = self.step(inputs.x_BSE)
-        wide = torch.promote_types(step_BS2.dtype, torch.float32)
-        a_BS, b_BS = (2 * step_BS2.to(wide).sigmoid()).unbind(-1)
+        a_BS, b_BS = (2 * widened(self.step(inputs.x_BSE)).sigmoid()).unbind(-1)
         # A token's place follows from the tokens before it.
         row_BS = F.pad((1 - a_BS).cumsum(1)[:, :-1], (1, 0))
         return row_BS, F.pad(affine_scan(a_BS, b_BS)[:, :-1], (1, 0))

@@ -1,6 +1,6 @@
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
 from pe_lab.pe.functional import frequencies
@@ -20,16 +20,14 @@ class Sandwich(PositionalEncoding):
 
     shift_invariant = True
     both_ways = True
-    frequencies: Tensor
-    ratio: Tensor
 
     def __init__(self, dims: Dims, dim: PositiveInt) -> None:
         super().__init__()
         if dim % 2:
             raise ValueError(f"dim={dim} is odd, but sines and cosines come in pairs: set it even")
         heads = torch.arange(1, dims.n_heads + 1)
-        self.register_buffer("frequencies", frequencies(dim, 10000), persistent=False)
-        self.register_buffer("ratio", dims.n_heads / (8 * heads), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dim, 10000), persistent=False)
+        self.ratio = nn.Buffer(dims.n_heads / (8 * heads), persistent=False)
 
     @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:

@@ -5,9 +5,8 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.conv import check_taps
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, rotate_halves
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_halves
 
 
 class SelectiveRoPE(PositionalEncoding):
@@ -32,7 +31,6 @@ class SelectiveRoPE(PositionalEncoding):
 
     shift_invariant = True
     reads_positions = False
-    frequencies: Tensor
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class SelectiveRoPE(PositionalEncoding):
         self.convolution = nn.Conv1d(steps, steps, kernel, groups=steps, bias=False)
         self.gate = nn.Linear(dims.d_model, dims.n_heads) if gate else None
         self.log_bias = nn.Parameter(torch.zeros(steps)) if bias else None
-        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -28,12 +28,10 @@ class Shaw(PositionalEncoding):
         super().__init__()
         self.clip = clip
         self.values_like_keys = "values=true" if values else None
+        self.idle = frozenset() if values else frozenset({"values"})
         shape, deviation = (clip + 1, dims.head_dim), 1 / math.sqrt(dims.head_dim)
         self.key_table = nn.Parameter(torch.randn(shape) * deviation)
         self.value_table = nn.Parameter(torch.randn(shape) * deviation) if values else None
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.value_table is not None else {"values"})
 
     def _rows(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         return distances(pos_q_BT, pos_k_BS).clamp(max=self.clip)

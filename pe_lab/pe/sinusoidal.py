@@ -1,6 +1,6 @@
 import torch
 from pydantic import PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.functional import frequencies
@@ -18,11 +18,10 @@ class Sinusoidal(PositionalEncoding):
     """
 
     any_order = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies(dims.d_model, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.d_model, base), persistent=False)
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         angle = pos_BS[..., None] * self.frequencies

@@ -1,10 +1,10 @@
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.functional import widened
 
 
 class StickBreaking(PositionalEncoding):
@@ -34,7 +34,7 @@ class StickBreaking(PositionalEncoding):
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         self_TS, before_TS = _self_and_before(mask_TS)
-        wide_BHTS = logits_BHTS.to(torch.promote_types(logits_BHTS.dtype, torch.float32))
+        wide_BHTS = widened(logits_BHTS)
         # Zero where nothing is taken: a key that is not there leaves the stick as it is.
         passed_BHTS = F.logsigmoid(-wide_BHTS) * before_TS
         left_BHTS = passed_BHTS.flip(-1).cumsum(-1).flip(-1)

@@ -24,7 +24,6 @@ class T5(PositionalEncoding):
     """
 
     shift_invariant = True
-    borders: Tensor
 
     def __init__(
         self,
@@ -36,8 +35,7 @@ class T5(PositionalEncoding):
         super().__init__()
         _check(buckets, max_distance)
         self.share_layers = share_layers
-        borders = torch.tensor(_borders(buckets, max_distance))
-        self.register_buffer("borders", borders, persistent=False)
+        self.borders = nn.Buffer(torch.tensor(_borders(buckets, max_distance)), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
 
     @by_distance

@@ -6,9 +6,8 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, rotate_queries_and_keys
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_queries_and_keys
 
 
 class TAPE(PositionalEncoding):
@@ -34,12 +33,11 @@ class TAPE(PositionalEncoding):
 
     filled = ("width",)
     shift_invariant = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat, width: PositiveInt | None) -> None:
         super().__init__()
         check_pairs(dims)
-        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
         if dims.n_layers == 1 and width is not None:
             raise ValueError(
                 f"width={width} has no effect in the only layer, which updates nothing: set "
@@ -48,6 +46,7 @@ class TAPE(PositionalEncoding):
         self.updates = dims.layer < dims.n_layers - 1
         self.width: int | None = None
         if not self.updates:
+            self.idle = frozenset({"layer_state", "update_state"})
             return
         self.width = width = 4 * dims.n_heads if width is None else width
         self.attended = nn.Parameter(torch.zeros(dims.n_heads))
@@ -55,9 +54,6 @@ class TAPE(PositionalEncoding):
         self.up = nn.Parameter(torch.zeros(width, dims.n_heads))
         self.down = nn.Parameter(torch.randn(dims.n_heads, width) * 0.02)
         nn.init.normal_(self.gate.weight, std=0.02)
-
-    def hooks(self) -> frozenset[str]:
-        return super().hooks() - (set() if self.updates else {"layer_state", "update_state"})
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
@@ -78,14 +74,12 @@ class TAPE(PositionalEncoding):
         if not self.updates:
             return carried
         z_BTHD: Tensor = carried
-        mixed_BTWD = F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD)
-        return z_BTHD + self.down @ mixed_BTWD
+        return z_BTHD + self.down @ (F.silu(self.gate(x_BTE))[..., None] * (self.up @ z_BTHD))
 
     def _planes(self, inputs: AttentionInputs) -> Tensor:
         """z of every key, (1 or B, S, H, D): cosine and sine of each pair side by side."""
         if inputs.carried is not None:
-            z: Tensor = inputs.carried
-            return z
+            return inputs.carried
         wide = torch.promote_types(inputs.k_BHSD.dtype, torch.float32)
         angle = (inputs.pos_k_BS[..., None] * self.frequencies)[:, :, None]
         z = torch.stack((angle.cos(), angle.sin()), -1).flatten(-2).to(wide)

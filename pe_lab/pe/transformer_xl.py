@@ -25,13 +25,12 @@ class TransformerXL(PositionalEncoding):
     """
 
     shift_invariant = True
-    frequencies: Tensor
 
     def __init__(self, dims: Dims, base: PositiveFloat, share_biases: bool) -> None:
         super().__init__()
         self.share_biases = share_biases
         self.n_heads, self.width = dims.n_heads, dims.d_model
-        self.register_buffer("frequencies", frequencies(dims.d_model, base), persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.d_model, base), persistent=False)
         self.project = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         shape = (dims.n_heads, 1, dims.head_dim)
         self.biases = nn.ParameterDict({name: 0.02 * torch.randn(shape) for name in ("u", "v")})
@@ -43,8 +42,7 @@ class TransformerXL(PositionalEncoding):
 
     def keys(self, most: int) -> Tensor:
         """W R_n for n = 0 .. most, (H, R, D)."""
-        rows = torch.arange(most + 1, device=self.frequencies.device)
-        angle = rows[:, None] * self.frequencies
+        angle = torch.arange(most + 1, device=self.frequencies.device)[:, None] * self.frequencies
         # An odd width ends one cosine early.
         wave_RE = torch.cat((angle.sin(), angle.cos()), -1)[:, : self.width]
         key_RE: Tensor = self.project(wave_RE.to(self.project.weight.dtype))

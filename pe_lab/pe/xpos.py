@@ -3,12 +3,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import frequencies
+from pe_lab.pe.functional import frequencies, rotate_pairs
 from pe_lab.pe.rope import check_pairs
-from pe_lab.pe.rotation import rotate_pairs
 
 REACH = 104 * math.log(2)
 """The largest exponent of a product of two factors: float32 ends at 2^128, and 24 powers of two
@@ -34,8 +33,6 @@ class XPos(PositionalEncoding):
     """
 
     shift_invariant = True
-    frequencies: Tensor
-    log_z: Tensor
 
     def __init__(
         self,
@@ -51,8 +48,8 @@ class XPos(PositionalEncoding):
         self.max_len = int(REACH / max(self.steepest / scale_base, 1e-15)) + 1
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
         log_z = ((share + gamma) / (1 + gamma)).log() / scale_base
-        self.register_buffer("frequencies", frequencies(dims.head_dim, base), persistent=False)
-        self.register_buffer("log_z", log_z, persistent=False)
+        self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
+        self.log_z = nn.Buffer(log_z, persistent=False)
 
     def size_for(self, positions: int) -> tuple[str, float]:
         if positions == self.max_len:

@@ -5,19 +5,17 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 import orjson
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import PeLabError, UsageError, writing
 from pe_lab.common.files import read_file, remove_leftovers, replace_file, write_new_file
 from pe_lab.common.html import drawn, rendered
 from pe_lab.core.metrics import is_share
@@ -28,10 +26,10 @@ from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
 from pe_lab.report.tables import overview, picture, sentence, table
 from pe_lab.results.frame import FACTS, by_split
 from pe_lab.results.labels import labels
+from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.results.reader import text
-from pe_lab.store.digests import digest_of
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import digest_of
 
 GENERATOR = "pe-lab report"
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
@@ -172,68 +170,35 @@ def _unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
-    """What the finished runs were made with, each value with its number of runs: revision,
-    versions, machine. Of a run that was resumed, the last start counts."""
-    values: dict[str, Counter[str]] = {}
+    """What the finished runs were made with, each value with its number of runs. Of a run that was
+    resumed, the last start counts."""
+    values: dict[str, Counter[str]] = {name: Counter() for name in MADE_WITH}
     for path in paths:
-        for name, value in _environment(Path(path)).items():
-            values.setdefault(name, Counter())[value] += 1
-    return {name: _counted(counted) for name, counted in values.items()}
-
-
-def _environment(path: Path) -> dict[str, str]:
-    try:
-        starts = RunFolder(path).starts()
-        last: Any = starts[-1]
-        changed = (path / f"git-{len(starts)}.diff").exists() or last.get("git_untracked")
-        threads = f"{last['threads']} thread{'s' if last['threads'] != 1 else ''}"
-        return {
-            "revision": (last["git_revision"] or "not in a git repository")
-            + (" with uncommitted changes" if changed else ""),
-            "versions": ", ".join(f"{name} {value}" for name, value in last["versions"].items()),
-            "python": last["python"],
-            "machine": f"{last['host']}, {last['platform']}",
-            "device": f"{last['gpu'] or last['device']}, {threads}",
-        }
-    except PeLabError as error:
-        return {"revision": f"unknown: {error}"}
-    except (KeyError, IndexError, TypeError):
-        return {"revision": "unknown: environment.json is missing or broken"}
+        for name, value in zip(MADE_WITH, environment_of(Path(path)), strict=True):
+            values[name][value or "not recorded"] += 1
+    return {name: _counted(of) for name, of in values.items()}
 
 
 RECORD = "charts.json"
 """Name and SHA-256 of each file that was written: only these are overwritten."""
 
-Draw = Callable[[], bytes]
 
-
-def chart_files(content: Report, form: str) -> dict[str, Draw]:
-    """File name -> what draws it: the overview, the table and charts of every section, and each
+def chart_files(content: Report, form: str) -> dict[str, Spec]:
+    """File name -> its chart: the overview, the table and charts of every section, and each
     inspection."""
-    specs: dict[str, Callable[[], Spec]] = {}
+    specs: dict[str, Spec] = {}
     if content.trained:
-        specs["overview"] = lambda: picture(overview(content.trained))
+        specs["overview"] = picture(overview(content.trained))
     for section in (*content.trained, *content.evaluated):
-        specs[f"{section.title} table"] = partial(_table, section)
+        specs[f"{section.title} table"] = picture(table(section))
         for chart in charts(section):
-            specs[f"{section.title} {chart.name}"] = partial(figure, section, chart)
+            specs[f"{section.title} {chart.name}"] = figure(section, chart)
     for inspection in content.inspections:
         name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
         if name in specs:  # of another setting
             name = f"{inspection.task} {inspection.pe} {inspection.path.name} inspection"
-        specs[name] = partial(_inspection, inspection)
-    return {
-        re.sub(r"[^\w.]+", "-", name) + f".{form}": partial(_draw, spec, form)
-        for name, spec in specs.items()
-    }
-
-
-def _draw(spec: Callable[[], Spec], form: str) -> bytes:
-    return drawn(spec(), form)
-
-
-def _table(section: Section) -> Spec:
-    return picture(table(section))
+        specs[name] = _inspection(inspection)
+    return {re.sub(r"[^\w.]+", "-", name) + f".{form}": spec for name, spec in specs.items()}
 
 
 def _inspection(inspection: Inspection) -> Spec:
@@ -243,7 +208,7 @@ def _inspection(inspection: Inspection) -> Spec:
     return {**whole_chart(inspection), "title": title, "background": "#fff"}
 
 
-def write_charts(files: dict[str, Draw], folder: Path) -> None:
+def write_charts(files: dict[str, Spec], folder: Path) -> None:
     """Draw all of them into ``folder``.
 
     Raises:
@@ -260,8 +225,8 @@ def write_charts(files: dict[str, Draw], folder: Path) -> None:
             )
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for name, draw in files.items():
-            image = draw()
+        for name, spec in files.items():
+            image = drawn(spec, name.rpartition(".")[2])
             replace_file(folder / name, image)
             record[name] = digest_of(image)
     finally:
@@ -283,20 +248,18 @@ def write_evaluations(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
     Raises:
         RunError: a file exists, or cannot be written.
     """
-    table = evaluated.write_csv().encode()
-    _write_new(path, table)
+    write_new(path, evaluated.write_csv().encode())
     if evaluated["error"].is_not_null().any():
-        _write_new(path.with_suffix(".svg"), drawn(evaluation_chart(evaluated, metric), "svg"))
+        write_new(path.with_suffix(".svg"), drawn(evaluation_chart(evaluated, metric), "svg"))
     return path
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    try:
+def write_new(path: Path, content: bytes) -> None:
+    """Write a new file, in a new folder if need be; RunError if it exists or cannot be written."""
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
         write_new_file(path, content)
-    except OSError as error:
-        raise cannot_write(path, error) from None
 
 
 def evaluation_chart(evaluated: pl.DataFrame, metric: str) -> Spec:

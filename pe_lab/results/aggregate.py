@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.frame import compared_keys, splits_of
@@ -178,15 +178,11 @@ def selected_splits(
     """The selected splits of a task, in their order; UsageError for an unknown split or metric."""
     every = splits_of(runs)
     mean = [OOD] if OOD not in every and f"{OOD}/{metric}" in runs.columns else []
-    for split in splits or ():
-        if split not in (*mean, *every):
-            choices = [*mean, *every]
-            raise UsageError(f"splits={','.join(splits or ())}: {did_you_mean(split, choices)}")
+    check_known("splits={}", splits, [*mean, *every])
     places = set(map(metric_prefix, every))
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
     metrics = {name for prefix, _, name in names if prefix in places}
-    if metric not in metrics:
-        raise UsageError(f"metric={metric}: {did_you_mean(metric, metrics)}")
+    check_known("metric={}", [metric], metrics)
     measured = splits_of(runs.filter(task=task))
     if len(measured) > 1:
         measured = [*measured, *mean]

@@ -8,7 +8,7 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +177,10 @@ def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame
     """
     rows: list[dict[str, Any]] = []
     for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        with _warning(unread):
+        try:
             rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
+        except PeLabError as error:
+            _left_out(str(error), unread)
     facts = {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")}
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in facts]
     columns = {name: pl.Series(name, [r.get(name) for r in rows], facts[name]) for name in facts}
@@ -210,9 +212,11 @@ BUCKET = re.compile(r"(?:[0-9]{1,15}-)?-?[0-9]{1,15}")
 def _breakdown(path: str, unread: list[str] | None) -> Iterator[tuple[Any, ...]]:
     """Split, kind, bucket, error, loss and n of every cell of a run, without the kinds that have a
     bucket that is not a number."""
-    by: dict[str, dict[str, Any]] = {}
-    with _warning(unread):
-        by = (RunFolder(Path(path)).summary() or {}).get("by", {})
+    try:
+        by: dict[str, dict[str, Any]] = (RunFolder(Path(path)).summary() or {}).get("by", {})
+    except PeLabError as error:
+        _left_out(str(error), unread)
+        return
     damaged = {
         kind: bucket
         for kinds in by.values()
@@ -225,23 +229,18 @@ def _breakdown(path: str, unread: list[str] | None) -> Iterator[tuple[Any, ...]]
             f"{path}/summary.json: the breakdown by {kind} has {bucket!r}, not a number: "
             "make the run again with force=true"
         )
-        with _warning(unread):
-            raise PeLabError(message)
+        _left_out(message, unread)
     for split, kinds in by.items():
         for kind, buckets in kinds.items():
             for bucket, cell in () if kind in damaged else buckets.items():
                 yield split, kind, bucket, cell["error"], cell.get("loss"), cell["n"]
 
 
-@contextmanager
-def _warning(unread: list[str] | None = None) -> Iterator[None]:
-    """A run whose files cannot be read is one warning, and left out."""
-    try:
-        yield
-    except PeLabError as error:
-        if unread is not None:
-            unread.append(str(error))
-        logger.warning("%s; until then it is left out", error)
+def _left_out(message: str, unread: list[str] | None) -> None:
+    """A run whose files cannot be read is one warning."""
+    if unread is not None:
+        unread.append(message)
+    logger.warning("%s; until then it is left out", message)
 
 
 def frame_of(records: list[Record], schema: dict[str, Kind]) -> pl.DataFrame:

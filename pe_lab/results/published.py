@@ -16,7 +16,7 @@ from pe_lab.core.metrics import metric_name, wilson
 from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
 from pe_lab.results.frame import splits_of
 from pe_lab.results.leaderboard.entries import without_tuning
-from pe_lab.results.reader import text
+from pe_lab.results.reader import same, text
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,14 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
         cells = measured[number.metric]
         matches.append(
             {
-                (*table, setting["setting"]): _Match(_differences(number, setting), cell)
+                (*table, setting["setting"]): _Match(
+                    {
+                        key: (setting.get(key), theirs)
+                        for key, theirs in number.setting.items()
+                        if not same(setting.get(key), theirs)
+                    },
+                    cell,
+                )
                 for setting in settings.get((number.task, number.pe), [])
                 if (cell := cells.get((number.pe, setting["setting"], number.split)))
             }
@@ -287,18 +294,6 @@ def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str],
     return cells
 
 
-def _differences(number: Published, ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """key -> our value and theirs, where the source states one that is not ours."""
-    pairs = {key: (ours.get(key), theirs) for key, theirs in number.setting.items()}
-    return {key: (a, b) for key, (a, b) in pairs.items() if not _same(a, b)}
-
-
-def _same(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
-        return math.isclose(ours, theirs, rel_tol=1e-9)
-    return bool(ours == theirs)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -314,18 +309,12 @@ def _compared_row(number: Published, match: _Match | None) -> dict[str, Any]:
         "theirs_printed": number.printed,
         "theirs_seeds": number.seeds,
         "differs": "",
-        "verdict": _verdict(number, match),
+        "verdict": "not run",
     }
     if match is not None:
         row |= {name: match.cell[name] for name in OURS}
         pairs = match.differs.items()
+        row["verdict"] = "other protocol, " * bool(pairs) + verdict(number, match.cell)
         row["ours"] = match.cell["mean"]
         row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
     return row
-
-
-def _verdict(number: Published, match: _Match | None) -> str:
-    if match is None:
-        return "not run"
-    found = verdict(number, match.cell)
-    return f"other protocol, {found}" if match.differs else found

@@ -22,10 +22,18 @@ from pe_lab.common.config_dir import conf
 from pe_lab.common.errors import DamagedError, PeLabError, sentence
 from pe_lab.common.files import read_file
 from pe_lab.config.choices import choices
-from pe_lab.store.digests import REMEDY, unsealed
 from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
-from pe_lab.store.schema import FACTS, SETTING, SUMMARY, Facts, checked, read_config
+from pe_lab.store.schema import (
+    FACTS,
+    REMEDY,
+    SETTING,
+    SUMMARY,
+    Facts,
+    checked,
+    read_config,
+    unsealed,
+)
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,14 @@ def read_records(runs_dir: Path) -> list[Record]:
                 )
                 record = Record({**record.facts, "state": "broken", "message": message}, {}, None)
         records.append(record)
-    return records + [_misplaced(folder.path, runs_dir) for folder in misplaced_folders(runs_dir)]
-
-
-def _misplaced(path: Path, runs_dir: Path) -> Record:
-    message = (
-        f"{path} is not counted: a run is in {runs_dir}/TASK/ENCODING, in a folder named "
-        "seed<k>-<hash> as when it was made; move or rename it back"
-    )
-    return Record({"path": str(path), "state": "broken", "message": message}, {}, None)
+    for folder in misplaced_folders(runs_dir):
+        message = (
+            f"{folder.path} is not counted: a run is in {runs_dir}/TASK/ENCODING, in a folder "
+            "named seed<k>-<hash> as when it was made; move or rename it back"
+        )
+        facts = {"path": str(folder.path), "state": "broken", "message": message}
+        records.append(Record(facts, {}, None))
+    return records
 
 
 def records_of(folders: Iterable[RunFolder]) -> Iterator[Record]:

@@ -22,10 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-from pe_lab.common.checked_yaml import read_checked
 from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.common.suggest import check_known, did_you_mean
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.store.run_id import identity
@@ -182,18 +181,6 @@ class SuiteFile:
         return self
 
 
-def read_suite(file: Path) -> tuple[SuiteFile, str]:
-    """A suite and the digest of what its yaml says.
-
-    Raises:
-        UsageError: the file cannot be read, is no YAML, or is not that of a suite.
-    """
-    keys = [key for kind in (SuiteFile, Protocol, SuiteTask) for key in kind.__annotations__]
-    suite, content = read_checked(file, SuiteFile, keys, EXAMPLE)
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
-    return suite, hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 DEFAULT = "v1"
 DEFAULT_THRESHOLD = 0.05
 """Of splits that no suite names."""
@@ -223,11 +210,8 @@ class Suite(SuiteFile):
         self, config: Mapping[str, Any], contents: dict[str, str] | None = None
     ) -> str | None:
         """The task that a recorded configuration is a run of; None: of none."""
-        return self._by_digest.get(task_digest(config, contents))
-
-    @property
-    def _by_digest(self) -> dict[str, str]:
-        return {task.digest: name for name, task in self.tasks.items()}
+        digest = task_digest(config, contents)
+        return next((name for name, task in self.tasks.items() if task.digest == digest), None)
 
     @property
     def version(self) -> str:
@@ -269,12 +253,8 @@ class Suite(SuiteFile):
 
     def check_splits(self, task: str, splits: Collection[str]) -> None:
         """UsageError where a scored split of a task is none of those that the task has."""
-        for split in self.tasks[task].generalises:
-            if split not in splits:
-                raise UsageError(
-                    f"suite {self.name}: tasks.{task}.generalises: the task has no split {split}: "
-                    f"{did_you_mean(split, splits)}"
-                )
+        words = f"suite {self.name}: tasks.{task}.generalises: the task has no split {{}}"
+        check_known(words, self.tasks[task].generalises, splits)
 
     def words(self, entry: str) -> tuple[str, ...]:
         """The overrides of an entry: a control, or the encoding of that name."""
@@ -298,23 +278,15 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
             has the name of a control.
     """
     files = _files(folder)
-    if name not in files:
-        raise UsageError(f"unknown suite {name}: {did_you_mean(name, files)}")
+    check_known("unknown suite {}", [name], files)
     suite = _loaded(name, files[name].absolute())
-    if folder is not None:
-        check_controls(suite, folder)
-    return suite
-
-
-def check_controls(suite: Suite, folder: Path) -> None:
-    """UsageError where an encoding of a folder has the name of a control, which is trained in its
-    place."""
-    for path in sorted(folder.glob("pe/*.yaml")):
+    for path in sorted(folder.glob("pe/*.yaml")) if folder else ():
         if path.stem in suite.controls:
             raise UsageError(
                 f"{path}: {path.stem} is a control of the suite {suite.name}, which trains that "
                 "and not this encoding: rename this file"
             )
+    return suite
 
 
 def suites(folder: Path | None = None) -> list[Suite]:
@@ -333,7 +305,10 @@ def _files(folder: Path | None) -> dict[str, Path]:
 
 @cache
 def _loaded(name: str, file: Path) -> Suite:
-    suite, digest = read_suite(file)
+    keys = [key for kind in (SuiteFile, Protocol, SuiteTask) for key in kind.__annotations__]
+    suite, content = read_checked(file, SuiteFile, keys, EXAMPLE)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Suite(**vars(suite), name=name, digest=digest)  # type: ignore[call-arg]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pe_lab.common.errors import DamagedError, MachineError, cannot_read, reason
 from pe_lab.common.files import read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of
+from pe_lab.store.schema import REMEDY, digest_of
 
 FORMAT = 2
 MARK = b"pe-lab sha256 "

@@ -2,18 +2,16 @@
 
 import hashlib
 import json
-import logging
 import math
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pe_lab.common.errors import DamagedError, cannot_write
+from pe_lab.common.errors import DamagedError, writing
 from pe_lab.common.files import no_link
-from pe_lab.store.digests import does_not_fit
-from pe_lab.store.schema import ROW, read_rows
-
-log = logging.getLogger("pe_lab")
+from pe_lab.store.schema import ROW, does_not_fit, read_rows
 
 REMEDY = "remove that line, or start the run anew with force=true"
 
@@ -43,7 +41,9 @@ class MetricsLog:
 
     def __init__(self, path: Path, keep: int, digest: str | None = None) -> None:
         self.path = path
-        try:
+        # What is called with each row once it is written.
+        self.listener: Callable[[dict[str, Any]], None] = lambda row: None
+        with writing(path):
             # Unbuffered: a row is with the system when write() returns, and only then.
             self._file = open(path, "a+b", buffering=0, opener=no_link)  # noqa: SIM115
             self._file.seek(0)
@@ -61,8 +61,6 @@ class MetricsLog:
                 self._file.close()
                 raise DamagedError(does_not_fit(path, "digest in the checkpoint"))
             self._file.truncate(self.size)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     @property
     def mark(self) -> tuple[int, str]:
@@ -76,32 +74,23 @@ class MetricsLog:
             for key, value in row.items()
         }
         line = json.dumps(plain, allow_nan=False).encode() + b"\n"
-        try:
-            rest = line
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
+        rest = line
+        with writing(self.path):
             try:
-                self._file.truncate(self.size)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
             except OSError:
-                log.debug("cannot cut %s back to %d bytes", self.path, self.size, exc_info=True)
-            raise cannot_write(self.path, error) from error
+                with suppress(OSError):
+                    self._file.truncate(self.size)
+                raise
         self.size += len(line)
         self._hash.update(line)
+        self.listener(row)
 
     def sync(self) -> None:
         """Put all rows on the disk: before a checkpoint, which must not count on lost ones."""
-        try:
+        with writing(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
-        """Close the file; all rows are in it already."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()

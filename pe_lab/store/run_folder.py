@@ -24,11 +24,22 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write
+from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write, writing
 from pe_lab.common.files import no_link, read_file, replace_file
-from pe_lab.store.digests import REMEDY, digest_of, does_not_fit, sealed
 from pe_lab.store.metrics_log import read_metrics
-from pe_lab.store.schema import STARTS, STATUS, SUMMARY, TRACKED, Start, Tracked, read_json
+from pe_lab.store.schema import (
+    REMEDY,
+    STARTS,
+    STATUS,
+    SUMMARY,
+    TRACKED,
+    Start,
+    Tracked,
+    digest_of,
+    does_not_fit,
+    read_json,
+    sealed,
+)
 
 State = Literal["running", "interrupted", "failed", "finished"]
 DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
@@ -41,10 +52,12 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.metrics, self.checkpoint = path / "metrics.jsonl", path / "checkpoint.pt"
+        self.log = path / "log.txt"
+        self._lock_file = path.with_name(f".{path.name}.lock")
 
     @classmethod
     def of(cls, runs_dir: str, task: str, pe: str, seed: int, identity: str) -> "RunFolder":
-        """The folder of the run with this identity."""
         task, pe = task.replace("/", "-"), pe.replace("/", "-")
         return cls(Path(runs_dir) / task / pe / f"seed{seed}-{identity}")
 
@@ -63,22 +76,6 @@ class RunFolder:
         summary = read_json(SUMMARY, self.path / "summary.json", seal=True)
         return "" if summary is None else summary["identity"]
 
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def _lock_file(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.lock")
-
     @contextmanager
     def lock(self, wait: float = 0) -> Iterator[None]:
         """Hold the folder; HeldError if another process still holds it after ``wait`` seconds.
@@ -87,10 +84,8 @@ class RunFolder:
         is killed.
         """
         lock = FileLock(self._lock_file)
-        try:
+        with writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path.parent, error) from None
         try:
             lock.acquire(timeout=wait)
         except Timeout:
@@ -114,35 +109,26 @@ class RunFolder:
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.replaced-{number}")).exists():
             number += 1
-        try:
+        with writing(self.path):
             self.path.rename(aside)
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
         return aside
 
     def make(self) -> None:
         """Create the folder if it does not exist, and remove what a killed process left."""
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             for part in self.path.glob(".*.part"):
                 part.unlink()
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
 
     def write(self, name: str, content: bytes) -> None:
         """A file in the folder, written atomically; RunError if that fails."""
-        path = self.path / name
-        try:
-            replace_file(path, content)
-        except OSError as error:
-            raise cannot_write(path, error) from None
+        with writing(self.path / name):
+            replace_file(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
-        """A text in the folder, atomically."""
         self.write(name, text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
-        """A JSON file in the folder, atomically."""
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def set_status(
@@ -153,7 +139,6 @@ class RunFolder:
         error: str | None = None,
         by_machine: bool = False,
     ) -> None:
-        """Record the run's state and step."""
         status: dict[str, Any] = {"run": self.identity, "state": state}
         status |= {"step": step, "steps": steps, "error": error}
         status |= {"by_machine": True} if by_machine else {}

@@ -1,9 +1,12 @@
-"""The files of a run: a schema for each that is read back, and how it is read.
+"""The files of a run: a schema for each that is read back, their digests, and how they are read.
 
 A value of the wrong kind, a number out of range, deep nesting and an alias in yaml are one sentence
-with the file and the remedy, whichever command reads the file.
+with the file and the remedy, whichever command reads the file. Digests (SHA-256) detect damage: a
+flipped bit, a torn copy, an edited digit. They do not stop a forger, who can compute new ones.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
@@ -14,10 +17,64 @@ import yaml
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from pe_lab.common.errors import DamagedError, RunError
+from pe_lab.common.errors import DamagedError, RunError, reason
 from pe_lab.common.files import read_file
 from pe_lab.core.metrics import GENERATED, METRICS, implausible
-from pe_lab.store.digests import REMEDY, unsealed
+
+SEAL = b',\n "digest": "'
+REMEDY = "put back a copy, or make the run again with force=true, which sets this folder aside"
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """64 hex digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def does_not_fit(what: Path | str, digest: str = "digest", remedy: str = REMEDY) -> str:
+    """The message for a file, or a part of it, that its digest does not fit."""
+    return (
+        f"{what} does not fit its {digest}, it was damaged or edited after it was written: {remedy}"
+    )
+
+
+def sealed(value: dict[str, Any]) -> str:
+    """JSON, a key a line, closed by the ``digest`` of all before it."""
+    body = json.dumps(value, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{body}{SEAL.decode()}{digest_of(body.encode())}"\n}}\n'
+
+
+def unsealed(content: bytes, path: Path) -> bytes:
+    """The JSON that was ``sealed``, without its digest.
+
+    Raises:
+        DamagedError: the digest is that of something else, or is missing.
+    """
+    body, seal, end = content.rpartition(SEAL)
+    if not seal or end != f'{digest_of(body)}"\n}}\n'.encode():
+        raise DamagedError(does_not_fit(path))
+    return body + b"\n}"
+
+
+def sealed_lines(lines: bytes) -> bytes:
+    """JSON lines, and a last line with their ``digest``."""
+    return lines + _last_line(lines)
+
+
+def unsealed_lines(content: bytes, path: Path, remedy: str) -> bytes:
+    """The JSON lines that were ``sealed_lines``, without the last one.
+
+    Raises:
+        DamagedError: the last line is missing, or is the digest of other lines.
+    """
+    lines = content[: content.removesuffix(b"\n").rfind(b"\n") + 1]
+    if lines + _last_line(lines) != content:
+        raise DamagedError(does_not_fit(path, "digest in its last line", remedy))
+    return lines
+
+
+def _last_line(lines: bytes) -> bytes:
+    return json.dumps({"digest": digest_of(lines)}).encode() + b"\n"
+
 
 DEEPEST = 32
 """How many mappings and lists a configuration may hold within one another."""
@@ -105,10 +162,12 @@ class Tracked(TypedDict):
 
 @with_config(STRICT)
 class Logged(TypedDict):
-    """wandb/rows: how many rows of metrics.jsonl were logged, and how many of them sent."""
+    """wandb/rows: the random part of the run's id in wandb, how many rows of metrics.jsonl were
+    logged, and how many of them sent."""
 
+    id: Annotated[str, Field(pattern="^[0-9a-f]{6}$")]
     logged: NotRequired[Whole]
-    sent: NotRequired[Whole]
+    sent: Whole
 
 
 @with_config(STRICT)
@@ -206,8 +265,6 @@ def _measured(row: Evaluation) -> Evaluation:
 
 STATUS = TypeAdapter(Status)
 LOGGED = TypeAdapter(Logged)
-WANDB_ID = TypeAdapter(Annotated[str, Field(pattern="^[0-9a-f]{6}$")])
-"""wandb/id: the random part of the run's id."""
 TRACKED = TypeAdapter(Tracked)
 STARTS = TypeAdapter(list[Start])
 FACTS = TypeAdapter(Facts)
@@ -228,10 +285,9 @@ def checked(schema: TypeAdapter[T], value: Any, where: object, remedy: str = REM
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         found = "" if first["type"] in ("missing", "value_error") else f"={first['input']!r:.60}"
-        reason = first["msg"].removeprefix("Value error, ")
-        at = f"{key}{found}: " if key else ""
-        message = f"{where} is not as pe-lab writes it ({at}{reason})"
-        raise DamagedError(f"{message}: {remedy}") from None
+        said = f"{key}{found}: " if key else ""
+        said += first["msg"].removeprefix("Value error, ")
+        raise DamagedError(f"{where} is not as pe-lab writes it ({said}): {remedy}") from None
 
 
 def read_json(
@@ -271,8 +327,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}): {REMEDY}") from None
     except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{path} cannot be read ({reason}): {REMEDY}") from None
+        raise DamagedError(f"{path} cannot be read ({reason(error)}): {REMEDY}") from None
     checked(SETTING, {"config": config}, path)
     return dict(config)
 

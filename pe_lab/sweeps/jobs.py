@@ -72,8 +72,7 @@ class Job:
 
     def step(self) -> int:
         """The step of the last checkpoint."""
-        step: int = self.status().get("step", 0)
-        return step
+        return int(self.status().get("step", 0))
 
     def outcome(self) -> "Outcome":
         """How it ended, read from its folder."""
@@ -183,11 +182,12 @@ def over_seeds(jobs: Sequence[Job]) -> None:
 def best(jobs: Sequence[Job], outcomes: Mapping[int, Outcome]) -> Job | None:
     """The finished job with the lowest mean error out of domain, else in domain."""
     finished = [job for job in jobs if outcomes[job.number].error is not None]
-    return min(finished, key=lambda job: _errors(outcomes[job.number]), default=None)
 
+    def errors(job: Job) -> tuple[float, float]:
+        outcome = outcomes[job.number]
+        return outcome.ood or 0.0, outcome.error or 0.0
 
-def _errors(outcome: Outcome) -> tuple[float, float]:
-    return outcome.ood or 0.0, outcome.error or 0.0
+    return min(finished, key=errors, default=None)
 
 
 def unfinished(counts: Counter[str]) -> str:
@@ -206,7 +206,6 @@ def _label(plan: Plan, words: Sequence[str], all_words: Sequence[Sequence[str]])
     return " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *as_typed(others)])
 
 
-POLL_INTERVAL_S = 5.0
 LINE_INTERVAL_S = 60.0
 MAX_NAMED = 4
 """Running jobs whose steps a line has."""
@@ -231,27 +230,19 @@ class Progress:
     def line(self) -> str:
         """``3 of 8 jobs done, 2 running (flipflop rope seed 1, step 240 of 400; ..), 3 left, about
         4 min to go``."""
-        running, steps, remaining = [], 0, 0
-        self.done = 0
-        for job in self.jobs:
-            status = job.status()
-            begun = status != job.status_before
-            if begun and status.get("state") == "running":
-                at = min(_step(job.folder), job.steps)
-                running.append(f"{job.label}, step {at} of {job.steps}")
-                steps += max(0, at - self.first[job.number])
-                remaining += job.steps - at
-            elif begun or job.returned is not None:
-                self.done += 1
-                steps += max(0, _step(job.folder) - self.first[job.number])
-            else:
-                remaining += job.steps - self.first[job.number]
-        done = self.total - len(self.jobs) + self.done
-        parts = [f"{done} of {self.total} jobs done"]
+        at = {job.number: min(_step(job.folder), job.steps) for job in self.jobs}
+        begun = [job for job in self.jobs if job.has_begun()]
+        running = [job for job in begun if job.status().get("state") == "running"]
+        left = [job for job in self.jobs if job not in begun and job.returned is None]
+        self.done = len(self.jobs) - len(running) - len(left)
+        parts = [f"{self.total - len(running) - len(left)} of {self.total} jobs done"]
         if running:
-            others = ["..."] if len(running) > MAX_NAMED else []
-            parts.append(f"{len(running)} running ({'; '.join(running[:MAX_NAMED] + others)})")
-        parts.append(f"{len(self.jobs) - self.done - len(running)} left")
+            named = [f"{one.label}, step {at[one.number]} of {one.steps}" for one in running]
+            shown = named[:MAX_NAMED] + ["..."] * (len(named) > MAX_NAMED)
+            parts.append(f"{len(running)} running ({'; '.join(shown)})")
+        parts.append(f"{len(left)} left")
+        steps = sum(max(0, at[number] - first) for number, first in self.first.items())
+        remaining = sum(job.steps - at[job.number] for job in running + left)
         if steps and remaining:
             left_s = remaining * (time.monotonic() - self.began) / steps
             parts.append(f"about {duration(left_s)} to go")
@@ -270,12 +261,10 @@ class Progress:
             watch.join()
 
     def _watch(self, stop: threading.Event) -> None:
-        printed = time.monotonic()
-        while not stop.wait(POLL_INTERVAL_S):
-            if time.monotonic() - printed >= LINE_INTERVAL_S:
-                printed, line = time.monotonic(), self.line()
-                if self.done < len(self.jobs):
-                    console().print(line, soft_wrap=True)
+        while not stop.wait(LINE_INTERVAL_S):
+            line = self.line()
+            if self.done < len(self.jobs):
+                console().print(line, soft_wrap=True)
 
 
 def _step(folder: RunFolder) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.common.errors import UsageError
+from pe_lab.sweeps import slurm
 
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
 
@@ -42,8 +43,12 @@ def register_choices() -> None:
         ConfigStore.instance().store(group="hydra/launcher", name="submitit_slurm", node={})
 
 
-def check_installed(cfg: Any) -> None:
-    """UsageError where the package of the chosen launcher is not installed."""
+def check_launcher(cfg: DictConfig) -> None:
+    """Refuse a launcher that cannot work here.
+
+    Raises:
+        UsageError: its package or SLURM is missing, or a number is out of range.
+    """
     module = cfg.hydra.launcher._target_.rpartition(".")[0]
     try:
         found = find_spec(module)
@@ -55,10 +60,6 @@ def check_installed(cfg: Any) -> None:
             f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
             f"is not installed: pip install {package}"
         )
-
-
-def check_numbers(cfg: Any) -> None:
-    """UsageError for numbers out of range."""
     for key in ("launcher.n_jobs", "sweeper.max_batch_size"):
         value = OmegaConf.select(cfg, f"hydra.{key}")
         if value is not None and (type(value) is not int or value < 1):
@@ -66,3 +67,5 @@ def check_numbers(cfg: Any) -> None:
                 f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
                 "it out"
             )
+    if cfg.hydra.launcher._target_ == slurm.LAUNCHER:
+        slurm.check_slurm()

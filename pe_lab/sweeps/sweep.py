@@ -44,21 +44,9 @@ from pe_lab.sweeps.jobs import (
     over_seeds,
     unfinished,
 )
-from pe_lab.sweeps.launchers import JOBLIB, check_installed, check_numbers
+from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.worker import SweepJob
 from pe_lab.training.plan import Plan
-
-
-def check_launcher(cfg: DictConfig) -> None:
-    """Refuse a launcher that cannot work here.
-
-    Raises:
-        UsageError: a package or SLURM is missing, or a number is out of range.
-    """
-    check_installed(cfg)
-    check_numbers(cfg)
-    if cfg.hydra.launcher._target_ == slurm.LAUNCHER:
-        slurm.check_slurm()
 
 
 class Sweep:
@@ -97,7 +85,9 @@ class Sweep:
             with watch, warnings.catch_warnings():
                 # loky replaces a worker whose memory grew, between two jobs: nothing is lost.
                 warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+                self.callbacks.on_multirun_start(config=self.cfg, config_name="config")
                 yield
+                self.callbacks.on_multirun_end(config=self.cfg, config_name="config")
                 if (stop := stopping()) is not None:
                     raise stop
         except KeyboardInterrupt:
@@ -175,11 +165,8 @@ def multirun(
         sweep = Sweep(args, plans[0].config.runs_dir)
         batch_size = sweep.cfg.hydra.sweeper.max_batch_size
         try:
-            with sweep.running():
-                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
-                with Progress(missing, len(jobs)).shown():
-                    launch_all(missing, sweep.launch(jobs), batch_size)
-                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
+            with sweep.running(), Progress(missing, len(jobs)).shown():
+                launch_all(missing, sweep.launch(jobs), batch_size)
         except (Exception, Interrupted) as error:
             ended = error
     outcomes = {job.number: job.outcome() for job in jobs}

@@ -1,15 +1,12 @@
 """The one door to ``pe_lab.kernels``. Without that folder the program is right and slower."""
 
-import logging
 from importlib.util import find_spec
 
+from pe_lab.common.console import logger
 from pe_lab.models.base import Model
-
-logger = logging.getLogger("pe_lab")
 
 
 def has_kernels() -> bool:
-    """Whether ``pe_lab.kernels`` is there."""
     try:
         return find_spec("pe_lab.kernels.apply") is not None
     except ModuleNotFoundError:

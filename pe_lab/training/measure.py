@@ -119,22 +119,18 @@ class Answers:
 
     @property
     def n(self) -> int:
-        """How many answers were scored."""
         return len(self.wrong)
 
     @property
     def n_wrong(self) -> int:
-        """How many of them are wrong."""
         return int(self.wrong.sum())
 
     @property
     def n_seq(self) -> int:
-        """How many sequences they are from."""
         return len(np.unique(self.row))
 
     @property
     def n_seq_wrong(self) -> int:
-        """How many sequences have a wrong answer."""
         return len(np.unique(self.row[self.wrong]))
 
     def measured(self) -> dict[str, float]:

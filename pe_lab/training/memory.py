@@ -30,7 +30,6 @@ def min_bytes(length: int, sequences: int, d_model: int) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of main memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -170,9 +169,7 @@ def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
     numbers = 0
     with suppress(UsageError), torch.device("meta"):
         for layer in range(dims.n_layers):
-            made: PositionalEncoding = instantiate(
-                section, "pe", PositionalEncoding, dims.at_layer(layer)
-            )
+            made = instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
             numbers += sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
             shares = made.share_layers or type(made).share is not PositionalEncoding.share
             if shares or made.only_at_input():

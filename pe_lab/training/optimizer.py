@@ -67,10 +67,8 @@ class AdamW(Adam):
 
 
 def make_optimizer(train: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer of a configuration, over these parameters."""
     section = optimizer_section(train.optimizer, train.optimizer_keys)
-    made: Optimizer = instantiate(section, "train", Optimizer, parameters)
-    return made
+    return instantiate(section, "train", Optimizer, parameters)
 
 
 def state_per_weight(train: TrainConfig) -> int:

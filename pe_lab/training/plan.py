@@ -86,7 +86,7 @@ def plan(config: Config) -> Plan:
     check_backend()
     task = build_task(config.task)
     _check_length(config, task)
-    model_config: ModelConfig = instantiate(config.model, "model", ModelConfig)
+    model_config = instantiate(config.model, "model", ModelConfig)
     if refusal := model_config.refuses_task(task):
         raise UsageError(f"task={config.names.get('task', '')} {refusal}")
     positions = _bound_positions(config, task, model_config)
@@ -159,7 +159,7 @@ def _check_generation(config: Config, task: Task, encodings: Sequence[Positional
 
 def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:
     """The source of positions for this task."""
-    source: Positions = instantiate(config.positions, "positions", Positions)
+    source = instantiate(config.positions, "positions", Positions)
     try:
         bound = source.bound(task)
     except ValueError as error:
@@ -208,7 +208,7 @@ def _check_length(config: Config, task: Task) -> None:
 
 def build_task(section: dict[str, Any]) -> Task:
     """The task, with every split's changed keys checked too."""
-    task: Task = instantiate(section, "task", Task)
+    task = instantiate(section, "task", Task)
     for name, changes in task.splits.items():
         key = f"task.splits.{name}"
         kept = {k: v for k, v in {**section, **changes}.items() if k not in task.fixed}

@@ -3,32 +3,31 @@
 Shape letters: B batch, T tokens.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pe_lab.common.console import logger
 from pe_lab.common.errors import DamagedError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model, ScoredPositions
 from pe_lab.store import checkpoint
-from pe_lab.store.digests import REMEDY
+from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import REMEDY
 from pe_lab.training.batches import TrainData
 from pe_lab.training.measure import Evaluator
 from pe_lab.training.optimizer import learning_rate, make_optimizer
 from pe_lab.training.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,6 @@ def wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-class RowLog(Protocol):
-    """Where rows of metrics are written; ``sync`` flushes all to the disk."""
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        """How many bytes were written so far, and their digest."""
-
-    def write(self, row: dict[str, Any]) -> None: ...
-
-    def sync(self) -> None: ...
-
-
 class Trainer:
     """Trains the model of a plan. A run resumes bit for bit from its checkpoint; batches and
     random positions are functions of the step.
@@ -114,7 +101,7 @@ class Trainer:
         self.seconds = 0.0
         self.metrics_mark: tuple[int, str | None] = 0, None
         self.checkpoint_digest = ""
-        self.log: RowLog
+        self.log: MetricsLog
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
     def resume(self) -> bool:
@@ -165,7 +152,7 @@ class Trainer:
         )
         self.folder.set_status("running", self.step, self.config.steps)
 
-    def fit(self, log: RowLog, show: Callable[[int, float], None]) -> None:
+    def fit(self, log: MetricsLog, show: Callable[[int, float], None]) -> None:
         """Train to the last step, or until the in-domain error has stayed below ``stop_below``.
 
         Args:
@@ -229,7 +216,6 @@ class Trainer:
         return parts
 
     def train_on(self, microbatches: list[Microbatch]) -> None:
-        """One optimizer step on these microbatches."""
         total = sum(int(part.counted.sum()) for part in microbatches)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in microbatches:

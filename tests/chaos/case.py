@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -209,6 +210,14 @@ SINGLE = {
 }
 
 
+def options_of(**defaults: str) -> dict[str, str]:
+    """The options of the command line, all of which have defaults."""
+    given = dict(word.partition("=")[::2] for word in sys.argv[1:])
+    if wrong := given.keys() - defaults.keys():
+        raise SystemExit(f"{', '.join(wrong)}: the options are {', '.join(defaults)}")
+    return defaults | given
+
+
 def small(*words: str) -> tuple[str, ...]:
     """A run of four steps."""
     keys = {word.partition("=")[0] for word in words}
@@ -218,13 +227,11 @@ def small(*words: str) -> tuple[str, ...]:
     return tuple(word for word in made if word.partition("=")[0] not in without)
 
 
-def make_records(folder: Path, report: Callable[[str], None]) -> Records:
+def make_records(folder: Path) -> Records:
     """Train them."""
     single = []
     for name, words in SINGLE.items():
-        report(f"recording {name}")
         single.append(record(name, folder / name, *small(*words)))
-    report("recording a sweep")
     sweep = record("sweep", folder / "sweep", "-m", *small("pe=cope", "seed=0,1,2"))
     several = record("several", folder / "several", "-m", *small("pe=cope,rope", "seed=0,1,2"))
     evaluation = ("eval", f"run={several.runs[0].relative_to(several.folder)}", "lengths=8,16")

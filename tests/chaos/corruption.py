@@ -19,14 +19,14 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pe_lab.cli.main import main as pe_lab
 from pe_lab.store.run_folder import RunFolder
-from tests.chaos.case import SMALL, Violation, same_numbers
+from tests.chaos.case import SMALL, Violation, options_of, same_numbers
 from tests.program import tiny, working_in
 
 SECONDS = 60
@@ -64,7 +64,7 @@ class World:
 
 
 def _words(pe: str, seed: int) -> list[str]:
-    return [*tiny(*SMALL, f"pe={pe}", f"seed={seed}")]
+    return tiny(*SMALL, f"pe={pe}", f"seed={seed}")
 
 
 def run(*words: str) -> Ended:
@@ -327,7 +327,7 @@ def attack(world: World, place: Path, kind: str, rng: random.Random) -> tuple[st
         runs = sorted(Path("runs").glob("*/*/seed*"))
         before = {path: _who(path) for path in runs}
         touched, done = KINDS[kind](runs, rng)
-        names = {path.name for path in touched} | {_path(path) for path in touched}
+        names = {path.name for path in touched} | {"".join(str(path).split()) for path in touched}
         who = {before[path] for path in touched if path in before}
         try:
             return done, _outcome(world, touched, who, names, rng)
@@ -339,10 +339,6 @@ def attack(world: World, place: Path, kind: str, rng: random.Random) -> tuple[st
 
 def _who(path: Path) -> str:
     return f"{path.parent.name} {path.name[4:].partition('-')[0]}"
-
-
-def _path(path: Path) -> str:
-    return "".join(str(path).split())
 
 
 def _outcome(
@@ -410,22 +406,11 @@ def campaign(mutations: int, seed: int, folder: Path) -> list[tuple[str, str, st
     return found
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        yield Path(folder)
-
-
 def main() -> int:
     """Print the outcomes by kind; 1 if one is a violation."""
-    defaults = {"mutations": "1000", "seed": "0"}
-    options = dict(word.partition("=")[::2] for word in sys.argv[1:])
-    if wrong := options.keys() - defaults.keys():
-        raise SystemExit(f"{', '.join(wrong)}: the options are {', '.join(defaults)}")
-    options = defaults | options
-    with _folder() as folder:
-        found = campaign(int(options["mutations"]), int(options["seed"]), folder)
+    options = options_of(mutations="1000", seed="0")
+    with tempfile.TemporaryDirectory() as folder:
+        found = campaign(int(options["mutations"]), int(options["seed"]), Path(folder))
     counts = Counter((kind, outcome) for kind, _, outcome in found)
     print("".join(f"{word:>20}" for word in ("", *OUTCOMES)))
     for kind in KINDS:

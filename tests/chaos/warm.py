@@ -51,10 +51,6 @@ class Ended:
     """File operations counted while a fault was armed."""
     orphans: tuple[str, ...]
 
-    @property
-    def struck(self) -> bool:
-        return self.operations > 0
-
 
 _shared = mmap.mmap(-1, 8)
 _operations = ctypes.c_long.from_buffer(_shared)
@@ -71,7 +67,6 @@ def run(
     *,
     fault: Fault | None = None,
     kill_after: float | None = None,
-    victim: Callable[[int], int] = lambda pid: pid,
     instead: Callable[[], Any] | None = None,
     memory: int = resource.RLIM_INFINITY,
 ) -> Ended:
@@ -79,7 +74,6 @@ def run(
 
     Args:
         kill_after: seconds after which SIGKILL is sent.
-        victim: which process it is sent to, from the child's; negative: a process group.
         instead: called in place of parsing the words; the rest of ``main`` stays.
         memory: bytes of addresses; a browser's engine, which draws charts, takes 36 GB of them.
     """
@@ -93,11 +87,7 @@ def run(
     while status is None:
         passed = time.monotonic() - began
         if kill_after is not None and passed >= kill_after:
-            target = victim(pid)
-            if target < 0:
-                os.killpg(-target, signal.SIGKILL)
-            elif target:
-                os.kill(target, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             kill_after = None
         if passed > SECONDS:
             os.killpg(pid, signal.SIGKILL)

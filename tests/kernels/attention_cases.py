@@ -20,7 +20,7 @@ from pe_lab.kernels.requests import (
     Request,
     StickBreaking,
 )
-from pe_lab.pe.rotation import Rotation
+from pe_lab.pe.functional import Rotation
 
 Attend = Callable[..., Tensor | None]
 DROP = Drop(0.3, 0x0123_4567_89AB_CDEF)
@@ -52,7 +52,7 @@ def request(name: str, *given: Any) -> Request:
 
 def kernel(name: str) -> Attend:
     """The C++ kernel as a function of ``ARGUMENTS`` and dropout."""
-    return lambda *given: dispatch.kernel(ARGUMENTS[name][0])(request(name, *given))
+    return lambda *given: dispatch.KERNELS[ARGUMENTS[name][0]](request(name, *given))
 
 
 def formula(name: str) -> Attend:
@@ -183,8 +183,7 @@ def inputs(kind: str, size: Size, dtype: torch.dtype) -> tuple[list[Tensor], tup
     if kind == "near_far":
         return distance_inputs(size, dtype)[:3], windowed(size, 9, False, True)
     makers = {"relative": relative_inputs, "path": path_inputs, "dape": dape_inputs}
-    of_kind = makers.get(kind, distance_inputs)
-    return of_kind(size, dtype), ()
+    return makers.get(kind, distance_inputs)(size, dtype), ()
 
 
 def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor]:
@@ -195,9 +194,7 @@ def results(attend: Attend, tensors: list[Tensor], *rest: object) -> list[Tensor
     if out is None:
         with torch.no_grad():
             out = attend(*tensors, *rest)
-        assert out is not None
         return [out]
-    assert out is not None
     rng = torch.Generator().manual_seed(1)
     direction = torch.randn(out.shape, generator=rng, dtype=torch.float64).to(out)
     return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), direction)]

@@ -148,8 +148,7 @@ def test_near_far_equals_the_formula(size: Size, near: int, dtype: torch.dtype) 
     q, k, v, _ = distance_inputs(size, dtype)
     for halves, far_keys, drop in ((False, True, None), (True, False, DROP)):
         rest = windowed(size, near, halves, far_keys)
-        tensors = [q / 4, k / 4, v]
-        assert_kernel("near_far", tensors, *rest, drop)
+        assert_kernel("near_far", [q / 4, k / 4, v], *rest, drop)
 
 
 def test_near_far_is_left_to_pytorch_where_gradients_are_needed() -> None:
@@ -298,7 +297,7 @@ def test_no_queries_have_no_gradients(kind: str) -> None:
 
 LONG = """
 import resource, torch
-from pe_lab.kernels.dispatch import kernel
+from pe_lab.kernels.dispatch import KERNELS
 from pe_lab.kernels.requests import Cope, Distance, StickBreaking
 torch.set_num_threads(1)
 def step(length):
@@ -314,7 +313,7 @@ def step(length):
         Distance(**of, kept_BHS=kept, **terms),
         StickBreaking(**of, remainder=True),
     ):
-        kernel(type(request))(request).sum().backward()
+        KERNELS[type(request)](request).sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 short = step(64)
 print(step(4096) - short)

@@ -1,7 +1,8 @@
-"""The C++ kernel of attention by distance: single gradients, rotation, and the edges of its
-arithmetic; test_attention.py has the rest."""
+"""The C++ kernels of CoPE and of attention by distance at the edges of their arithmetic."""
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from attention_cases import (
     Size,
     assert_equal,
     assert_kernel,
+    cope_inputs,
     distance_inputs,
     formula,
     kernel,
@@ -20,10 +22,48 @@ from torch import Tensor
 
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
+from pe_lab.kernels.apply import FastMultiHeadAttention
 from pe_lab.kernels.requests import Distance
-from pe_lab.pe.rotation import Rotation
+from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.pe.base import AttentionInputs, Dims
+from pe_lab.pe.functional import Rotation
+from pe_lab.pe.rope import RoPE
 
 pytestmark = needs_compiler
+
+cope = kernel("cope")
+
+
+def test_open_gates_count_whole_positions_up_to_the_last_of_the_table() -> None:
+    """A sum of gates that are exactly 1 in rounding: position i - j + 1, or the last."""
+    ones = torch.ones(1, 1, 40, 16, dtype=torch.float64)
+    table = torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tensors = [100 * ones, ones, torch.eye(40, 16, dtype=torch.float64)[None, None]]
+    out = cope(*tensors, 100 * ones, 9 * ones, table, 1.0, None)
+    distance = torch.arange(40)[:, None] - torch.arange(40)
+    logits = 100 * table.sum(-1)[(distance + 1).clamp(0, 6)]
+    weights = logits.masked_fill(distance < 0, -math.inf).softmax(-1)
+    torch.testing.assert_close(out[0, 0], weights @ tensors[2][0, 0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("name", ["q", "k", "v", "table"])
+def test_numbers_that_are_not_finite(name: str, bad: float, dtype: torch.dtype) -> None:
+    """NaN stays NaN, none crashes, and earlier queries see none of it."""
+    q, k, v, *_, table = cope_inputs(Size(1, 1, 70, 70, 8), "keys", 9, dtype)
+    leaves = {"q": q.clone(), "k": k.clone(), "v": v.clone(), "table": table.clone()}
+    leaves[name][..., 5, :] = bad
+    q, k, v, table = (x.requires_grad_() for x in leaves.values())
+    out = cope(q, k, v, q, k, table, 1.0, None)
+    grads = torch.autograd.grad(out.sum(), (q, k, v, table))
+    if name in "qk":
+        assert bool(out[:, :, :5].isfinite().all())
+    if math.isnan(bad):
+        seen = slice(None) if name == "table" else 5
+        assert bool(out[:, :, seen].isnan().any())
+        assert bool(grads[0][:, :, seen].isnan().any())
+
 
 SIZE = Size(2, 2, 70, 90, 16)
 
@@ -85,8 +125,7 @@ def test_large_and_tiny_logits(size: float) -> None:
 def test_far_and_large_biases(bias: Tensor) -> None:
     """Weights that underflow, and powers that would overflow but for the maximum."""
     *qkv, _ = distance_inputs(SIZE, torch.float64)
-    biases = bias.double().expand(2, 93)
-    assert_kernel("distance", [*qkv, biases], DROP)
+    assert_kernel("distance", [*qkv, bias.double().expand(2, 93)], DROP)
 
 
 def test_a_bias_of_minus_infinity_masks_a_distance() -> None:
@@ -107,3 +146,44 @@ def test_nan_stays_nan(argument: int) -> None:
     )
     assert [bool(x.isnan().any()) for x in found] == [bool(x.isnan().any()) for x in expected]
     assert bool(found[0].isnan().any())
+
+
+class RotatedAndHalved(RoPE):
+    def rotate(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        q, k = super().rotate(q, k, inputs)
+        return q / 2, k
+
+
+class Tempered(RoPE):
+    """A learned temperature of the queries."""
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__(dims, 10000, "half")
+        self.temperature = torch.nn.Parameter(torch.ones(()))
+
+    def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
+        return x_BHTD * self.temperature
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda d: RotatedAndHalved(d, 10000, "interleaved"), Tempered],
+    ids=["rotated", "scaled"],
+)
+def test_a_change_of_rope_is_not_taken_for_rope(make: Callable[[Dims], RoPE]) -> None:
+    """Value and gradients are those of the hooks."""
+    pe = make(Dims(8, 2, 1, 10, 6, 6))
+    x, pos = torch.randn(3, 6, 8), torch.arange(6)[None]
+    found = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        attention = MultiHeadAttention(
+            SimpleNamespace(n_heads=2, d_model=8, window=None, logn="none"), pe
+        )
+        if fast:
+            attention.__class__ = FastMultiHeadAttention
+            attention.choose_kernel()  # type: ignore[attr-defined]
+        out, _ = attention(x, pos)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [*attention.parameters()])])
+    for mine, plain in zip(*found, strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-4, rtol=1e-4)

@@ -138,8 +138,7 @@ def agree_at_input(
     tokens = torch.randint(0, dims().vocab_size, (batch, length))
     x = torch.randn(batch, length, width, requires_grad=True)
     direction = torch.randn(batch, length, width)
-    own = dict(encoding.named_parameters())
-    slow = naive(x, tokens, pos.expand(batch, -1), own)
+    slow = naive(x, tokens, pos.expand(batch, -1), dict(encoding.named_parameters()))
 
     def by_hook(encoding: PositionalEncoding, x: Tensor) -> Tensor:
         return encoding.embed(x, tokens, pos)

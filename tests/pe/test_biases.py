@@ -86,7 +86,6 @@ def test_finite_for_keys_ahead_and_far_away(name: str, choice: dict[str, Any]) -
     encoding = first_layer(name, choice, max_len=50_001)
     pos = torch.tensor([[0, 1, 50_000]])
     bias = encoding.bias(pos, pos)
-    assert bias is not None
     assert bias.shape == (1, 2, 3, 3)
     assert bias.dtype == torch.float32
     assert bias.isfinite().all()
@@ -100,8 +99,6 @@ def test_far_neighbours_differ_under_half_precision(name: str) -> None:
     exact = encoding.bias(pos_q, pos_k)
     with torch.autocast("cpu", torch.bfloat16):
         bias = encoding.bias(pos_q, pos_k)
-    assert bias is not None
-    assert exact is not None
     assert torch.equal(bias, exact)
     assert len(bias[0, 0, 0].unique()) == 100
 
@@ -109,7 +106,6 @@ def test_far_neighbours_differ_under_half_precision(name: str) -> None:
 def test_tupe_has_a_logit_for_every_pair_in_its_table() -> None:
     encoding = first_layer("tupe", {"max_len": 9})
     bias = encoding.bias(sequential(9), sequential(9))
-    assert bias is not None
     assert len(bias[0, 0].flatten().unique()) == 81
     with pytest.raises(IndexError, match="out of range"):
         encoding.bias(sequential(9), sequential(10))
@@ -125,7 +121,6 @@ def test_sandwich_as_attention_gym(heads: int, dim: int) -> None:
     section = {**SECTIONS["sandwich"], "dim": dim}
     encoding = build_encodings(section, dims(d_model=4 * heads, n_heads=heads))[0]
     bias = encoding.bias(sequential(n), sequential(n))
-    assert bias is not None
     # Their table is computed in float32.
     torch.testing.assert_close(bias[0].tril(), expected.double().tril(), rtol=1e-5, atol=1e-5)
 
@@ -137,7 +132,6 @@ def test_t5_has_the_bucket_of_every_distance(buckets: int, most: int) -> None:
     encoding = first_layer("t5", {"buckets": buckets, "max_distance": most})
     far = torch.arange(2 * most + 3)
     bias = encoding.bias(far[-1:][None], far[-1] - far[None])
-    assert bias is not None
     rows = [t5_bucket(n, buckets, most) for n in far.tolist()]
     assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
 
@@ -146,7 +140,6 @@ def test_t5_has_the_bucket_of_every_distance(buckets: int, most: int) -> None:
 def test_t5_with_distances_that_no_table_holds(most: int) -> None:
     encoding = first_layer("t5", {"max_distance": most})
     bias = encoding.bias(torch.tensor([[most]]), torch.tensor([[0, most // 2, most]]))
-    assert bias is not None
     rows = [31, t5_bucket(most - most // 2, 32, most), 0]
     assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
 
@@ -183,7 +176,6 @@ def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
     section = {**SECTIONS["hard_alibi"], "heads": 3}
     (encoding,) = build_encodings(section, dims(d_model=32, n_heads=4, n_layers=1))
     bias = encoding.bias(sequential(12), sequential(12))
-    assert bias is not None
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         logits = torch.randn(1, 4, 12, 12).to(dtype) * 100 + bias.to(dtype)
         weights = encoding.normalize(logits, torch.ones(12, 12, dtype=torch.bool).tril())

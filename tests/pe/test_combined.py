@@ -64,26 +64,6 @@ def test_cope_and_another_as_cope_combines_them_itself(combine: str) -> None:
     torch.testing.assert_close(attend_by_hooks(other, *given), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_terms_and_biases_are_added() -> None:
-    combination = built("shaw", "t5", "relative", "alibi", d_model=8, n_layers=1)[0]
-    q, k, v, x, pos = inputs()
-    shaw, t5, relative, alibi = combination.parts.values()  # type: ignore[union-attr, operator]
-    mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    seen = AttentionInputs(x, q, k, v, pos, pos)
-    content = q @ k.mT / 2
-    logits = (
-        content
-        + (shaw.logits(content, q, k, seen) - content)
-        + (relative.logits(content, q, k, seen) - content)
-        + t5.bias(pos, pos)
-        + alibi.bias(pos, pos)
-    )
-    weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
-    expected = weights @ v + shaw.values(weights, pos, pos)
-    got = attend_by_hooks(combination, q, k, v, x, pos)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
 def test_inputs_in_the_order_of_the_list() -> None:
     learned, sinusoidal = (built(n, d_model=8)[0] for n in ("learned", "sinusoidal"))
     both = built("learned", "sinusoidal", d_model=8)[0]
@@ -131,20 +111,6 @@ def test_shares_and_shifts_as_its_parts() -> None:
     assert not built("t5", "learned")[0].shift_invariant
 
 
-def test_a_part_that_adds_nothing_takes_nothing_away() -> None:
-    """Shaw without its value table returns None where the other part returns a tensor."""
-    bare = {"pe": "shaw", "values": False, "clip": 3}
-    for given in (("shaw", bare), (bare, "shaw")):
-        encoding = built(*given, d_model=8, n_layers=1)[0]
-        _, _, _, _, pos = inputs()
-        weights = torch.rand(2, 2, 7, 7)
-        whole = given.index("shaw")
-        expected = encoding.parts[str(whole)].values(weights, pos, pos)  # type: ignore[union-attr, index, operator]
-        got = encoding.values(weights, pos, pos)
-        assert got is not None
-        assert torch.equal(got, expected)
-
-
 def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tensor:
     """What the docstring says of parts at one layer, written out."""
     q, k, v, x, pos = given
@@ -181,6 +147,26 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     return out
 
 
+def assert_composed(layer: PositionalEncoding) -> None:
+    given = inputs()
+    expected = composed(list(layer.parts.values()), given)  # type: ignore[arg-type, union-attr, operator]
+    got = attend_by_hooks(layer, *given)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+BARE = {"pe": "shaw", "values": False, "clip": 3}
+
+
+@pytest.mark.parametrize(
+    "given", [("shaw", "t5", "relative", "alibi"), ("shaw", BARE), (BARE, "shaw")], ids=str
+)
+def test_terms_and_biases_are_added(given: tuple[Any, ...]) -> None:
+    """Shaw without its value table takes nothing from what the other part adds to the values."""
+    layer = built(*given, d_model=8, n_layers=1)[0]
+    move_parameters(layer)
+    assert_composed(layer)
+
+
 SHORTER = {
     "cope+rope": {"pe": "cope", "combine": "rope"},
     "cope+relative": {"pe": "cope", "combine": "relative"},
@@ -204,11 +190,8 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
         alone = accepted(section, dims(d_model=8, n_layers=1))
         layer = build_encodings(section, dims(d_model=8, n_layers=1 if alone else 2))[0]
         move_parameters(layer)
-        given = inputs()
         if layer.hooks() - {"embed", "block_input"}:
-            expected = composed(list(layer.parts.values()), given)  # type: ignore[arg-type, union-attr, operator]
-            got = attend_by_hooks(layer, *given)
-            torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+            assert_composed(layer)
         transformer = model(section, d_model=8, n_layers=2)
         seen, pos = tokens(2, 6), scattered(2, 6, MAX_LEN)
         whole = transformer(seen, pos)
@@ -227,8 +210,7 @@ def test_every_pair_is_refused_or_what_its_rules_say(first: Any) -> None:
 
 def test_the_narrowest_window_of_its_parts_holds() -> None:
     narrow = {"pe": "hfwa", "window": 3, "logn": "train"}
-    encodings = built(narrow, "alibi", n_layers=2)
-    assert [encoding.window for encoding in encodings] == [3, None]
+    assert [encoding.window for encoding in built(narrow, "alibi", n_layers=2)] == [3, None]
     alone = model({**SECTIONS["hfwa"], "window": 3})
     combined = model({**SECTIONS["combined"], "parts": parts(narrow)})
     seen, pos = tokens(2, 8), scattered(2, 8, MAX_LEN)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from agreement import MAX_LEN, TRAIN_LEN, agree_at_input, first_layer
-from formulas import sigmoid
+from formulas import gru
 from torch import Tensor, nn
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
@@ -109,14 +109,11 @@ def walked(path: Path) -> Callable[..., Tensor]:
     return naive
 
 
-def gru(tensors: Tensors, steps: int) -> Tensor:
-    p, width = tensors["start"], len(tensors["start"])
-    w_r, w_z, w_n = tensors["hidden.weight"].split(width)
-    b_r, b_z, b_n = tensors["hidden.bias"].split(width)
+def walked_gru(tensors: Tensors, steps: int) -> Tensor:
+    p, u, bias = tensors["start"], tensors["hidden.weight"], tensors["hidden.bias"]
+    given = torch.cat((torch.zeros(2 * len(p)), tensors["input_bias"]))
     for _ in range(steps):
-        r, z = sigmoid(w_r @ p + b_r), sigmoid(w_z @ p + b_z)
-        n = (tensors["input_bias"] + r * (w_n @ p + b_n)).tanh()
-        p = (1 - z) * n + z * p
+        p = gru(given, u @ p + bias, p)
     return p
 
 
@@ -153,7 +150,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("binary", {"bits": 7}, binary),
     ("hierarchical", {}, hierarchical(TRAIN_LEN, 0.4)),
     ("hierarchical", {"rows": 4, "a": 0.7}, hierarchical(4, 0.7)),
-    ("recurrent", {}, walked(gru)),
+    ("recurrent", {}, walked(walked_gru)),
     ("floater", {}, walked(runge_kutta(0.01, 1))),
     ("floater", {"delta": 0.1, "steps": 3}, walked(runge_kutta(0.1, 3))),
     ("multiplicative", {}, multiplicative),
@@ -220,8 +217,7 @@ def vectors(name: str, choice: dict[str, Any], n: int, **sizes: int) -> Tensor:
 )
 def test_reach_and_no_further(name: str, choice: dict[str, Any], reach: int) -> None:
     assert first_layer(name, choice).max_len == reach
-    added = vectors(name, choice, reach, d_model=8)
-    assert len(added.unique(dim=0)) == reach
+    assert len(vectors(name, choice, reach, d_model=8).unique(dim=0)) == reach
     with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         vectors(name, choice, reach + 1, d_model=8)
 
@@ -254,8 +250,7 @@ def test_recurrent_as_the_gru_cell() -> None:
     cell = nn.GRUCell(2, 6)
     cell.weight_hh.data, cell.bias_hh.data = encoding.hidden.weight, encoding.hidden.bias
     cell.bias_ih.data = torch.cat((torch.zeros(12), encoding.input_bias))
-    p = encoding.start[None]
-    states = [p]
+    states = [encoding.start[None]]
     for _ in range(20):
         states.append(cell(torch.zeros(1, 2), states[-1]))
     added = vectors("recurrent", {}, 21, d_model=6)
@@ -299,8 +294,7 @@ def test_floater_one_step_is_enough() -> None:
 @pytest.mark.parametrize(("delta", "low", "high"), [(0.01, 300, 1500), (0.001, 3, 8)])
 def test_floater_grows_with_the_time(delta: float, low: float, high: float) -> None:
     torch.manual_seed(0)
-    section = {**SECTIONS["floater"], "delta": delta}
-    encoding = build_encodings(section, dims(d_model=64))[0]
+    encoding = build_encodings({**SECTIONS["floater"], "delta": delta}, dims(d_model=64))[0]
     pos = sequential(1025)
     added = encoding.embed(torch.zeros(1, 1025, 64), pos, pos)[0]
     assert low < float(added[1024].detach().abs().max()) < high

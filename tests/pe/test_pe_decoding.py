@@ -23,13 +23,11 @@ from variants import (
     writes,
 )
 
-from pe_lab.evaluation.contract import equal_paths
-from pe_lab.kernels import attention as fast_attention
-from pe_lab.kernels import dispatch
-from pe_lab.kernels.apply import accelerate
-from pe_lab.kernels.attention import FastAttention, by_blocks
+from pe_lab.evaluation.contract import encodings
+from pe_lab.kernels import apply, dispatch
+from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
+from pe_lab.models.base import LayerConfig
 from pe_lab.models.transformer import Transformer
-from pe_lab.models.transformer_config import LayerConfig
 from pe_lab.pe import path
 from pe_lab.pe.functional import consecutive, span
 
@@ -42,14 +40,14 @@ def test_with_a_window_in_one_layer(name: str) -> None:
     built = model(SECTIONS[name], trunk={"layers": {1: LayerConfig(window=5)}}).eval()
     assert built.blocks[1].attention.window == 5  # type: ignore[union-attr]
     n = TRAIN_LEN + 8
-    equal_paths.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
+    encodings.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
 
 
 @pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
 @pytest.mark.parametrize("name", ["path", "path-forget=True"])
 def test_path_over_several_chunks(name: str, length: int) -> None:
     built = model(VARIANTS[name], train_len=length, max_len=length).eval()
-    equal_paths.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
+    encodings.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
 @pytest.mark.parametrize("backend", ["cpu", dispatch.RECOMPUTE, dispatch.EAGER, None])
@@ -68,18 +66,6 @@ def test_on_every_backend(name: str, backend: str | None) -> None:
         with dispatch.only(backend) if backend else nullcontext():
             steps = in_pieces(built, seen, pos, 1, 1, 1, 2, 31)
     torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["rope", "xpos", "cope-combine=rope", "rerope", "self_extend"])
-def test_keys_are_kept_as_they_are_before_rotation(name: str) -> None:
-    built = model(VARIANTS[name]).eval()
-    kept = []
-    for offset in (0, 9):
-        cache = built.empty_cache()
-        built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN, offset), cache)
-        keys = cache.layers[0].keys
-        kept.append(keys.memory.narrow(-2, 0, keys.length))
-    assert torch.equal(*kept)
 
 
 def test_rotated_keys_belong_to_their_sequence() -> None:
@@ -183,8 +169,7 @@ def results(built: Transformer, length: int) -> list[torch.Tensor]:
     found = []
     for pos in (sequential(length), scattered(2, length, 48)):
         hidden = built(tokens(2, length), pos, key=3)
-        direction = torch.linspace(-1, 1, hidden.shape[-1])
-        total = (hidden * direction).sin().sum()
+        total = (hidden * torch.linspace(-1, 1, hidden.shape[-1])).sin().sum()
         leaves = list(built.parameters())
         found += [hidden, *torch.autograd.grad(total, leaves, materialize_grads=True)]
     return found
@@ -197,7 +182,7 @@ def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if not all(block.attention.row_by_row for block in built.blocks):  # type: ignore[union-attr]
         pytest.skip("a query's weights depend on other queries")
     expected = results(plain(built), TRAIN_LEN)
-    monkeypatch.setattr(fast_attention, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
+    monkeypatch.setattr(apply, "BLOCK", 2 * 2 * 2 * TRAIN_LEN)
     for block in built.blocks:
         # PyTorch's fused attention would be used before it.
         block.attention.sdpa = False  # type: ignore[union-attr]

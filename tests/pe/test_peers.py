@@ -138,8 +138,7 @@ def test_rows_of_the_distance_as_wav2vec2_bert(name: str, rows: int) -> None:
     theirs.distance_embedding.weight.data.copy_(table.flip(0))
     q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
     rotated, bias = bert._apply_relative_key_position_encoding(theirs, q, k)
-    logits = (rotated @ k.mT) / 8**0.5 + bias
-    expected = causal(logits, v)
+    expected = causal((rotated @ k.mT) / 8**0.5 + bias, v)
     got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
@@ -190,8 +189,7 @@ def agree(name: str, embedding: Any, length: int, **choice: Any) -> None:
 @pytest.mark.parametrize("base", [10000.0, 500.0])
 @pytest.mark.parametrize("length", [64, 100, 512])
 def test_pi_as_transformers(length: int, base: float) -> None:
-    embedding = theirs("linear", base, length, factor=length / TRAIN_LEN)
-    agree("pi", embedding, length, base=base)
+    agree("pi", theirs("linear", base, length, factor=length / TRAIN_LEN), length, base=base)
 
 
 @pytest.mark.parametrize("factor", [1, 2.5])

@@ -313,7 +313,6 @@ def test_the_window_of_each_layer_of_hfwa() -> None:
         windows = [e.window for e in build_encodings(SECTIONS["hfwa"], dims(**sizes))]
         w = windows[0]
         assert windows == [w] * (n_layers - 1) + [None]
-        assert w is not None
         assert (w - 1) * (n_layers - 1) + 1 <= 3 / 4 * train_len
         assert w * (n_layers - 1) + 1 > 3 / 4 * train_len
     given = build_encodings({**SECTIONS["hfwa"], "window": 5}, dims(n_layers=3))

@@ -104,7 +104,6 @@ def rotated(
 @pytest.mark.parametrize("fused", [True, False])
 def test_xpos_at_its_longest_in_float32(choice: dict[str, Any], fused: bool) -> None:
     double = first_layer("xpos", choice, d_model=8, n_heads=1)
-    assert double.max_len is not None
     torch.set_default_dtype(torch.float32)
     single = first_layer("xpos", choice, d_model=8, n_heads=1)
     pos = scattered(2, 40, double.max_len - 2) + 1
@@ -134,11 +133,9 @@ def test_xpos_reaches_as_far_as_it_says() -> None:
     # An exponent of 104 ln 2 between the ends, and not one position more.
     for choice in ({}, {"scale_base": 7.5}, {"gamma": 1e-9}, {"scale_base": 1e-3}):
         encoding = first_layer("xpos", choice)
-        assert encoding.max_len is not None
         steepest = float(-encoding.log_z[0])  # type: ignore[operator, index]
         assert (encoding.max_len - 1) * steepest <= 104 * math.log(2) < encoding.max_len * steepest
     most = first_layer("xpos", {"gamma": 1e300}).max_len
-    assert most is not None
     assert most > 10**16
 
 
@@ -148,8 +145,6 @@ def test_xpos_names_a_scale_base_that_is_enough(positions: int) -> None:
     assert encoding.size_for(29_462) == ("scale_base", 512)
     key, size = encoding.size_for(positions)
     reach, less = (first_layer("xpos", {key: s}).max_len for s in (size, size - 1))
-    assert reach is not None
-    assert less is not None
     assert less < positions <= reach
 
 
@@ -221,8 +216,7 @@ def test_pope_as_x_transformers(start: str) -> None:
     q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
     # Their softplus is in float32.
     rotated = peer.apply_polar_pos_emb(q, freqs), peer.apply_polar_pos_emb(k, freqs + bias)
-    logits = (rotated[0] @ rotated[1].mT) / 8**0.5
-    expected = causal(logits, v)
+    expected = causal((rotated[0] @ rotated[1].mT) / 8**0.5, v)
     got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 

@@ -36,8 +36,7 @@ def test_the_numbers_of_an_encoding_are_counted_without_building_it(name: str) -
 def test_what_may_be_large_is_counted(name: str, sizes: dict[str, int]) -> None:
     # As in a run: a base such as 10000 is no integer there.
     section = normalize(SECTIONS[name], "pe", PositionalEncoding, leading=1)
-    counted = encoding_numbers(section, dims(**sizes))
-    assert may_be_large(section, dims(**sizes), counted)
+    assert may_be_large(section, dims(**sizes), encoding_numbers(section, dims(**sizes)))
     assert not may_be_large(section, dims(**sizes), 1e11)
 
 

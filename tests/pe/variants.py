@@ -3,19 +3,21 @@
 import pytest
 import torch
 from hydra.utils import get_object
+from program import assert_has
 
 from docs import facts
 from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract.choices import accepted, other_values
-from pe_lab.evaluation.contract.tiny import (
+from pe_lab.evaluation.contract.base import (
     MAX_LEN,
     TRAIN_LEN,
     VOCAB,
     Section,
+    accepted,
     dims,
     in_pieces,
     model,
     move_parameters,
+    other_values,
     scattered,
     sequential,
     tokens,
@@ -54,8 +56,7 @@ def assert_refused(name: str, changes: Section, words: list[str], **sizes: int) 
         build_encodings({**SECTIONS[name], **changes}, dims(**sizes))
     message = str(refused.value)
     assert "\n" not in message
-    for word in words:
-        assert word in message
+    assert_has(message, *words)
 
 
 def turned_by(section: Section, key: str) -> str:

@@ -34,8 +34,7 @@ def _empty_queue() -> Iterator[None]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The four runs, undisturbed, on no cluster."""
     folder = tmp_path_factory.mktemp("alone")
-    done = command(*tiny("-m", *WORDS[3:], *FOUR), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    command(*tiny("-m", *WORDS[3:], *FOUR), cwd=folder, status=0)
     return folder
 
 
@@ -119,8 +118,7 @@ def test_a_suite_tunes_then_scores_in_two_arrays(tmp_path: Path) -> None:
     words.append("pe=alibi")
     assert command(*words, "hydra/launcher=basic", "runs_dir=alone", cwd=tmp_path).returncode == 0
     line = [*words, "hydra/launcher=slurm", "hydra.launcher.mem_gb=1"]
-    done = command(*line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    command(*line, cwd=tmp_path, status=0)
     lost = next(tmp_path.glob("runs/*/*/seed1000-*"))
     shutil.rmtree(lost)
     assert command(*line, cwd=tmp_path).returncode == 0
@@ -180,12 +178,3 @@ def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
     assert sweep.status == 0, sweep.output.read_text()
     assert_resumed(folder)
     assert_as_alone(tmp_path, alone)
-
-
-def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
-    sweep = line(tmp_path, *FOUR, "hydra.launcher.partition=missing")
-    assert sweep.status == 1
-    output = sweep.output.read_text()
-    assert "Traceback" not in output
-    assert "Invalid partition name specified): set hydra.launcher.*" in output
-    assert not run_folders(tmp_path)

@@ -103,14 +103,14 @@ def depths(tokens, k):
 
 
 def test_chances_to_open(assert_share):
-    task = brackets(k=3, m=4, length=101)
-    tokens = task.sample(generator(1), 2000).tokens
+    tokens = brackets(k=3, m=4, length=101).sample(generator(1), 2000).tokens
     before = depths(tokens, 3)
     for depth in range(5):
         opens = tokens[before == depth] < 3
         assert_share(opens.sum(), len(opens), 0.5 if depth < 4 else 0)
-    for kind in range(3):
-        assert_share((tokens[tokens < 3] == kind).sum(), (tokens < 3).sum(), 1 / 3)
+    assert_share(
+        [(tokens[tokens < 3] == kind).sum() for kind in range(3)], (tokens < 3).sum(), 1 / 3
+    )
 
 
 def test_a_limited_gap_is_a_redrawn_pair(assert_share):
@@ -141,8 +141,7 @@ def test_a_limited_gap_is_a_redrawn_pair(assert_share):
 def test_queries_are_uniform(assert_share):
     batch = brackets(mode="sentence", length=200).sample(generator(3), 4000)
     back = batch.tags["back"][batch.scored]
-    for n in range(1, 5):
-        assert_share((back == n).sum(), 4000, 0.25)
+    assert_share([(back == n).sum() for n in range(1, 5)], 4000, 0.25)
 
 
 def test_right_is_more_than_four_fifths_of_the_closing_mass():
@@ -189,23 +188,6 @@ def test_only_wide_gaps_are_scored(load):
 
 
 @pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"max_gap": 15, "beyond_gap": 15}, r"task\.beyond_gap is 15.*task\.max_gap=15"),
-        ({"max_gap": 16, "beyond_gap": 15}, r"beyond 15 with.*nothing is scored; lower it"),
-        ({"length": 16, "beyond_gap": 15}, r"beyond 15 with.*task\.length=16.*task\.max_gap=null"),
-        ({"m": 1, "beyond_gap": 1}, r"no gap is beyond 1 with task\.m=1.*~task\.splits"),
-        ({"mode": "sentence", "beyond_gap": 3}, r"task\.beyond_gap is 3, but mode sentence"),
-        ({"mode": "sentence", "n_back": None}, r"n_back is null in mode sentence; .*_sentence"),
-        ({"n_back": 4}, r"task\.n_back is 4 in mode close"),
-    ],
-)
-def test_keys_must_fit(keys, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        brackets(**keys)
-
-
-@pytest.mark.parametrize(
     "keys",
     [
         {"max_gap": 15, "beyond_gap": 14, "length": 16},
@@ -217,13 +199,7 @@ def test_keys_must_fit(keys, complaint):
 def test_the_farthest_gap_is_scored(keys):
     """As far as ``beyond_gap`` can go, and then just one gap is left."""
     batch = brackets(**{"m": 2, "length": 40} | keys).sample(generator(6), 20_000)
-    gaps = batch.tags["distance"][batch.scored]
-    assert gaps.min() == keys["beyond_gap"] + 1
-
-
-def test_wide_gap_needs_a_limit(load):
-    with pytest.raises(ValueError, match=r"wide_gap\.beyond_gap is null.*~task\.splits\.wide_gap"):
-        load("brackets", max_gap=None)
+    assert batch.tags["distance"][batch.scored].min() == keys["beyond_gap"] + 1
 
 
 def test_at_a_length_without_wide_gaps(load):

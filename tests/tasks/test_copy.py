@@ -1,4 +1,6 @@
-"""copy and reverse against Python's."""
+"""copy, reverse, selective_copy, sort, majority and kinds of letters against plain loops."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
+from pe_lab.store.run_id import identity
 from pe_lab.tasks.copy import Copy
+from pe_lab.tasks.majority import Majority
 from pe_lab.tasks.reverse import Reverse
+from pe_lab.tasks.selective_copy import SelectiveCopy
+from pe_lab.tasks.sort import Sort
 
 RULES = {Copy: lambda letters: letters, Reverse: lambda letters: letters[::-1]}
 both = pytest.mark.parametrize("cls", RULES)
@@ -42,11 +48,8 @@ def test_rule(sentences, cls, fewest, more, n_symbols, seed):
 def test_lengths_and_letters_are_uniform(assert_share, cls):
     task = cls(splits={}, min_letters=3, max_letters=6, n_symbols=5)
     batch = task.sample(generator(1), 20_000)
-    for n in range(3, 7):
-        assert_share((batch.lengths == 2 * n).sum(), 20_000, 1 / 4)
-    for place in range(3):
-        for count in np.bincount(batch.tokens[:, place]):
-            assert_share(count, 20_000, 1 / 5)
+    assert_share([(batch.lengths == 2 * n).sum() for n in range(3, 7)], 20_000, 1 / 4)
+    assert_share([np.bincount(batch.tokens[:, place]) for place in range(3)], 20_000, 1 / 5)
 
 
 @both
@@ -54,6 +57,190 @@ def test_drawing(drawn, cls):
     check(cls, *drawn(cls(splits={}, min_letters=5, max_letters=5, n_symbols=16)))
 
 
-def test_fewest_and_most_must_fit():
-    with pytest.raises(ValueError, match=r"task.min_letters is 9, more than task.max_letters, 8"):
-        Copy(splits={}, min_letters=9, max_letters=8, n_symbols=16)
+def check_selective(words, scored, answers, n_copy, n_blank):
+    text, copy = words[: n_copy + n_blank], words[n_copy + n_blank + 1 :]
+    assert words[n_copy + n_blank] == "|"
+    assert text.count("_") == n_blank
+    assert copy == answers == [word for word in text if word != "_"]
+    assert scored == list(range(n_copy + n_blank, 2 * n_copy + n_blank))
+
+
+@given(
+    n_copy=st.integers(1, 20),
+    n_blank=st.integers(0, 20),
+    n_symbols=st.integers(1, 26),
+    seed=st.integers(0, 2**32),
+)
+def test_selective_copy(sentences, n_copy, n_blank, n_symbols, seed):
+    task = SelectiveCopy(splits={}, n_copy=n_copy, n_blank=n_blank, n_symbols=n_symbols)
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape == (8, task.n_tokens)
+    assert batch.lengths is None
+    for words, scored, answers in sentences(task, batch):
+        check_selective(words, scored, answers, n_copy, n_blank)
+        assert set(answers) <= set(task.vocab[:n_symbols])
+
+
+def test_letters_and_places_are_uniform(assert_share):
+    task = SelectiveCopy(splits={}, n_copy=4, n_blank=2, n_symbols=16)
+    tokens = task.sample(generator(1), 20_000).tokens
+    is_letter = tokens[:, :6] < 16
+    assert_share([is_letter[:, place].sum() for place in range(6)], 20_000, 4 / 6)
+    patterns = np.unique(is_letter, axis=0, return_counts=True)[1]
+    assert len(patterns) == 15
+    assert_share(patterns, 20_000, 1 / 15)
+    assert_share(np.bincount(tokens[:, :6][is_letter]), 80_000, 1 / 16)
+
+
+def test_drawing_of_selective_copy(drawn):
+    check_selective(*drawn(SelectiveCopy(splits={}, n_copy=4, n_blank=4, n_symbols=16)), 4, 4)
+
+
+def test_at_length_without_blanks(load):
+    task = load("selective_copy", n_blank=0, splits={}).at_length(49)
+    assert (task.n_copy, task.n_blank) == (24, 0)
+
+
+def parts(task, words, scored):
+    """The letters and the answer of a sequence; its frame and what is scored are checked."""
+    bar = words.index("|")
+    letters, answer = words[:bar], words[bar + 1 :]
+    if task.bos_eos:
+        assert letters.pop(0) == "<bos>"
+        assert answer.pop() == "<eos>"
+    assert not {"|", "<pad>", "<bos>", "<eos>"} & {*letters, *answer}
+    assert scored == list(range(bar, len(words) - 1))
+    return [task.vocab.index(w) for w in letters], [task.vocab.index(w) for w in answer]
+
+
+def smallest_first(letters):
+    left, found = list(letters), []
+    while left:
+        found.append(left.pop(left.index(min(left))))
+    return found
+
+
+@pytest.mark.parametrize(("cls", "rule"), [(Copy, list), (Sort, smallest_first)])
+@given(
+    fewest=st.integers(1, 12),
+    more=st.integers(0, 8),
+    spare=st.integers(0, 20),
+    kind=st.sampled_from(["free", "unique", "imbalanced", "repeat"]),
+    bos_eos=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_copy_and_sort(sentences, cls, rule, fewest, more, spare, kind, bos_eos, seed):
+    task = cls(
+        splits={},
+        min_letters=fewest,
+        max_letters=fewest + more,
+        n_symbols=fewest + more + spare + 1,
+        letters=kind,
+        p=0.3 if kind in ("imbalanced", "repeat") else None,
+        bos_eos=bos_eos,
+    )
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape == (8, task.n_tokens)
+    for words, scored, _ in sentences(task, batch):
+        letters, answer = parts(task, words, scored)
+        assert fewest <= len(letters) <= fewest + more
+        assert max(letters) < task.n_symbols
+        assert answer == rule(letters)
+        if kind == "unique":
+            assert len(set(letters)) == len(letters)
+
+
+def test_shares_of_the_letters(assert_share):
+    def letters(kind, p, symbols):
+        task = Copy(splits={}, min_letters=9, max_letters=9, n_symbols=symbols, letters=kind, p=p)
+        return task.sample(generator(2), 4000).tokens[:, :9]
+
+    unique = letters("unique", None, 12)
+    assert_share(np.bincount(unique[:, 4], minlength=12), 4000, 1 / 12)
+    imbalanced = letters("imbalanced", 0.05, 3)
+    for symbol, p in enumerate((0.05, 0.475, 0.475)):
+        assert_share((imbalanced == symbol).sum(), imbalanced.size, p)
+    repeat = letters("repeat", 0.7, 4)
+    same = repeat[:, 1:] == repeat[:, :-1]
+    assert_share(same.sum(), same.size, 0.7)
+    other = (repeat[:, 1:] - repeat[:, :-1])[~same] % 4
+    assert_share([(other == step).sum() for step in (1, 2, 3)], other.size, 1 / 3)
+    assert_share((repeat[:, 0] == 3).sum(), 4000, 1 / 4)
+
+
+@given(
+    k=st.integers(1, 4),
+    fewest=st.integers(1, 12),
+    more=st.integers(0, 12),
+    n_symbols=st.integers(2, 30),
+    bos_eos=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_majority(sentences, k, fewest, more, n_symbols, bos_eos, seed):
+    most = -(-fewest // k) * k + more
+    task = Majority(
+        splits={},
+        min_letters=fewest,
+        max_letters=most,
+        n_symbols=n_symbols,
+        interleaved=k,
+        bos_eos=bos_eos,
+    )
+    for words, scored, _ in sentences(task, task.sample(generator(seed), 8)):
+        letters, answer = parts(task, words, scored)
+        assert fewest <= len(letters) <= most
+        assert len(letters) % k == 0
+        assert len(answer) == k
+        for turn in range(k):
+            counted = Counter(letters[turn::k]).most_common(2)
+            assert answer[turn] == counted[0][0]
+            assert len(counted) == 1 or counted[0][1] > counted[1][1]
+
+
+def test_majority_of_two_symbols_counts_uniformly_without_a_tie(assert_share):
+    for letters, counts in ((7, range(8)), (6, (0, 1, 2, 4, 5, 6))):
+        task = Majority(splits={}, min_letters=letters, max_letters=letters, n_symbols=2)
+        ones = task.sample(generator(3), 20_000).tokens[:, :letters]
+        found = np.bincount(ones.sum(axis=1), minlength=letters + 1)
+        for count in range(letters + 1):
+            assert_share(found[count], 20_000, (count in counts) / len(counts))
+        # In random order: of those with one 1, it is anywhere.
+        assert_share(
+            [place.sum() for place in ones[ones.sum(axis=1) == 1].T], found[1], 1 / letters
+        )
+
+
+def test_lengths_of_interleaved_sequences_are_those_of_the_published_code():
+    """Its rounding, with Python's numbers: total / k, one off where that leaves the range."""
+    task = Majority(splits={}, min_letters=3, max_letters=50, n_symbols=2, interleaved=3)
+    _, found = task.draw(generator(0), np.arange(3, 51)[:, None])
+    for total, number in zip(range(3, 51), found[:, 0], strict=True):
+        length = round(total / 3)
+        if length * 3 > 50:
+            length -= 1
+        if length * 3 < 3:
+            length += 1
+        assert number == length * 3
+
+
+@pytest.mark.parametrize(("cls", "n"), [(Copy, 5), (Sort, 5), (Majority, 8)])
+def test_drawing_of_letters(drawn, cls, n):
+    sizes = {"interleaved": 2, "n_symbols": 3} if cls is Majority else {"n_symbols": 16}
+    task = cls(splits={}, min_letters=n, max_letters=n, **sizes)
+    words, scored, answers = drawn(task)
+    assert scored == list(range(n, len(words) - 1))
+    letters = np.array([[task.vocab.index(word) for word in words[:n]]])
+    assert [task.vocab[i] for i in task.answer(letters, np.array([[n]]))[0]] == answers
+
+
+def test_keys_added_to_copy_leave_the_runs_made_before_what_they_were():
+    before = {"_target_": "pe_lab.tasks.copy.Copy", "min_letters": 1, "n_symbols": 16}
+    added = {**before, "letters": "free", "p": None, "bos_eos": False}
+
+    def of(task):
+        return identity({"task": task, "train": {"stop_below": None}})
+
+    assert of(before) == of(added)
+    assert len({of(before), of({**added, "bos_eos": True}), of({**added, "p": 0.5})}) == 3
+    sort = {**added, "_target_": "pe_lab.tasks.sort.Sort"}
+    assert of(sort) != of({key: sort[key] for key in before})

@@ -76,6 +76,12 @@ def test_length_must_be_pairs():
 GOOD = ["w1i0i1r1", "w0w1r1r1", "w1r1i0r1"]
 
 
+def good_file(folder):
+    path = folder / "sequences.txt"
+    path.write_text("\n".join(GOOD))
+    return path
+
+
 def from_file(path, split="sparse", **keys):
     keys = {"splits": {"sparse": {"p_ignore": 0.98}}, "length": 64, "p_ignore": 0.8} | keys
     return FlipFlop(files={split: str(path)}, **keys)
@@ -89,8 +95,7 @@ def test_file(tmp_path, sentences, end, closed):
     task = from_file(path)
     stored = task.stored("sparse")
     assert len(stored) == 3
-    batch = stored.take(np.array([2, 0]))
-    rows = list(sentences(task, batch))
+    rows = list(sentences(task, stored.take(np.array([2, 0]))))
     assert ["".join(words) for words, _, _ in rows] == [GOOD[2], GOOD[0]]
     for row in rows:
         check(*row)
@@ -101,8 +106,7 @@ def test_file(tmp_path, sentences, end, closed):
 
 @pytest.mark.parametrize("split", ["train", "in_domain"])
 def test_training_and_in_domain_are_equally_long(tmp_path, split):
-    path = tmp_path / "sequences.txt"
-    path.write_text("\n".join(GOOD))
+    path = good_file(tmp_path)
     told = (
         rf"task\.files\.{split} holds sequences of 8 tokens, task\.length=64: set task\.length=8$"
     )
@@ -116,8 +120,7 @@ def test_training_and_in_domain_are_equally_long(tmp_path, split):
 
 def test_files_of_splits_in_the_program(tmp_path):
     """Splits change keys, their lengths too, beside any files."""
-    path = tmp_path / "sequences.txt"
-    path.write_text("\n".join(GOOD))
+    path = good_file(tmp_path)
     splits = {"sparse": {"p_ignore": 0.98}, "long": {"length": 16}}
     task = built(files={"train": str(path), "sparse": str(path)}, splits=splits, length=8)
     lengths = {name: task.split(name).n_tokens for name in ("train", *task.evaluated())}
@@ -129,8 +132,7 @@ def test_files_of_splits_in_the_program(tmp_path):
 
 
 def test_a_training_file_is_the_training_set(tmp_path):
-    path = tmp_path / "sequences.txt"
-    path.write_text("\n".join(GOOD))
+    path = good_file(tmp_path)
     told = r"task\.train_sequences=1 is not allowed with task\.files\.train.*=null"
     with pytest.raises(ValueError, match=told):
         from_file(path, split="train", length=8, train_sequences=1)
@@ -139,8 +141,7 @@ def test_a_training_file_is_the_training_set(tmp_path):
 
 def test_contents(tmp_path, monkeypatch):
     assert FlipFlop(splits={}, length=8, p_ignore=0.8).contents() == {}
-    path = tmp_path / "sequences.txt"
-    path.write_text("\n".join(GOOD))
+    path = good_file(tmp_path)
     told = f"26 bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
     task = from_file(path)
     path.unlink()  # nothing is read a second time

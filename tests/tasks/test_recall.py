@@ -1,4 +1,4 @@
-"""recall against a dictionary of the values of each key."""
+"""recall, indirect and needle against plain loops from the rule."""
 
 from collections import defaultdict
 
@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
+from pe_lab.tasks.indirect import Indirect
+from pe_lab.tasks.needle import Needle
 from pe_lab.tasks.recall import Recall
 
 
@@ -90,24 +92,20 @@ def test_rule(n_pairs, spare, more, power, filling, back, seed):
 
 @pytest.mark.parametrize("filling", ["random", "blank"])
 def test_filling_never_assigns_a_key_again(filling):
-    """Over many seeds: no key of a pair comes but in its pair and at its query, and no value after
-    the pairs."""
+    """No key of a pair comes but in its pair and at its query, and no value after the pairs."""
     task = recall(n_pairs=3, length=20, n_keys=5, n_values=3, filling=filling)
-    for seed in range(2000):
-        tokens = task.sample(generator(seed), 8).tokens
-        keys, values = tokens[:, :6:2], tokens[:, 1:6:2]
-        rest = tokens[:, 6:]
-        assert ((values >= 5) & (values < 8)).all()
-        assert not ((rest >= 5) & (rest < 8)).any()
-        assert (np.sort((rest[:, :, None] == keys[:, None, :]).sum(axis=1)) == 1).all()
+    tokens = task.sample(generator(0), 16_000).tokens
+    keys, values, rest = tokens[:, :6:2], tokens[:, 1:6:2], tokens[:, 6:]
+    assert ((values >= 5) & (values < 8)).all()
+    assert not ((rest >= 5) & (rest < 8)).any()
+    assert (np.sort((rest[:, :, None] == keys[:, None, :]).sum(axis=1)) == 1).all()
 
 
 def test_filling_is_uniform_over_the_other_keys(assert_share):
     tokens = recall(n_pairs=1, length=8, n_keys=4, n_values=2).sample(generator(3), 10_000).tokens
     filling = tokens[:, 3::2]  # no queries there
     shift = (filling - tokens[:, :1]) % 4
-    for other in (1, 2, 3):
-        assert_share((shift == other).sum(), shift.size, 1 / 3)
+    assert_share([(shift == other).sum() for other in (1, 2, 3)], shift.size, 1 / 3)
 
 
 def test_gaps_follow_the_power_law(assert_share):
@@ -126,14 +124,11 @@ def test_keys_and_values_are_uniform(assert_share):
             generator(2), 10_000
         )
         for place in range(0, 6, 2):
-            for count in np.bincount(batch.tokens[:, place], minlength=5)[:5]:
-                assert_share(count, 10_000, 1 / 5)
-            for count in np.bincount(batch.tokens[:, place + 1] - 5, minlength=4):
-                assert_share(count, 10_000, 1 / 4)
+            assert_share(np.bincount(batch.tokens[:, place], minlength=5)[:5], 10_000, 1 / 5)
+            assert_share(np.bincount(batch.tokens[:, place + 1] - 5, minlength=4), 10_000, 1 / 4)
     # Which of the keys is assigned again, after one pair of each.
     which = (batch.tokens[:, :6:2, None] == batch.tokens[:, None, 6::2]).argmax(axis=1)
-    for count in np.bincount(which.ravel(), minlength=3):
-        assert_share(count, which.size, 1 / 3)
+    assert_share(np.bincount(which.ravel(), minlength=3), which.size, 1 / 3)
 
 
 @pytest.mark.parametrize(
@@ -152,23 +147,131 @@ def test_drawings(drawn, which, keys):
     check(task, words, texts, [place in answers for place in range(task.length)])
 
 
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"power": None}, r"task\.power is null with task\.reassigned=null: it is for reassigned="),
-        ({"reassigned": 2, "power": 1.0}, r"task\.power is 1\.0 .*reassigned=2: .*=recall_reassig"),
-        ({"reassigned": 2, "filling": "blank"}, r"task\.filling is blank with task\.reassigned=2"),
-        ({"n_pairs": 5}, r"task\.length is 16, too short for task\.n_pairs=5: give at least 20"),
-        ({"reassigned": 4}, r"task\.length is 16, too short for task\.n_pairs=2: give at least 18"),
-        ({"n_keys": 2}, r"task\.n_keys is 2, too few for task\.n_pairs=2: give at least 3"),
-        ({"n_values": 1}, r"task\.n_values is 1, too few for task\.n_pairs=2, whose values differ"),
-    ],
+def answer_of(words):
+    """The letters, the shift and the letter asked for, read from the words of a question."""
+    first = words.index(",")
+    letters, source = words[:first], words[first + 1]
+    assert words[first + 2] == ","
+    last = len(words) - 1 - words[::-1].index(",")
+    shift = int("".join(words[first + 3 : last]))
+    place = next(i for i, letter in enumerate(letters) if letter == source) + shift
+    assert 0 <= place < len(letters)
+    return letters, shift, place
+
+
+@given(
+    fewest=st.integers(13, 30),
+    more=st.integers(0, 10),
+    low=st.integers(0, 12),
+    more_shift=st.integers(0, 12),
+    seed=st.integers(0, 2**32),
 )
-def test_keys_must_fit(keys, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        recall(**keys)
+def test_indirect(sentences, fewest, more, low, more_shift, seed):
+    high = min(low + more_shift, fewest - 1)
+    task = Indirect(
+        splits={},
+        min_letters=fewest,
+        max_letters=fewest + more,
+        n_symbols=60,
+        min_shift=low,
+        max_shift=high,
+    )
+    batch = task.sample(generator(seed), 8)
+    for row, (words, scored, answers) in enumerate(sentences(task, batch)):
+        letters, shift, place = answer_of(words[:-1])
+        assert fewest <= len(letters) <= fewest + more
+        assert len(set(letters)) == len(letters)
+        assert low <= abs(shift) <= high
+        assert answers == [letters[place]] == [words[-1]]
+        assert scored == [len(words) - 2]
+        assert batch.tags["shift"][row, scored[0]] == abs(shift)
+        assert batch.tags["distance"][row, scored[0]] == scored[0] - place
 
 
-def test_a_split_has_the_vocabulary_of_its_task(load):
-    with pytest.raises(ValueError, match="split other cannot change n_keys: the vocabulary is"):
-        load("recall", splits={"other": {"n_keys": 300}})
+def test_shifts_and_letters_are_uniform(assert_share):
+    task = Indirect(splits={}, min_letters=5, max_letters=5, n_symbols=5, min_shift=1, max_shift=2)
+    batch = task.sample(generator(1), 20_000)
+    plus = batch.tokens[:, 8] == task.vocab.index("+")
+    assert_share(plus.sum(), 20_000, 1 / 2)
+    two = batch.tokens[:, 9] == task.vocab.index("2")
+    assert_share((plus & two).sum(), 20_000, 1 / 4)
+    assert_share(np.bincount(batch.targets[:, -1], minlength=5)[:5], 20_000, 1 / 5)
+    # From the first of three places, two to the right.
+    asked = batch.targets[:, -1:] == batch.tokens[:, :5]
+    assert_share(
+        [asked[plus & two, place].sum() for place in (2, 3, 4)], int((plus & two).sum()), 1 / 3
+    )
+
+
+def test_drawing_of_indirect(drawn):
+    words, _, answers = drawn(
+        Indirect(splits={}, min_letters=10, max_letters=10, n_symbols=52, min_shift=0, max_shift=4)
+    )
+    letters, shift, place = answer_of(words[:-1])
+    assert (len(letters), shift, letters[place]) == (10, 4, answers[0])
+
+
+def read_needle(words):
+    """The value of each name, where it was assigned, and the questions with their answers."""
+    end = words.index("?")
+    values, places = {}, {}
+    for place in range(end):
+        if words[place].startswith("x"):
+            name, value = words[place], words[place + 1]
+            assert value.isdigit()
+            assert name not in values
+            values[name], places[name] = value, place + 1
+        elif not words[place].startswith("f"):
+            assert words[place - 1].startswith("x")
+    questions = [tuple(words[i : i + 3]) for i in range(end, len(words), 3)]
+    assert all(mark == "?" for mark, _, _ in questions)
+    return end, values, places, [(name, value) for _, name, value in questions]
+
+
+@given(
+    n=st.integers(1, 6),
+    more=st.integers(0, 40),
+    n_filler=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_needle(sentences, n, more, n_filler, seed):
+    task = Needle(
+        splits={},
+        length=5 * n - 1 + more,
+        n_variables=n,
+        n_names=8,
+        n_values=9,
+        n_filler=n_filler,
+    )
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape == (8, task.length)
+    for row, (words, scored, answers) in enumerate(sentences(task, batch)):
+        end, values, places, questions = read_needle(words)
+        assert len(values) == n
+        assert sorted(name for name, _ in questions) == sorted(values)
+        assert answers == [values[name] for name, _ in questions]
+        assert scored == [end + 3 * i + 1 for i in range(n)]
+        for (name, _), at in zip(questions, scored, strict=True):
+            assert batch.tags["distance"][row, at] == at - places[name]
+            assert batch.tags["depth"][row, at] == 10 * (places[name] - 1) // end
+
+
+def test_places_and_questions_are_uniform(assert_share):
+    task = Needle(splits={}, length=12, n_variables=2, n_names=2, n_values=3, n_filler=2)
+    tokens = task.sample(generator(1), 20_000).tokens
+    # 5 units, of which 2 are assignments: 10 arrangements.
+    named = np.isin(tokens[:, :7], [task.vocab.index(name) for name in ("x0", "x1")])
+    places = np.unique([tuple(np.flatnonzero(row)) for row in named], axis=0, return_counts=True)
+    assert len(places[0]) == 10
+    assert_share(places[1], 20_000, 1 / 10)
+    first = tokens[np.arange(20_000), named.argmax(axis=1)]
+    assert_share((tokens[:, 8] == first).sum(), 20_000, 1 / 2)
+    assert_share((first == task.vocab.index("x0")).sum(), 20_000, 1 / 2)
+
+
+def test_drawing_of_needle(drawn):
+    task = Needle(splits={}, length=18, n_variables=2, n_names=4, n_values=6, n_filler=8)
+    words, scored, answers = drawn(task)
+    end, values, _, questions = read_needle(words)
+    assert [values[name] for name, _ in questions] == answers
+    assert scored == [end + 1, end + 4]

@@ -151,8 +151,7 @@ def test_repeated_windows(load):
 
 
 def test_the_sample_is_what_its_grammar_writes():
-    path = Path(sample.__file__).with_suffix(".txt")
-    assert path.read_bytes() == sample.sample().encode()
+    assert Path(sample.__file__).with_suffix(".txt").read_bytes() == sample.sample().encode()
 
 
 def test_the_sample_repeats_near_and_far():

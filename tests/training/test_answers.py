@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from program import Here, rows, summary, the_run, tiny
+from program import Here, rows, succeeded, summary, the_run, tiny
 from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
@@ -98,8 +98,7 @@ def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(
         "        return x * (float('inf') if x.shape[1] > 15 else 1)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    ended = here(*tiny("pe._target_=bursts.Bursts"))
-    assert ended.status == 0
+    succeeded(here(*tiny("pe._target_=bursts.Bursts")))
     result = summary(the_run(tmp_path / "runs"))["metrics"]
     assert result["ood/long_x2/loss"] is None
     assert math.isfinite(result["in_domain/loss"])

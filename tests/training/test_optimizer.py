@@ -24,8 +24,7 @@ def test_learning_rate(schedule: str, expected: list[float]) -> None:
     cfg = planned(*words, "train.warmup=2").config.train
     rates = [learning_rate(cfg, step) / 0.01 for step in range(6)]
     assert rates == pytest.approx(expected, abs=1e-12)
-    unwarmed = planned(*words, "train.warmup=0").config.train
-    assert learning_rate(unwarmed, 0) == 0.01
+    assert learning_rate(planned(*words, "train.warmup=0").config.train, 0) == 0.01
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam"])

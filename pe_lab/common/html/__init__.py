@@ -47,7 +47,7 @@ def templates(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=lambda v: v if isinstance(v, Markup) or not isinstance(v, str) else printable(v),
     )
-    environment.filters["json"] = embedded_json
+    environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
     return environment
 
 
@@ -71,14 +71,6 @@ def script_hash(script: str) -> str:
     """The source of a script for the page's Content-Security-Policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"'sha256-{digest}'"
-
-
-def embedded_json(value: Any) -> Markup:
-    """JSON that cannot end the script element it is in."""
-    text = orjson.dumps(value).decode()
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
 
 
 def drawn(spec: dict[str, Any], form: str) -> bytes:

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
-from pe_lab.evaluation.contract.tiny import (
+from pe_lab.evaluation.contract.base import (
     TRAIN_LEN,
+    ContractError,
+    NotClaimedError,
     Section,
     agree,
     differ,
     dims,
+    hold,
     largest,
     loss,
     model,

@@ -1,6 +1,6 @@
 """The contract of a model: one function for each point.
 
-Each takes the model's section and is called in the context ``tiny.exact``. The encoding is none,
+Each takes the model's section and is called in the context ``base.exact``. The encoding is none,
 except in the last.
 """
 
@@ -14,23 +14,29 @@ from torch import Tensor
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
-from pe_lab.evaluation.contract import tiny
-from pe_lab.evaluation.contract.choices import other_values, parameters, shown, tried
-from pe_lab.evaluation.contract.encodings import NONE
-from pe_lab.evaluation.contract.equal_paths import cache_gap
-from pe_lab.evaluation.contract.outcome import ContractError, NotClaimedError, hold
-from pe_lab.evaluation.contract.tiny import (
+from pe_lab.evaluation.contract import base
+from pe_lab.evaluation.contract.base import (
+    NONE,
+    ROPE,
+    ContractError,
+    NotClaimedError,
     Section,
     agree,
     change_after,
     gradients,
+    hold,
     largest,
     loss,
     move_parameters,
+    other_values,
+    parameters,
     restored,
     scattered,
     sequential,
+    shown,
+    tried,
 )
+from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.training.kernels import accelerate, has_kernels
@@ -42,8 +48,7 @@ FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=N
 
 
 def config(section: Section, **changes: Any) -> ModelConfig:
-    made: ModelConfig = instantiate({**section, **changes}, "model", ModelConfig)
-    return made
+    return instantiate({**section, **changes}, "model", ModelConfig)
 
 
 def built(
@@ -156,8 +161,7 @@ def dropout_by_key(section: Section) -> str:
 
     def out(key: int) -> Tensor:
         torch.rand(1)
-        hidden: Tensor = model(tokens(), sequential(LENGTH), key=key)
-        return hidden
+        return model(tokens(), sequential(LENGTH), key=key)
 
     hold(
         torch.equal(out(5), out(5)),
@@ -199,7 +203,7 @@ def fast_equals_plain(section: Section) -> str:
     made = (built(section, pe, fast, **with_dropout(section)) for fast in (True, False))
     fast, plain = (model for model in made if model is not None)
     places = [scattered(2, LENGTH, MAX_LEN)]
-    return tiny.fast_equals_plain(fast, plain, tokens(), places, loose=10)
+    return base.fast_equals_plain(fast, plain, tokens(), places, loose=10)
 
 
 def round_trip(section: Section) -> str:
@@ -240,8 +244,7 @@ def _values(section: Section, key: str) -> list[Any]:
 def encodings(section: Section) -> str:
     """An encoding is used, or refused in one sentence."""
     fits = []
-    rope = {"_target_": "pe_lab.pe.rope.RoPE", "base": 10, "pairing": "half"}
-    for name, pe in (("learned", LEARNED), ("rope", rope)):
+    for name, pe in (("learned", LEARNED), ("rope", {**ROPE, "base": 10})):
         cfg = config(section)
         made = build_encodings(pe, cfg.dims(VOCAB, LENGTH, MAX_LEN), cfg.without())
         refusals = [text for encoding in made if (text := cfg.refuses(encoding)) is not None]

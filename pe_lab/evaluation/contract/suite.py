@@ -5,16 +5,12 @@ from functools import partial
 from typing import Any
 
 from pe_lab.evaluation.contract import (
-    cost,
     encodings,
-    equal_paths,
     hooks,
     models,
     tasks,
 )
-from pe_lab.evaluation.contract.choices import choices
-from pe_lab.evaluation.contract.outcome import Outcome, outcome
-from pe_lab.evaluation.contract.tiny import Section, exact
+from pe_lab.evaluation.contract.base import Outcome, Section, choices, exact, outcome
 from pe_lab.training.plan import build_task
 
 FIRST: dict[str, Callable[..., str]] = {
@@ -31,15 +27,15 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "differs from none": encodings.differs_from_none,
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
-    "positions in any order": equal_paths.any_order,
+    "positions in any order": encodings.any_order,
     "each sequence by itself": encodings.rows_alone,
     "small and odd sizes": encodings.small_sizes,
-    "cached equals uncached": equal_paths.cached,
-    "fast equals plain": equal_paths.fast_equals_plain,
+    "cached equals uncached": encodings.cached,
+    "fast equals plain": encodings.fast_equals_plain,
     "state_dict round trip": encodings.round_trip,
 }
 """Checks that run with the keys as they are and with each other choice."""
-EVERY_KEY, COST = "every key changes something", "cost beside rope's"
+EVERY_KEY = "every key changes something"
 
 OF_A_TASK: dict[str, Callable[..., str]] = {
     "shapes and vocabulary": tasks.shapes,
@@ -82,13 +78,12 @@ def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
                 broken = name
             yield one
         if broken:
-            for name in (*OF_EACH_CHOICE, EVERY_KEY, COST):
+            for name in (*OF_EACH_CHOICE, EVERY_KEY):
                 yield Outcome(name, "not claimed", f"not checked: {broken} fails")
             return
         for name, check in OF_EACH_CHOICE.items():
             yield _worst(name, check, sections, sizes)
         yield outcome(EVERY_KEY, lambda: encodings.every_key(section, **sizes))
-    yield outcome(COST, lambda: cost.beside_rope(section), "measured")
 
 
 def check_task(section: Section) -> Iterator[Outcome]:

@@ -3,8 +3,7 @@
 import shutil
 from typing import Any
 
-from pe_lab.core.tracker import TrackedRun, Tracker
-from pe_lab.experiment.trackers.labels import UNCHARTED, closing_row, with_mean_ood
+from pe_lab.core.tracker import UNCHARTED, TrackedRun, Tracker, closing_row, with_mean_ood
 
 
 class TensorBoardTracker(Tracker):

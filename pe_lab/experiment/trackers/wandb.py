@@ -5,34 +5,35 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PositiveFloat
 
-from pe_lab.common.errors import PeLabError, RunError, reason
-from pe_lab.common.files import read_file, replace_file
-from pe_lab.common.timeout import call_with_timeout
+from pe_lab.common.console import logger
+from pe_lab.common.errors import PeLabError, reason
+from pe_lab.common.files import replace_file
 from pe_lab.common.validation import closed
-from pe_lab.core.tracker import TrackedRun, Tracker
-from pe_lab.experiment.trackers.labels import (
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.tracker import (
     LENGTH_COLUMNS,
     SPLIT_COLUMNS,
     UNCHARTED,
+    TrackedRun,
+    Tracker,
+    call_with_timeout,
     closing_row,
     length_rows,
-    pictures,
     split_rows,
     with_mean_ood,
 )
 from pe_lab.store.run_id import operational
-from pe_lab.store.schema import LOGGED, WANDB_ID, Logged, checked, read_json
+from pe_lab.store.schema import LOGGED, Logged, read_json
 
 T = TypeVar("T")
 
@@ -40,82 +41,57 @@ MIN_FREE_BYTES = 1 << 20
 """wandb silently loses rows on a full disk, and checkpoints need the space more."""
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """What earlier processes logged of a run.
+class WandbFolder:
+    """The folder ``wandb`` of a run.
 
-    Args:
-        suffix: the random part of its id in wandb.
+    Its file ``rows`` holds the random part of the run's ``id`` in wandb, so that equal runs in two
+    folders stay two runs, and how many rows were ``sent`` online. How many were ``logged`` in all
+    is absent while a process is logging, and after it was killed.
+
+    Attributes:
+        id: the random part.
         rows: how many rows wandb has.
         replaced: the folders that are deleted once their rows are logged again.
     """
 
-    suffix: str
-    rows: int
-    replaced: list[Path]
-
-
-class WandbFolder:
-    """``id`` holds the random part of the run's id in wandb, so that equal runs in two folders
-    stay two runs. ``rows`` holds how many rows were ``logged``, absent while a process is logging
-    and after it was killed, and how many of them were ``sent`` online."""
-
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._sent = 0
+        self.path, self.id, self.rows, self._sent = path, "", 0, 0
+        self.replaced: list[Path] = []
 
-    def earlier(self, mode: str) -> Earlier:
-        """What earlier processes logged, and a process in this mode need not log again."""
-        known = self._read(self._id, "it is logged as another run")
-        rows = self._read(self._rows, "every row is logged again") if known else None
-        suffix, rows = known or secrets.token_hex(3), rows or {}
-        self._sent = rows.get("sent", 0)
+    def read(self, mode: str) -> None:
+        """Set the attributes for a process in this mode, by what earlier ones logged."""
+        known: Logged | None = None
+        try:
+            known = read_json(LOGGED, self.path / "rows", "it is logged as another run")
+        except PeLabError as error:
+            logger.warning("%s", error)
+        self.id, self._sent = (known["id"], known["sent"]) if known else (token_hex(3), 0)
         folders = [path for path in self.path.glob("*run-*") if path.is_dir()]
         unsent = [p for p in folders if p.match("offline-*") and not any(p.glob("*.synced"))]
         if mode == "online":
-            return Earlier(suffix, self._sent, unsent)
-        if "logged" in rows:
-            return Earlier(suffix, rows["logged"], [])
-        # If it is unknown how many rows reached the server, log them as another run.
-        return Earlier(suffix if folders == unsent else secrets.token_hex(3), 0, unsent)
+            self.rows, self.replaced = self._sent, unsent
+        elif known and "logged" in known:
+            self.rows, self.replaced = known["logged"], []
+        else:
+            self.rows, self.replaced = 0, unsent
+            # If it is unknown how many rows reached the server, log them as another run.
+            self.id = self.id if folders == unsent else token_hex(3)
 
-    def begin(self, suffix: str) -> None:
+    def begin(self) -> None:
         """Record that a process begins to log."""
-        self._write("id", suffix)
-        self._write("rows", json.dumps({"sent": self._sent}))
+        self._write({"id": self.id, "sent": self._sent})
 
     def end(self, rows: int, *, online: bool) -> None:
         """Record how many rows are logged now."""
-        sent = rows if online else self._sent
-        self._write("rows", json.dumps({"logged": rows, "sent": sent}))
+        self._write({"id": self.id, "sent": rows if online else self._sent, "logged": rows})
 
     def check_disk(self, path: Path) -> None:
         """OSError unless ``path`` is there, on a disk with some space left."""
         if shutil.disk_usage(path).free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
-    def _read(self, read: Callable[[str], T | None], remedy: str) -> T | None:
-        """What a file holds; None, after a warning, where that cannot be read."""
-        try:
-            return read(remedy)
-        except PeLabError as error:
-            logger.warning("%s", error)
-            return None
-
-    def _id(self, remedy: str) -> str | None:
-        path = self.path / "id"
-        try:
-            return checked(WANDB_ID, read_file(path).decode(), path, remedy)
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} cannot be read ({error}): {remedy}") from None
-
-    def _rows(self, remedy: str) -> Logged | None:
-        return read_json(LOGGED, self.path / "rows", remedy)
-
-    def _write(self, name: str, text: str) -> None:
-        replace_file(self.path / name, text.encode())
+    def _write(self, rows: Logged) -> None:
+        replace_file(self.path / "rows", json.dumps(rows).encode())
 
 
 def file_of(run: Any) -> Path:
@@ -188,8 +164,6 @@ def _name(run: TrackedRun, overrides: Sequence[str]) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 9]} {digest}"
 
 
-logger = logging.getLogger("pe_lab")
-
 UPLOAD_SECONDS = 20.0
 """Limit on uploading at the end of a run; the rest is left to `wandb sync`."""
 
@@ -230,7 +204,7 @@ class WandbTracker(Tracker):
         self.log_seconds = GRACE_SECONDS
         self.finish_seconds = UPLOAD_SECONDS + GRACE_SECONDS + PICTURE_SECONDS * wandb.pictures
         self._mode = wandb.mode
-        self._step = self._known_rows = 0
+        self._step = 0
         self._hidden: set[str] = set()
         self._run: Any = None
 
@@ -240,7 +214,7 @@ class WandbTracker(Tracker):
         # In a folder that cannot be written, wandb would silently use a temporary one.
         self._folder.path.mkdir(parents=True, exist_ok=True)
         self._folder.check_disk(self._folder.path)
-        replaced = self._begin(run)
+        self._begin(run)
         for handler in logging.getLogger("wandb").handlers:
             # wandb's log file is on the same disk: if that is full, print no tracebacks.
             handler.handleError = lambda record: None  # type: ignore[method-assign]
@@ -248,11 +222,11 @@ class WandbTracker(Tracker):
         self._run.define_metric("*", step_metric="step")
         for row in run.rows:
             self.log(row)
-        for path in replaced:
+        for path in self._folder.replaced:
             shutil.rmtree(path)
 
     def log(self, row: dict[str, Any]) -> None:
-        if self._step >= self._known_rows:
+        if self._step >= self._folder.rows:
             row = with_mean_ood(row, self._splits)
             for key in row.keys() - self._hidden:
                 if key.endswith(UNCHARTED):
@@ -269,7 +243,7 @@ class WandbTracker(Tracker):
         finally:
             self._run.finish(exit_code=exit_code)
         file_of(self._run).stat()
-        self._folder.end(max(self._step, self._known_rows), online=self._mode == "online")
+        self._folder.end(max(self._step, self._folder.rows), online=self._mode == "online")
 
     def remedy(self, error: BaseException) -> str:
         if isinstance(error, ImportError):
@@ -287,42 +261,39 @@ class WandbTracker(Tracker):
         if "wandb" in sys.modules:
             sys.modules["wandb"].teardown(exit_code=1)
 
-    def _begin(self, run: TrackedRun) -> list[Path]:
-        """Start wandb, offline if it fails online; returns the folders that this process
-        replaces."""
-        if self._mode == "online":
-            try:
-                return self._begin_in_mode(run)
-            except ImportError:
+    def _begin(self, run: TrackedRun) -> None:
+        """Start wandb, offline if it fails online."""
+        try:
+            self._begin_in_mode(run)
+            return
+        except ImportError:
+            raise
+        except Exception as error:
+            if self._mode != "online":
                 raise
-            except Exception as error:
-                failure = reason(error)
-                logger.debug("wandb did not start online", exc_info=True)
-            call_with_timeout(self.abort, TEARDOWN_SECONDS)
-            self._mode = "offline"
-            replaced = self._begin_in_mode(run)
-            logger.warning(
-                "wandb did not start online: %s; the run is logged offline: run `wandb login` or "
-                "check the network, then `%s`",
-                failure, sync_command(self._run),
-            )  # fmt: skip
-            return replaced
-        return self._begin_in_mode(run)
+            failure = reason(error)
+            logger.debug("wandb did not start online", exc_info=True)
+        call_with_timeout(self.abort, TEARDOWN_SECONDS)
+        self._mode = "offline"
+        self._begin_in_mode(run)
+        logger.warning(
+            "wandb did not start online: %s; the run is logged offline: run `wandb login` or "
+            "check the network, then `%s`",
+            failure, sync_command(self._run),
+        )  # fmt: skip
 
-    def _begin_in_mode(self, run: TrackedRun) -> list[Path]:
-        earlier = self._folder.earlier(self._mode)
-        begun = self._init(run, earlier.suffix)
+    def _begin_in_mode(self, run: TrackedRun) -> None:
+        self._folder.read(self._mode)
+        begun = self._init(run)
         if not file_of(begun).is_relative_to(self._folder.path):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder.path))
-        self._known_rows = earlier.rows
         if self._mode == "online":
-            self._known_rows = max(begun.starting_step, earlier.rows)
+            self._folder.rows = max(begun.starting_step, self._folder.rows)
             logger.info("wandb: %s", begun.url)
         self._run = begun
-        self._folder.begin(earlier.suffix)
-        return earlier.replaced
+        self._folder.begin()
 
-    def _init(self, run: TrackedRun, suffix: str) -> Any:
+    def _init(self, run: TrackedRun) -> Any:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -332,7 +303,7 @@ class WandbTracker(Tracker):
         logging.getLogger("wandb").handlers.clear()
         arguments = init_arguments(self._cfg, run)
         return wandb.init(
-            **arguments | {"id": f"{run.run_id}-{suffix}"},
+            **arguments | {"id": f"{run.run_id}-{self._folder.id}"},
             project=self._cfg.project,
             entity=self._cfg.entity,
             dir=str(self._run_folder),
@@ -375,3 +346,26 @@ class WandbTracker(Tracker):
         finally:
             if before is None:
                 del os.environ["WANDB_DATA_DIR"]
+
+
+def pictures(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
+    """The inspection page of some splits; empty where they cannot be made."""
+    try:
+        from pe_lab.experiment.load_run import inspect_run
+        from pe_lab.inspection.page import page
+
+        return {split: page(inspect_run(folder, split)) for split in picture_splits(summary)}
+    except Exception as error:
+        logger.warning("tracker.wandb.pictures=true, but there are none: %s", reason(error))
+        logger.debug("no pictures", exc_info=True)
+        return {}
+
+
+def picture_splits(summary: dict[str, Any]) -> list[str]:
+    """The splits to make pictures of: in-domain, and the one with the largest error."""
+    errors = {
+        split: summary["metrics"][f"{prefix}/error"]
+        for split, prefix in summary["splits"].items()
+        if prefix is not None and split != IN_DOMAIN
+    }
+    return [IN_DOMAIN, *([max(errors, key=lambda s: errors[s])] if errors else [])]

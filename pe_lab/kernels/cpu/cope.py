@@ -2,24 +2,11 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pe_lab.core.dropout import Drop
-from pe_lab.kernels.cpu import build
-from pe_lab.kernels.cpu.ctypes_abi import (
-    Dropout,
-    Strided,
-    by_token,
-    call,
-    check,
-    contiguous_rows,
-    thirds,
-)
+from pe_lab.kernels.cpu.call import Dropout, Kernel, Problem, Strided, check, parts_of
 from pe_lab.kernels.requests import Cope
 
 BLOCK = 32
@@ -30,13 +17,12 @@ BLOCK = 32
 PARTS, CHUNKS = 8, 32
 
 
-class Problem(ctypes.Structure):
+class CopeProblem(Problem):
     """cope_problem.h."""
 
     _fields_ = (
-        ("fork", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "queries", "keys")),
-        *((name, ctypes.c_int64) for name in ("width", "positions", "parts", "chunks")),
+        *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "width")),
+        *((name, ctypes.c_int64) for name in ("positions", "parts", "chunks")),
         ("softmax_scale", ctypes.c_double),
         ("position_scale", ctypes.c_double),
         ("drop", Dropout),
@@ -45,87 +31,23 @@ class Problem(ctypes.Structure):
         *((name, Strided) for name in ("grad_out", "grad_q", "grad_k", "grad_v")),
         *((name, Strided) for name in ("grad_gate_q", "grad_gate_k", "grad_table")),
     )
+    statistics = ("log_sum",)
 
 
-def _problem(tensors: Sequence[Any], position_scale: float, drop: Drop | None) -> Problem:
-    """The arguments of the kernels, without results. q, k, v, gate_q, gate_k, table; a gate is None
-    where it is the query or the key itself."""
-    q, k, *_, table = tensors
-    b, h, t, d = q.shape
-    parts = max(1, min(-(-PARTS // max(b * h, 1)), -(-t // BLOCK)))
-    problem = Problem(
-        build.fork(),
-        torch.get_num_threads(),
-        *(b, h, t, k.shape[-2], d, len(table)),
-        *(parts, min(CHUNKS, b * h * parts)),
-        1 / math.sqrt(d),
-        position_scale,
-        Dropout(drop),
-    )
-    for name, x in zip(("q", "k", "v", "gate_q", "gate_k"), tensors, strict=False):
-        setattr(problem, name, Strided(x))
-    problem.table = Strided(table[None])
-    return problem
+def _problem(settings: tuple[Drop | None, float], of: dict[str, Tensor]) -> CopeProblem:
+    drop, position_scale = settings
+    (b, h, t, d), s = of["q"].shape, of["k"].shape[2]
+    parts = parts_of(PARTS, of["q"], b * h, BLOCK)
+    sizes = b, h, t, s, d, of["table"].shape[1], parts, min(CHUNKS, b * h * parts)
+    return CopeProblem(*sizes, 1 / math.sqrt(d), position_scale, Dropout(drop))
 
 
-class _Cope(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        *tensors, ctx.position_scale, ctx.drop = inputs
-        tensors = [None if x is None else contiguous_rows(x) for x in tensors]
-        q = tensors[0]
-        out = by_token(*q.shape, like=q)
-        log_sum = q.new_empty(q.shape[:-1])
-        problem = _problem(tensors, ctx.position_scale, ctx.drop)
-        problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
-        call("cope", "cope_forward", q.dtype, problem)
-        ctx.save_for_backward(*tensors, out, log_sum)
-        return out
+def _room(problem: CopeProblem, batch: int) -> dict[str, tuple[int, ...]]:
+    keys = dict.fromkeys(("k", "v", "gate_k"), (problem.parts,))
+    return {**keys, "table": (problem.chunks, 1)}
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, out, log_sum = ctx.saved_tensors
-        q, k, _, gate_q, gate_k, table = tensors
-        grad_out = contiguous_rows(grad_out)
-        problem = _problem(tensors, ctx.position_scale, ctx.drop)
-        problem.out, problem.log_sum = Strided(out), log_sum.data_ptr()
-        problem.grad_out = Strided(grad_out)
 
-        def key_gradient() -> Tensor:
-            return by_token(problem.parts, *k.shape, like=k)
-
-        separate_gates = gate_q is not None or gate_k is not None
-        if problem.parts == 1 and q.shape == k.shape:
-            grad_q, grad_k, grad_v = thirds(q)
-            grads = {"grad_q": grad_q, "grad_k": grad_k[None], "grad_v": grad_v[None]}
-        else:
-            grad_q = by_token(*q.shape, like=q)
-            grads = {"grad_q": grad_q, "grad_k": key_gradient(), "grad_v": key_gradient()}
-        if gate_q is not None:
-            grads["grad_gate_q"] = by_token(*q.shape, like=q)
-        if separate_gates:
-            grads["grad_gate_k"] = key_gradient()
-        grads["grad_table"] = q.new_empty(problem.chunks, 1, 1, *table.shape)
-        for name, grad in grads.items():
-            setattr(problem, name, Strided(grad))
-        call("cope", "cope_backward", q.dtype, problem)
-        for name in ("grad_k", "grad_v", "grad_gate_k"):
-            if name in grads:
-                parts = grads[name]
-                grads[name] = parts[0] if len(parts) == 1 else parts.sum(0)
-        if separate_gates and gate_k is None:
-            grads["grad_k"] += grads.pop("grad_gate_k")
-        return (
-            grads["grad_q"],
-            grads["grad_k"],
-            grads["grad_v"],
-            grads.get("grad_gate_q"),
-            grads.get("grad_gate_k"),
-            grads["grad_table"].sum((0, 1, 2)),
-            None,
-            None,
-        )
+COPE = Kernel("cope", _problem, _room)
 
 
 def attend(request: Cope) -> Tensor:
@@ -139,11 +61,16 @@ def attend(request: Cope) -> Tensor:
         gate_k=(request.gate_k, tuple(k.shape)),
         table=(table, (max(len(table), 1), k.shape[-1])),
     )
+    # The kernel reads queries and keys once if they are the gates', too.
     gate_q = None if request.gate_q is q else request.gate_q
-    gate_k = None if request.gate_k is k else request.gate_k
-    # S gates count to S at most.
-    table, scale = table[: k.shape[-2] + 1], request.position_scale
-    out: Tensor = _Cope.apply(  # type: ignore[no-untyped-call]
-        q, k, request.v, gate_q, gate_k, table, scale, request.drop
+    gate_k = None if request.gate_k is k and gate_q is None else request.gate_k
+    return COPE.attend(
+        (request.drop, request.position_scale),
+        q=q,
+        k=k,
+        v=request.v,
+        gate_q=gate_q,
+        gate_k=gate_k,
+        # S gates count to S at most.
+        table=table[None, : k.shape[-2] + 1],
     )
-    return out

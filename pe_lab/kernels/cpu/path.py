@@ -5,24 +5,14 @@ queries that change on the way.
 """
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.core.dropout import Drop
-from pe_lab.kernels.cpu import build
-from pe_lab.kernels.cpu.ctypes_abi import (
-    Strided,
-    address,
-    by_token,
-    call,
-    check,
-    contiguous_rows,
-)
-from pe_lab.kernels.cpu.distance import Problem, problem_of
+from pe_lab.kernels.cpu.call import Problem, Strided, by_token, call, check, contiguous_rows
+from pe_lab.kernels.cpu.distance import CARRIED
 from pe_lab.kernels.requests import Path
 
 CHUNK = 16
@@ -45,79 +35,21 @@ def attend(request: Path) -> Tensor:
         others = (x for x in (k, v, w, beta, kept) if x is not None)
         return 0 * sum((x.sum() for x in others), q)
     before = (k.shape[2] - q.shape[2]) % CHUNK
-    within = WithinChunks.apply(q, k, w, beta)  # type: ignore[no-untyped-call]
-    edge_q, edge_k, products, logits = within
-    out: Tensor = _Path.apply(  # type: ignore[no-untyped-call]
-        edge_q, edge_k, v, products, logits, kept, request.drop
-    )
+    edge_q, edge_k, products, logits = WithinChunks.apply(q, k, w, beta)
+    of = {"kept": kept, "products": products, "diagonal": logits}
+    out = CARRIED.attend((request.drop, None), q=edge_q, k=edge_k, v=v, **of)
     if before == 0:
         return out
     # Laid out by tokens, as the output projection reads it.
     return out[:, :, before:].transpose(1, 2).contiguous().transpose(1, 2)
 
 
-class _Path(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        products: Tensor,
-        diagonal: Tensor,
-        kept: Tensor | None,
-        drop: Drop | None,
-    ) -> Tensor:
-        """q, k, products and diagonal as of ``WithinChunks``."""
-        q, k, v = contiguous_rows(q), contiguous_rows(k), contiguous_rows(v)
-        products, diagonal = products.contiguous(), diagonal.contiguous()
-        kept = None if kept is None else kept.contiguous()
-        out = by_token(*q.shape, like=q)
-        statistics = q.new_empty(2, *q.shape[:-1])
-        tensors = q, k, v, products, diagonal, kept, out, statistics
-        call("distance", "distance_forward", q.dtype, _problem(tensors, drop))
-        ctx.save_for_backward(*tensors)
-        ctx.drop = drop
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, products, diagonal, kept, *_ = ctx.saved_tensors
-        problem = _problem(ctx.saved_tensors, ctx.drop)
-        grad_out = contiguous_rows(grad_out)
-        grad_q = by_token(problem.parts, *q.shape, like=q)
-        grad_k, grad_v = by_token(*k.shape, like=k), by_token(*v.shape, like=v)
-        grad_products = products.new_empty(problem.parts, *products.shape)
-        grad_diagonal = torch.empty_like(diagonal)
-        problem.grad_out, problem.grad_q = Strided(grad_out), Strided(grad_q)
-        problem.grad_k, problem.grad_v = Strided(grad_k), Strided(grad_v)
-        problem.grad_products = grad_products.data_ptr()
-        problem.grad_diagonal = grad_diagonal.data_ptr()
-        grad_kept = None if kept is None else torch.empty_like(kept)
-        problem.grad_kept = None if grad_kept is None else address(grad_kept)
-        call("distance", "distance_backward", q.dtype, problem)
-        sums = grad_products.sum(0), grad_diagonal, grad_kept
-        return grad_q.sum(0), grad_k, grad_v, *sums, None
-
-
-def _problem(tensors: Sequence[Any], drop: Drop | None) -> Problem:
-    q, k, v, products, diagonal, kept, out, statistics = tensors
-    problem = problem_of(q, k, v, drop, out, statistics)
-    # Queries come divided by sqrt(D).
-    problem.softmax_scale = 1
-    problem.products, problem.diagonal = products.data_ptr(), diagonal.data_ptr()
-    problem.kept = None if kept is None else address(kept)
-    return problem
-
-
-class _ChunkProblem(ctypes.Structure):
+class _ChunkProblem(Problem):
     """path_chunk.h."""
 
     _fields_ = (
-        ("fork", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("threads", "batch", "heads", "queries", "keys")),
-        *((name, ctypes.c_int64) for name in ("width", "first")),
+        *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "width")),
+        ("first", ctypes.c_int64),
         ("scale", ctypes.c_double),
         *((name, Strided) for name in ("q", "k", "w")),
         ("beta", ctypes.c_void_p),
@@ -144,8 +76,7 @@ class WithinChunks(torch.autograd.Function):
         edge_q, edge_k = by_token(b, h, queries, d, like=q), by_token(*k.shape, like=k)
         products = q.new_empty(b, h, -(-s // CHUNK), d, d)
         logits = q.new_empty(b, h, queries, CHUNK)
-        problem = _chunk_problem(q, k, w, beta, edge_q, edge_k, products, logits)
-        call("path_chunks", "path_chunks", q.dtype, problem)
+        _run(q, k, w, beta, edge_q=edge_q, edge_k=edge_k, products=products, logits=logits)
         ctx.save_for_backward(q, k, w, beta)
         return edge_q, edge_k, products, logits
 
@@ -155,31 +86,17 @@ class WithinChunks(torch.autograd.Function):
         q, k, w, beta = ctx.saved_tensors
         edge_q, edge_k = (contiguous_rows(x) for x in grads[:2])
         products, logits = (x.contiguous() for x in grads[2:])
-        problem = _chunk_problem(q, k, w, beta, edge_q, edge_k, products, logits)
         grad_q, grad_k, grad_w = (by_token(*x.shape, like=x) for x in (q, k, w))
         grad_beta = torch.empty_like(beta)
-        problem.grad_q, problem.grad_k = Strided(grad_q), Strided(grad_k)
-        problem.grad_w, problem.grad_beta = Strided(grad_w), grad_beta.data_ptr()
-        call("path_chunks", "path_chunks", q.dtype, problem)
+        _run(
+            q, k, w, beta, edge_q=edge_q, edge_k=edge_k, products=products, logits=logits,
+            grad_q=grad_q, grad_k=grad_k, grad_w=grad_w, grad_beta=grad_beta,
+        )  # fmt: skip
         return grad_q, grad_k, grad_w, grad_beta
 
 
-def _chunk_problem(
-    q: Tensor,
-    k: Tensor,
-    w: Tensor,
-    beta: Tensor,
-    edge_q: Tensor,
-    edge_k: Tensor,
-    products: Tensor,
-    logits: Tensor,
-) -> _ChunkProblem:
+def _run(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, **others: Tensor) -> None:
     (b, h, t, d), s = q.shape, k.shape[2]
-    problem = _ChunkProblem(
-        build.fork(), torch.get_num_threads(), b, h, t, s, d, s - edge_q.shape[2], d**-0.5
-    )
-    problem.q, problem.k, problem.w = Strided(q), Strided(k), Strided(w)
-    problem.edge_q, problem.edge_k = Strided(edge_q), Strided(edge_k)
-    problem.beta, problem.products = beta.data_ptr(), products.data_ptr()
-    problem.logits = logits.data_ptr()
-    return problem
+    problem = _ChunkProblem(b, h, t, s, d, s - others["edge_q"].shape[2], d**-0.5)
+    problem.fill(q=q, k=k, w=w, beta=beta, **others)
+    call("path_chunks", "path_chunks", q.dtype, problem)

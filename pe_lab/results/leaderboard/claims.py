@@ -14,16 +14,14 @@ import polars as pl
 import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.common.checked_yaml import read_checked
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, writing
 from pe_lab.common.files import replace_file
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.common.suggest import check_known
+from pe_lab.common.validation import closed, read_checked
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
-from pe_lab.results.statistics.across_tasks import rank_sum_test
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, Once, Seed, Suite
 
 logger = logging.getLogger("pe_lab")
@@ -33,7 +31,6 @@ FILE = "claims.yaml"
 SEE = "docs/plans.md"
 PHASES = (SCORE, OTHER_SEEDS)
 """The phases of the runs that a claim is about: those of the suite's number of steps."""
-Test = Literal["fisher", "mann_whitney"]
 Threshold = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -46,7 +43,7 @@ class Claim:
         tasks: task -> split -> the largest error that counts as generalised (in domain: as
             learned), a share. The claim is of each of them.
         seeds: of the runs, each of initial weights and data.
-        test: ``fisher``, of how many seeds generalise, or ``mann_whitney``, of the errors.
+        test: Fisher's exact test of how many seeds generalise.
         level: the p-value up to which a test supports the claim.
         written: when it was registered, with the zone.
         git_revision: of pe-lab at that time; None: not known.
@@ -59,7 +56,7 @@ class Claim:
         dict[str, Annotated[dict[str, Threshold], Field(min_length=1)]], Field(min_length=1)
     ]
     seeds: Annotated[Once[Seed], Field(min_length=2)]
-    test: Test = "fisher"
+    test: Literal["fisher"] = "fisher"
     level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     written: str | None = None
     git_revision: str | None = None
@@ -103,8 +100,8 @@ class Claims:
 
 
 def least_p(seeds: int) -> float:
-    """The smallest p-value that either test, one-sided, can give with so many seeds a side: that of
-    all errors of one side below all of the other, 1 / C(2n, n)."""
+    """The smallest p-value that Fisher's exact test, one-sided, can give with so many seeds a side:
+    that of all of one side and none of the other, 1 / C(2n, n)."""
     return 1 / comb(2 * seeds, seeds)
 
 
@@ -144,10 +141,7 @@ def check_claims(path: Path, claims: Claims, suite: Suite, entries: Sequence[str
             known = [*suite.tasks[task].thresholds]
             checks += [(f"tasks.{task}", split, known) for split in claim.tasks[task]]
         for key, value, known in checks:
-            if value not in known:
-                raise UsageError(
-                    f"{path}: claims.{name}.{key}: {value} is unknown: {did_you_mean(value, known)}"
-                )
+            check_known(f"{path}: claims.{name}.{key}: {{}} is unknown", [value], known)
 
 
 def register(
@@ -176,10 +170,8 @@ def register(
     plain = {name: json.loads(json.dumps(vars(claim))) for name, claim in named.items()}
     content = {"suite": claims.suite, "claims": plain}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    try:
+    with writing(path, "another file"):
         replace_file(path, text.encode())
-    except OSError as error:
-        raise cannot_write(path, error, "another file") from None
     return new
 
 
@@ -305,14 +297,9 @@ def commands(claim: Claim, suite: Suite, rates: Mapping[tuple[str, str], float])
     return lines if rates.keys() >= {*pairs} else [[*line, "phases=tuning"], *lines]
 
 
-def p_value(test: Test, a: Sequence[float], b: Sequence[float], threshold: float) -> float:
-    """One-sided: how probable it would be to find a as much better than b if both were alike.
-
-    ``fisher``: Fisher's exact test of how many errors are at most ``threshold``. ``mann_whitney``:
-    the sum of ranks of a's errors, see ``rank_sum_test``.
-    """
-    if test == "mann_whitney":
-        return rank_sum_test(a, b)
+def p_value(a: Sequence[float], b: Sequence[float], threshold: float) -> float:
+    """Fisher's exact test of how many errors are at most ``threshold``, one-sided: how probable it
+    would be that so many more of a than of b are, if both were alike."""
     # Imported here: a second.
     from scipy.stats import fisher_exact
 
@@ -387,7 +374,7 @@ def _tested(claim: Claim, of: tuple[str, str, float], a: _Side, b: _Side) -> dic
         row |= {f"{key}{name}": value for key, value in side.columns.items()}
     if missing := "; ".join(filter(None, (a.missing, b.missing))):
         return {**row, "verdict": NOT_ENOUGH, "missing": missing}
-    row["p"] = p_value(claim.test, a.errors, b.errors, of[2])
+    row["p"] = p_value(a.errors, b.errors, of[2])
     # The smallest p of three seeds a side is 0.05 but for rounding.
     supported = row["p"] <= claim.level * (1 + 1e-9)
     return {**row, "verdict": SUPPORTED if supported else NOT_SUPPORTED}

@@ -78,39 +78,28 @@ class Place:
 
 
 class Places:
-    """Finds the place of each configuration; equal ones are looked up once.
+    """The places of these configurations, each looked up once.
 
     A run trained at a split ("capacity") is recognised only beside a run of the task itself, whose
     configuration says what the split is.
     """
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, settings: Iterable[Setting]) -> None:
         self.suite = suite
-        self._found: dict[int, tuple[Setting, str | None]] = {}
+        distinct = {id(one): one for one in settings}
+        self._tasks = {n: suite.task_of(one.config, one.contents) for n, one in distinct.items()}
         self._at_splits: dict[str, tuple[str, str]] = {}
-        self._noted: set[str] = set()
+        # The same for every entry.
+        for task, setting in {task: distinct[n] for n, task in self._tasks.items()}.items():
+            config = setting.config
+            for split in () if task is None else suite.tasks[task].generalises:
+                keys = {**config["task"], **config["task"]["splits"].get(split, {}), "splits": {}}
+                digest = task_digest({**config, "task": keys}, setting.contents)
+                self._at_splits.setdefault(digest, (str(task), split))
 
     def task(self, setting: Setting) -> str | None:
         """The suite's task of a configuration; None: it is of none."""
-        if id(setting) not in self._found:
-            self._found[id(setting)] = (setting, self._task(setting))
-        return self._found[id(setting)][1]
-
-    def _task(self, setting: Setting) -> str | None:
-        task = self.suite.task_of(setting.config, setting.contents)
-        if task is not None and task not in self._noted:
-            # The same for every entry.
-            self._noted.add(task)
-            self._note_splits(task, setting)
-        return task
-
-    def _note_splits(self, task: str, setting: Setting) -> None:
-        """What ``task_digest`` a run has that is trained at one of the splits."""
-        config = setting.config
-        for split in self.suite.tasks[task].generalises:
-            keys = {**config["task"], **config["task"]["splits"].get(split, {}), "splits": {}}
-            digest = task_digest({**config, "task": keys}, setting.contents)
-            self._at_splits.setdefault(digest, (task, split))
+        return self._tasks[id(setting)]
 
     def place(self, setting: Setting, names: Mapping[str, Any]) -> Place | None:
         """Where a configuration belongs; None: nowhere in this suite."""
@@ -126,11 +115,8 @@ class Places:
 
 def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Setting, Place]]:
     """The runs that are of the suite, each with its configuration and its place."""
-    places = Places(suite)
     known = [(record, record.setting) for record in records if record.setting is not None]
-    # First all runs of the tasks: they say what a run trained at a split is.
-    for _, setting in known:
-        places.task(setting)
+    places = Places(suite, (setting for _, setting in known))
     found = []
     cache: dict[tuple[int, str, str], Place | None] = {}
     for record, setting in known:
@@ -220,22 +206,26 @@ def tuning_column(records: Sequence[Record], config_dir: Path | None = None) -> 
     """
     found: list[str | None] = [None] * len(records)
     for suite in suites(config_dir):
-        places = Places(suite)
-        for number, record in enumerate(records):
-            if found[number] is None and _is_of_tuning(record, places):
+        seeds = suite.protocol.tuning_seeds
+        of_seeds = [
+            (number, record, record.setting)
+            for number, record in enumerate(records)
+            if record.setting is not None and record.facts.get("seed") in seeds
+        ]
+        places = Places(suite, (setting for *_, setting in of_seeds))
+        for number, record, setting in of_seeds:
+            if found[number] is None and _is_of_tuning(record, setting, places):
                 found[number] = suite.name
     return pl.Series(TUNING_OF, found, pl.String)
 
 
-def _is_of_tuning(record: Record, places: Places) -> bool:
-    suite, setting, seed = places.suite, record.setting, record.facts.get("seed")
-    if setting is None or seed not in suite.protocol.tuning_seeds:
-        return False
+def _is_of_tuning(record: Record, setting: Setting, places: Places) -> bool:
     if (task := places.task(setting)) is None:
         return False
+    seed, place = record.facts["seed"], Place(task, record.facts["pe"])
     seed_init = setting.keys.get("seed.init", seed)
-    place = Place(task, record.facts["pe"])
-    return phase_of(suite, place, seed, seed_init, setting.config["train"]) == TUNING
+    train = setting.config["train"]
+    return phase_of(places.suite, place, seed, seed_init, train) == TUNING
 
 
 def tuning(runs: pl.DataFrame) -> pl.DataFrame:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
-from pe_lab.common.errors import DamagedError, UsageError, cannot_write
+from pe_lab.common.errors import DamagedError, UsageError, writing
 from pe_lab.common.files import read_file, replace_file
 from pe_lab.common.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
 from pe_lab.results.leaderboard.scores import first_results, ranked
 from pe_lab.results.suite import Suite
-from pe_lab.store.digests import digest_of
+from pe_lab.store.schema import digest_of
 
 logger = logging.getLogger("pe_lab")
 
@@ -150,10 +150,8 @@ def write(rows: pl.DataFrame, path: Path) -> str:
         content, compression="zstd", compression_level=LEVEL, statistics=False
     )
     digest = digest_of(content.getvalue())
-    try:
+    with writing(path, "another to="):
         replace_file(path, content.getvalue())
         line = f"{digest}  {path.name}\n"
         replace_file(path.with_name(path.name + SUFFIX), line.encode())
-    except OSError as error:
-        raise cannot_write(path, error, "another to=") from None
     return digest[:8]

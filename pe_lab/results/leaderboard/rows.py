@@ -203,6 +203,10 @@ def _rows(
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
+MADE_WITH = ("revision", "torch", "machine", "processor", "python")
+"""Columns that ``environment_of`` has."""
+
+
 def environment_of(folder: Path) -> tuple[str | None, ...]:
     """Revision, version of torch, kind of machine, processor and version of Python of a run's last
     start."""

@@ -11,12 +11,17 @@ import polars as pl
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.entries import BASELINE
-from pe_lab.results.statistics.seeds import rates
+from pe_lab.results.statistics.seeds import rate_of, with_rates
 from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
 
 WORST = 1.0
 """The error of a run that failed, and on a split that the encoding does not reach."""
 CELL = ("task", "entry", "split")
+CELL_COLUMNS = (
+    *("n", "k", "p_generalises", "p_low", "p_high", "median", "clusters", "threshold"),
+    *("measured", "mean", "sd", "failed", "lr", "rates", "train_s", "yours", "guess", "family"),
+    *("cost", "near"),
+)
 NEAR_S = 3600
 """Seconds between the starts of two runs up to which they had about the same work beside them."""
 
@@ -49,13 +54,12 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     """The scores of shipped runs and those of the reader together."""
     rows, notes = once(shipped, yours)
     rows = with_equal_parameters(rows, suite)
-    thresholds = {
-        (task, split): value
-        for task, one in suite.tasks.items()
-        for split, value in one.thresholds.items()
-    }
     limits = pl.DataFrame(
-        [(*key, value) for key, value in thresholds.items()],
+        [
+            (task, split, value)
+            for task, one in suite.tasks.items()
+            for split, value in one.thresholds.items()
+        ],
         {"task": pl.String, "split": pl.String, "threshold": pl.Float64},
         orient="row",
     )
@@ -124,14 +128,14 @@ def cells_of(found: Scores, phase: str) -> pl.DataFrame:
 
 def _cells(rows: pl.DataFrame) -> pl.DataFrame:
     counting = rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
-    filled = counting.with_columns(pl.col("error").fill_null(WORST))
-    table = rates(filled, CELL)
-    error = pl.col("error")
-    more = counting.group_by(CELL, maintain_order=True).agg(
+    error, failed = pl.col("error"), pl.col("state") == "failed"
+    table = counting.group_by(CELL, maintain_order=True).agg(
+        **rate_of(error.fill_null(WORST), pl.col("threshold")),
+        n=pl.len().cast(pl.Int64),
         measured=error.count().cast(pl.Int64),
         mean=error.mean(),
         sd=error.std(),
-        failed=(pl.col("state") == "failed").sum().cast(pl.Int64),
+        failed=failed.sum().cast(pl.Int64),
         lr=pl.col("lr").first(),
         rates=pl.col("rates").first(),
         train_s=pl.col("train_s").median(),
@@ -139,9 +143,10 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
         guess=pl.col("guess").median(),
         family=pl.col("family").first(),
     )
-    costs = _costs(counting)
-    return table.join(more, on=CELL, how="left", maintain_order="left").join(
-        costs, on=["task", "entry"], how="left", maintain_order="left"
+    return (
+        with_rates(table)
+        .join(_costs(counting), on=["task", "entry"], how="left", maintain_order="left")
+        .select(*CELL, *CELL_COLUMNS)
     )
 
 

@@ -5,15 +5,21 @@ from dataclasses import replace
 
 import polars as pl
 
-from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.errors import RunError
+from pe_lab.common.suggest import check_known
 from pe_lab.core.metrics import CHARTED
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named
 from pe_lab.results.presentation.formats import Table
-from pe_lab.results.presentation.tables import Layout, Spread, pooled_keys_note, tables
+from pe_lab.results.presentation.tables import (
+    Layout,
+    Spread,
+    pooled_keys_note,
+    tables,
+    with_differs,
+)
 
 
 def evaluation_tables(
@@ -85,28 +91,20 @@ def recorded_tables(
     several = evaluated["task"].n_unique() > 1
     for (task,), rows in evaluated.group_by("task", maintain_order=True):
         notes += [f"{task}: {note}" if several else note for note in scales(rows)]
-    if "setting" in by:
-        differs = pl.col("setting").replace_strict(
-            names.labels, default=None, return_dtype=pl.String
-        )
-        groups = groups.insert_column(groups.columns.index("split"), differs.alias("differs"))
-    return found, groups, notes
+    return found, with_differs(groups, names), notes
 
 
 def check_metric(metric: str, generate: bool) -> str:
     """The metric; UsageError for an unknown name."""
     names = [*(metric.name for metric in CHARTED), "accuracy"]
     names += [f"{m.name}_generated" for m in CHARTED if m.generated and generate]
-    if metric not in names:
-        raise UsageError(f"metric={metric}: {did_you_mean(metric, names)}")
+    check_known("metric={}", [metric], names)
     return metric
 
 
 def _of_splits(evaluated: pl.DataFrame, splits: Sequence[str] | None) -> pl.DataFrame:
     measured = evaluated["split"].unique(maintain_order=True).to_list()
-    for split in splits or ():
-        if split not in measured:
-            raise UsageError(f"splits={split}: {did_you_mean(split, measured)}")
+    check_known("splits={}", splits, measured)
     return evaluated.filter(pl.col("split").is_in(splits or measured))
 
 

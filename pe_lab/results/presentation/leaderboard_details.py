@@ -314,11 +314,10 @@ def details_table(one: Decided) -> Table:
         task = f"{row['task']}, {row['split']} (up to {percent(row['threshold'])} %)"
         words = (task, row["a"], sides[0], row["b"], sides[1], p, row["verdict"])
         lines.append([Cell(word) for word in words])
-    named = {"fisher": "Fisher's exact test", "mann_whitney": "Mann-Whitney"}[one.claim.test]
     head = ("task, split (threshold)", "a", "a generalises", "b", "b generalises", "p", "verdict")
     caption = (
-        f"p: {named}, one-sided; supported at {one.claim.level:g} or less. {UNLEARNED}: fewer than "
-        "half of these seeds fit the task in domain."
+        f"p: Fisher's exact test, one-sided; supported at {one.claim.level:g} or less. "
+        f"{UNLEARNED}: fewer than half of these seeds fit the task in domain."
     )
     return Table(f"{one.name}: {one.claim.hypothesis}", head, len(head), lines, caption)
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import polars as pl
 
 from pe_lab.common.console import percent
-from pe_lab.common.errors import UsageError
 from pe_lab.common.output import counted
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING, pooled
@@ -146,12 +145,24 @@ def tables(groups: pl.DataFrame, names: Names, layout: Layout) -> list[Table]:
         UsageError: ``sort`` names no column.
     """
     groups = groups.with_columns(pl.col(layout.across).cast(pl.String))
-    _check_sort(groups[layout.across], layout)
+    if layout.sort is not None:
+        choices = [*groups[layout.across].unique(maintain_order=True), *layout.by, "n"]
+        words = "sort=-{}" if layout.sort.startswith("-") else "sort={}"
+        check_known(words, [layout.sort.removeprefix("-")], choices)
     of_table = ["task"] if layout.across == "split" else ["task", "split"]
     return [
         _table(part, ", ".join(map(str, title)), names, layout)
         for title, part in groups.group_by(of_table, maintain_order=True)
     ]
+
+
+def with_differs(groups: pl.DataFrame, names: Names) -> pl.DataFrame:
+    """With what each setting is called, behind it."""
+    if "setting" not in groups.columns:
+        return groups
+    lines = [names.labels.get(setting) for setting in groups["setting"]]
+    at = groups.columns.index("setting") + 1
+    return groups.insert_column(at, pl.Series("differs", lines, pl.String))
 
 
 def _table(table: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
@@ -228,14 +239,6 @@ def _n(cells: Cells) -> int:
 
 def _seeds(cells: Cells) -> list[int]:
     return sorted({seed for cell in cells.values() for seed in cell["seeds"]})
-
-
-def _check_sort(columns: pl.Series, layout: Layout) -> None:
-    choices = [*dict.fromkeys(columns), *layout.by, "n"]
-    if layout.sort is not None and layout.sort.removeprefix("-") not in choices:
-        raise UsageError(
-            f"sort={layout.sort}: {did_you_mean(layout.sort.removeprefix('-'), choices)}"
-        )
 
 
 def _sorted(

@@ -128,8 +128,6 @@ def _iqm(samples: Samples) -> NDArray[np.float64]:
 
 EXACT = 60
 """Runs of both sides in a task, up to which the distribution is enumerated; above, it is normal."""
-EXACT_ALONE = 120
-"""The same for ``rank_sum_test``, which is of one task."""
 LARGEST_WEIGHT = 12
 LEVEL = 0.05
 """Of a corrected p-value, up to which two differ significantly."""
@@ -210,24 +208,6 @@ def least_p_possible(a: ByTask, b: ByTask) -> float:
     """
     least = exact_test({t: [0.0] * len(a[t]) for t in a}, {t: [1.0] * len(b[t]) for t in b})
     return 1.0 if least is None else least
-
-
-def rank_sum_test(a: Sequence[float], b: Sequence[float]) -> float:
-    """The one-sided p-value of "a and b are of one distribution", against lower values of a.
-
-    The test of Wilcoxon, Mann and Whitney: the share of all ways to part these values into samples
-    of these sizes in which the ranks of the first (ties: their mean rank) have at most the sum
-    seen. Above ``EXACT_ALONE`` values the normal approximation.
-
-    >>> rank_sum_test([0, 0.1, 0.2], [0.3, 0.3, 0.4])  # 1 / C(6, 3)
-    0.05
-    """
-    ranks = _doubled_ranks(np.concatenate([np.asarray(a, float), np.asarray(b, float)]))
-    seen = int(ranks[: len(a)].sum())
-    if len(ranks) > EXACT_ALONE:
-        tail = _normal(seen, [1], [ranks], [len(a)]) / 2
-        return tail if seen <= ranks.mean() * len(a) else 1 - tail
-    return min(1.0, float(_distribution(tuple(sorted(ranks.tolist())), len(a))[: seen + 1].sum()))
 
 
 def pairs(entries: Mapping[str, ByTask]) -> list[Pair]:

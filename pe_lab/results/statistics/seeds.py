@@ -136,31 +136,6 @@ def with_rates(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def rates(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """How many runs of each group generalise.
-
-    Args:
-        frame: a row for each run and split, with ``by`` (the split among them), ``error`` (a
-            share, null where it was not measured) and ``threshold`` (the largest error that counts
-            as generalised, null where there is none).
-
-    Returns:
-        ``by``, ``n`` (runs with an error), ``k`` (those at or below the threshold),
-        ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``, ``clusters`` (see
-        ``two_clusters``), ``threshold``; groups in the order of their first row.
-
-    >>> rates(pl.DataFrame({"split": ["sparse"] * 3, "error": [0.0, 0.22, 0.0], "threshold": 0.05}),
-    ...       ["split"]).row(0, named=True)["k"]
-    2
-    """
-    value, threshold = pl.col("error").cast(pl.Float64), pl.col("threshold").cast(pl.Float64)
-    table = frame.group_by(by, maintain_order=True).agg(
-        n=value.count().cast(pl.Int64), **rate_of(value, threshold)
-    )
-    names = ("n", "k", "p_generalises", "p_low", "p_high", "median", "clusters", "threshold")
-    return with_rates(table).select(*by, *names)
-
-
 NO_THRESHOLD = pl.lit(None, pl.Float64)
 
 

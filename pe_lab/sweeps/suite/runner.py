@@ -19,9 +19,9 @@ from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.leaderboard.scores import Measured, chosen_rate
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
 from pe_lab.sweeps.jobs import UNFINISHED, Job, Progress, duration, launch_all
-from pe_lab.sweeps.launchers import JOBLIB
-from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phase, SuiteRun, phases
-from pe_lab.sweeps.sweep import Sweep, check_launcher
+from pe_lab.sweeps.launchers import JOBLIB, check_launcher
+from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun
+from pe_lab.sweeps.sweep import Sweep
 
 AGAIN = "the same command runs only what is missing"
 LEFT = ("interrupted", "running", "not begun")
@@ -171,7 +171,7 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.composer = Composer(self.args, self.suite)
-        self.phases = phases(self.suite, self.composer)
+        self.phases = Phases(self.suite, self.composer)
         self.known = Known(self.suite, self.request.shipped)
         # Composes the first that fits, for the launcher's keys.
         pairs = product(self.request.tasks, self.request.entries)
@@ -196,32 +196,32 @@ class Runner:
         rows: dict[str, list[Row]] = defaultdict(list)
         for task in self.request.tasks:
             for name in self.request.phases:
-                rows[task].append(self._row(task, self.phases[name]))
+                rows[task].append(self._row(task, name))
         order = sorted(rows, key=lambda task: sum(row.run_s for row in rows[task]))
         self.request.tasks[:] = order
         return [row for task in order for row in rows[task]]
 
-    def _row(self, task: str, phase: Phase) -> Row:
+    def _row(self, task: str, phase: str) -> Row:
         runs = missing = 0
         all_s = missing_s = 0.0
         for base in self._bases(task, phase):
             rate = self.rate(base)
-            for run in phase.runs(base, rate or self.suite.protocol.rates[0]):
+            for run in self.phases.runs(phase, base, rate or self.suite.protocol.rates[0]):
                 seconds = self.known.seconds(base, run.steps) or 0.0
                 runs, all_s = runs + 1, all_s + seconds
-                chosen = phase.name == TUNING or rate is not None
+                chosen = phase == TUNING or rate is not None
                 here = not run.job(0).missing
                 if chosen and here:
                     self.known.summary(run)
                     self.changed[changed_code(run.folder, base.plan.resolved)] += 1
                 if not (chosen and (here or self.known.is_shipped(run))):
                     missing, missing_s = missing + 1, missing_s + seconds
-        row = Row(task, phase.name, runs, missing, all_s / max(runs, 1), missing_s)
-        self._rows[task, phase.name] = row
+        row = Row(task, phase, runs, missing, all_s / max(runs, 1), missing_s)
+        self._rows[task, phase] = row
         return row
 
-    def _bases(self, task: str, phase: Phase) -> list[Base]:
-        entries = phase.entries(self.suite, self.request.entries)
+    def _bases(self, task: str, phase: str) -> list[Base]:
+        entries = self.phases.entries(phase, self.request.entries)
         found = (self.composer.base(task, entry) for entry in entries)
         return [base for base in found if base is not None]
 
@@ -230,7 +230,7 @@ class Runner:
         key = base.task, base.entry
         if key not in self._rates:
             measured: dict[float, list[Measured]] = defaultdict(list)
-            for run in self.phases[TUNING].runs(base, 0.0):
+            for run in self.phases.runs(TUNING, base, 0.0):
                 if (one := self.known.measured(run)) is None:
                     return None
                 measured[run.lr].append(one)
@@ -246,8 +246,8 @@ class Runner:
         found = {
             f"{base.entry} on {task}": None
             for task, name in pairs
-            for base in self._bases(task, self.phases[name])
-            if self.rate(base) is None and self.phases[name].runs(base, any_rate)
+            for base in self._bases(task, name)
+            if self.rate(base) is None and self.phases.runs(name, base, any_rate)
         }
         if not found:
             return
@@ -292,10 +292,8 @@ class Runner:
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
-                sweep.callbacks.on_multirun_start(config=sweep.cfg, config_name="config")
                 for task, name in product(self.request.tasks, self.request.phases):
-                    self._stage(sweep, task, self.phases[name], until)
-                sweep.callbacks.on_multirun_end(config=sweep.cfg, config_name="config")
+                    self._stage(sweep, task, name, until)
         except (Exception, Interrupted) as error:
             ended = error
         console().print(closing_table(self.stages))
@@ -320,24 +318,24 @@ class Runner:
         if left:
             raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {AGAIN}")
 
-    def _stage(self, sweep: Sweep, task: str, phase: Phase, until: float | None) -> None:
+    def _stage(self, sweep: Sweep, task: str, phase: str, until: float | None) -> None:
         runs: list[SuiteRun] = []
         without_rate = []
         for base in self._bases(task, phase):
             rate = self.rate(base)
-            if rate is None and phase.name != TUNING:
+            if rate is None and phase != TUNING:
                 without_rate.append(base.entry)
             else:
-                runs += phase.runs(base, rate or 0.0)
+                runs += self.phases.runs(phase, base, rate or 0.0)
         # Seed by seed: stopped at any time, all entries have about equally many.
         runs.sort(key=lambda run: run.seed)
         here = [run for run in runs if not self.known.is_shipped(run)]
         jobs = [run.job(number) for number, run in enumerate(here, 1)]
-        stage = Stage(task, phase.name, jobs, without_rate, len(runs) - len(here))
+        stage = Stage(task, phase, jobs, without_rate, len(runs) - len(here))
         self.stages.append(stage)
         missing = [job for job in jobs if job.missing]
         if missing and (until is None or time.time() < until):
-            console().print(f"{task}, {phase.name}: {counted(len(missing), 'run')} to do")
+            console().print(f"{task}, {phase}: {counted(len(missing), 'run')} to do")
             began = time.monotonic()
             try:
                 with Progress(missing, len(jobs)).shown():
@@ -345,10 +343,10 @@ class Runner:
             finally:
                 stage.wall_s = time.monotonic() - began
         # Its runs say which rate is chosen, and what others cost.
-        for entry in self.request.entries if phase.name == TUNING else ():
+        for entry in self.request.entries if phase == TUNING else ():
             self._rates.pop((task, entry), None)
         for name in self.request.phases:
-            self._row(task, self.phases[name])
+            self._row(task, name)
 
     def _print_command(self) -> None:
         words = ["pe-lab", "leaderboard"]

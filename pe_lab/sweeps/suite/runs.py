@@ -3,7 +3,7 @@ and steps; what is known of those that are over; and the runs of each phase of t
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from statistics import median
@@ -253,99 +253,75 @@ def _pair(error: float | None, loss: float | None) -> Measured:
 
 EQUAL = 0.01
 """The most by which numbers of parameters may differ to be equal."""
-Runs = Callable[[Base, float], list[SuiteRun]]
-"""From a task with an entry, and its rate, to runs."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of the protocol.
-
-    Args:
-        runs: of an entry on a task at the chosen rate.
-        some: only for the encodings of ``more_seeds_for``, and for those that are not the suite's.
-    """
-
-    name: str
-    runs: Runs
-    some: bool = True
-
-    def entries(self, suite: Suite, entries: list[str]) -> list[str]:
-        """Those of the entries that it has runs of."""
-        ours = {*suite.encodings, *suite.controls}
-        chosen = suite.protocol.more_seeds_for
-        return [e for e in entries if not self.some or e in chosen or e not in ours]
-
-
 NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, EQUAL_PARAMETERS)
 DEFAULT = (TUNING, SCORE)
 """Those that are run unless others are asked for."""
 
 
-def phases(suite: Suite, composer: Composer) -> dict[str, Phase]:
-    """Each phase by its name, in the order in which they are run."""
-    protocol = suite.protocol
+class Phases:
+    """What each phase of the protocol runs."""
 
-    def tuning(base: Base, _: float) -> list[SuiteRun]:
-        seeds = protocol.tuning_seeds
-        return [base.run(TUNING, lr, seed) for seed in seeds for lr in protocol.rates]
+    def __init__(self, suite: Suite, composer: Composer) -> None:
+        self.suite, self.composer = suite, composer
 
-    def score(base: Base, lr: float) -> list[SuiteRun]:
-        return [base.run(SCORE, lr, seed) for seed in range(protocol.seeds)]
+    def entries(self, phase: str, entries: list[str]) -> list[str]:
+        """Those of the entries that a phase has runs of: beyond ``DEFAULT`` the encodings of
+        ``more_seeds_for``, and those that are not the suite's."""
+        ours = {*self.suite.encodings, *self.suite.controls} - {*self.suite.protocol.more_seeds_for}
+        return [entry for entry in entries if phase in DEFAULT or entry not in ours]
 
-    def more_seeds(base: Base, lr: float) -> list[SuiteRun]:
-        seeds = range(protocol.seeds, protocol.more_seeds)
-        return [base.run(SCORE, lr, seed) for seed in seeds]
-
-    def longer(base: Base, lr: float) -> list[SuiteRun]:
+    def runs(self, phase: str, base: Base, lr: float) -> list[SuiteRun]:
+        """The runs of a phase, of an entry on a task at the chosen rate."""
+        protocol = self.suite.protocol
+        if phase == TUNING:
+            seeds = protocol.tuning_seeds
+            return [base.run(TUNING, rate, seed) for seed in seeds for rate in protocol.rates]
+        if phase == "more_seeds":
+            more = range(protocol.seeds, protocol.more_seeds)
+            return [base.run(SCORE, lr, seed) for seed in more]
         return [
-            base.run(f"steps_x{times}", lr, seed, times * base.steps)
-            for times in protocol.longer
+            at.run(name, lr, seed, steps)
+            for at, name, steps in self._kinds(phase, base)
             for seed in range(protocol.seeds)
         ]
 
-    def capacity(base: Base, lr: float) -> list[SuiteRun]:
-        found = []
-        for split in suite.tasks[base.task].generalises:
-            at = composer.base(base.task, base.entry, *trained_at(base, split))
-            if at is not None:
-                phase = f"{CAPACITY}{split}"
-                found += [at.run(phase, lr, seed) for seed in range(protocol.seeds)]
-        return found
+    def _kinds(self, phase: str, base: Base) -> Iterator[tuple[Base, str, int | None]]:
+        """What is run on every seed of the score: of what, its name, and the steps if others."""
+        if phase == SCORE:
+            yield base, SCORE, None
+        elif phase == "longer":
+            for times in self.suite.protocol.longer:
+                yield base, f"steps_x{times}", times * base.steps
+        elif phase == "capacity":
+            for split in self.suite.tasks[base.task].generalises:
+                if at := self.composer.base(base.task, base.entry, *trained_at(base, split)):
+                    yield at, f"{CAPACITY}{split}", None
+        elif phase == EQUAL_TIME:
+            steps = equal_time(base.entry, base.steps, base.plan.dims.train_len)
+            if steps is None:
+                self._refuse(base, phase, "its cost is not known")
+            else:
+                yield base, EQUAL_TIME, steps
+        elif at := self._as_large(base):
+            yield at, EQUAL_PARAMETERS, None
 
-    def as_long(base: Base, lr: float) -> list[SuiteRun]:
-        steps = equal_time(base.entry, base.steps, base.plan.dims.train_len)
-        if steps is None:
-            composer.refusals[base.task, f"{base.entry}, equal_time"] = "its cost is not known"
-            return []
-        return [base.run(EQUAL_TIME, lr, seed, steps) for seed in range(protocol.seeds)]
-
-    def as_large(base: Base, lr: float) -> list[SuiteRun]:
-        baseline = composer.base(base.task, BASELINE)
+    def _as_large(self, base: Base) -> Base | None:
+        baseline = self.composer.base(base.task, BASELINE)
         if baseline is None or base.plan.config.model.get("d_ff", 0) is not None:
-            reason = "its model has no d_ff to change"
-            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
-            return []
-        at = composer.base(base.task, base.entry, f"model.d_ff={equal_width(base, baseline)}")
-        if at is None:
-            return []
+            self._refuse(base, EQUAL_PARAMETERS, "its model has no d_ff to change")
+            return None
+        width = f"model.d_ff={equal_width(base, baseline)}"
+        if (at := self.composer.base(base.task, base.entry, width)) is None:
+            return None
         wanted, found = _parameters(baseline.plan), _parameters(at.plan)
         if abs(found - wanted) > EQUAL * wanted:
             reason = f"{found} parameters are the nearest to {wanted}, those of {BASELINE}"
-            composer.refusals[base.task, f"{base.entry}, {EQUAL_PARAMETERS}"] = reason
-            return []
-        return [at.run(EQUAL_PARAMETERS, lr, seed) for seed in range(protocol.seeds)]
+            self._refuse(base, EQUAL_PARAMETERS, reason)
+            return None
+        return at
 
-    made = (
-        Phase(TUNING, tuning, some=False),
-        Phase(SCORE, score, some=False),
-        Phase("more_seeds", more_seeds),
-        Phase("longer", longer),
-        Phase("capacity", capacity),
-        Phase(EQUAL_TIME, as_long),
-        Phase(EQUAL_PARAMETERS, as_large),
-    )
-    return {phase.name: phase for phase in made}
+    def _refuse(self, base: Base, phase: str, reason: str) -> None:
+        self.composer.refusals[base.task, f"{base.entry}, {phase}"] = reason
 
 
 def trained_at(base: Base, split: str) -> list[str]:
